@@ -1,0 +1,1 @@
+"""Command line programs, one file per command. Installed as traincheck.cli."""

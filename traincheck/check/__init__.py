@@ -1,0 +1,1 @@
+"""Judge: the one engine that live and recorded runs pass through."""

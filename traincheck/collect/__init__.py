@@ -1,0 +1,1 @@
+"""Observe: instruments in the training process. The only folder that imports torch."""

@@ -1,0 +1,1 @@
+"""Instruments: one file per API family, each with install() and remove()."""

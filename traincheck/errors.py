@@ -1,0 +1,46 @@
+"""Errors a user can act on: what happened, the value, how to fix it. Nothing here prints or exits."""
+
+from __future__ import annotations
+
+
+class TraincheckError(Exception):
+    """Base of every error that traincheck raises on purpose.
+
+    Args:
+        message: one sentence that names the offending value (a path, an option, a version).
+        fix: what the user can do about it, as an imperative sentence.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  fix: {self.fix}" if self.fix else self.message
+
+
+class UsageError(TraincheckError):
+    """An option or argument has a value that cannot be used. Correct the command line."""
+
+
+class LaunchError(TraincheckError):
+    """The program to record could not be started: check its path and permissions."""
+
+
+class TraceFormatError(TraincheckError):
+    """A directory or file is not a trace, or was written by a newer schema. Point to a run directory."""
+
+
+class InvariantFormatError(TraincheckError):
+    """A file is not an invariant file of this schema. Make one with traincheck-infer."""
+
+
+class OutputError(TraincheckError):
+    """A result could not be written: check that the path is writable and the disk has room."""
+
+
+class MissingDependencyError(TraincheckError):
+    """An optional package is needed for this operation; the fix names the install command."""

@@ -1,0 +1,1 @@
+"""Learn: propose, collect examples, learn preconditions, validate, write invariants."""

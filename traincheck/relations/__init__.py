@@ -1,0 +1,1 @@
+"""Know, learned: one file per relation, listed in _table.py."""

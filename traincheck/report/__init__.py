@@ -1,0 +1,1 @@
+"""Show: one file per sink, listed in _table.py."""

@@ -1,0 +1,100 @@
+"""Claims about training: what may hold (hypothesis), when (precondition), and what was accepted (invariant)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Scalar = None | bool | int | float | str
+Context = Mapping[str, Scalar]  # feature name -> value, for one example
+
+OPERATORS = ("==", "!=", ">", "<=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """``feature op value``, e.g. ``stage == "train"``. A feature that a context lacks makes every condition on it false."""
+
+    feature: str
+    op: str
+    value: Scalar
+
+    def holds(self, context: Context) -> bool:
+        if self.feature not in context:
+            return False
+        found = context[self.feature]
+        if self.op == "==":
+            return found == self.value
+        if self.op == "!=":
+            return found != self.value
+        if isinstance(found, (int, float)) and isinstance(self.value, (int, float)):
+            return found > self.value if self.op == ">" else found <= self.value
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precondition:
+    """Any of: all of clauses. No clause at all means always."""
+
+    clauses: tuple[tuple[Condition, ...], ...] = ()
+
+    def holds(self, context: Context) -> bool:
+        return not self.clauses or any(all(c.holds(context) for c in clause) for clause in self.clauses)
+
+    @property
+    def is_always(self) -> bool:
+        return not self.clauses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a trace must hold to decide a check; also what is routed to it and what selective collection records.
+
+    calls: API or family names. states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or ``role@*``.
+    kinds: further event kinds (step, optimizer, batch ... ). exact: whether fingerprints are compared; else "did it change" is enough.
+    """
+
+    calls: frozenset[str] = frozenset()
+    states: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+    exact: bool = False
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(
+            calls=self.calls | other.calls,
+            states=self.states | other.states,
+            kinds=self.kinds | other.kinds,
+            exact=self.exact or other.exact,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """A relation with its parameters filled in (JSON values only, so that it can be written and compared)."""
+
+    relation: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """How many examples stand behind an invariant."""
+
+    positive: int = 0
+    negative: int = 0
+    runs: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invariant:
+    """An accepted hypothesis. confidence: 1 - probability that chance alone gave this support, in [0, 1]."""
+
+    id: str
+    hypothesis: Hypothesis
+    precondition: Precondition = field(default_factory=Precondition)
+    support: Support = field(default_factory=Support)
+    confidence: float = 0.0
+    text: str = ""
+    needs: Needs = field(default_factory=Needs)

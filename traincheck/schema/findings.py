@@ -1,0 +1,138 @@
+"""Verdicts, violations and findings: what a check concluded, and what a person is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from traincheck.schema.claims import Context
+from traincheck.schema.events import Event
+
+SEVERITIES = ("info", "warning", "error")  # rising
+
+
+class Verdict(str, Enum):
+    """What became of one check on one run."""
+
+    HELD = "held"
+    VIOLATED = "violated"
+    NOT_TRIGGERED = "not_triggered"
+    NOT_OBSERVABLE = "not_observable"
+
+
+class Symptom(str, Enum):
+    """What kind of misbehaviour a violation shows; folding by cause reasons over these (check/findings.py)."""
+
+    MISSING_STEP = "missing_step"  # gradients are computed, no optimizer step uses them
+    MISSING_ZERO_GRAD = "missing_zero_grad"  # gradients of an earlier step are used again
+    STEP_WITHOUT_GRADIENT = "step_without_gradient"  # the optimizer steps when there is nothing to apply
+    NOT_IN_OPTIMIZER = "not_in_optimizer"  # a trained parameter is in no optimizer
+    EVAL_MODE = "eval_mode"  # trained while in evaluation mode, or the reverse
+    NO_GRADIENT = "no_gradient"  # a parameter gets no gradient
+    FROZEN = "frozen"  # a parameter does not require grad where it did
+    NOT_UPDATED = "not_updated"  # a step leaves a parameter as it was
+    STATE_UNCHANGED = "state_unchanged"  # a buffer or optimizer state does not change where it should
+    MISSING_CALL = "missing_call"  # a call did not happen where it should
+    WRONG_VALUE = "wrong_value"  # an argument or result differs from what it should be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a violation is about; at least one is given. variable: ``Net.fc1.weight``; module: its path."""
+
+    api: str | None = None
+    variable: str | None = None
+    module: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One decided instance of a hypothesis: the answer, the context it arose in, and what to show when it is negative.
+
+    step: where it belongs, not necessarily where it could be decided.
+    """
+
+    holds: bool
+    context: Context
+    step: int | None = None
+    rank: int = 0
+    stage: str = "train"
+    subject: Subject = field(default_factory=Subject)
+    expected: str = ""
+    observed: str = ""
+    evidence: tuple[Event, ...] = ()
+    symptom: Symptom = Symptom.MISSING_CALL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One proof that a check broke."""
+
+    check_id: str
+    step: int | None
+    rank: int
+    stage: str
+    subject: Subject
+    symptom: Symptom
+    message: str
+    expected: str
+    observed: str
+    evidence: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckInfo:
+    """What is said about a check itself. kind: "invariant" or "rule". code: ``TC104``, or the relation's name."""
+
+    check_id: str
+    kind: str
+    code: str
+    severity: str
+    title: str
+    likely_cause: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Violations of one cause folded together, as reported. variables: all names concerned, sorted; others: ids of checks it explains."""
+
+    id: str
+    check: str
+    kind: str
+    code: str
+    severity: str
+    title: str
+    message: str
+    step: int | None
+    first_step: int | None
+    last_step: int | None
+    rank: int
+    stage: str
+    violations: int
+    subject: Subject
+    expected: str
+    observed: str
+    evidence: tuple[Event, ...] = ()
+    likely_cause: str = ""
+    fix: str = ""
+    variables: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one check of one run concluded. verdicts: one per check id."""
+
+    events: int
+    steps: int
+    ranks: int
+    verdicts: dict[str, Verdict]
+    findings: Sequence[Finding]
+    skipped_lines: int = 0
+    notes: Sequence[str] = ()
+
+    def count(self, verdict: Verdict) -> int:
+        """How many checks ended with ``verdict``."""
+        return sum(1 for v in self.verdicts.values() if v is verdict)

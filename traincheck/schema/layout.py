@@ -1,0 +1,20 @@
+"""Where things lie in a run directory: one manifest, one event file per thread."""
+
+from __future__ import annotations
+
+import re
+
+MANIFEST = "manifest.json"
+EVENT_GLOB = "events-*.jsonl"
+_EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
+
+
+def event_file_name(rank: int, pid: int, thread: int) -> str:
+    """Name of the event file of one thread. thread: 0 for the main thread, then in order of first event."""
+    return f"events-r{rank}-p{pid}-t{thread}.jsonl"
+
+
+def parse_event_file_name(name: str) -> tuple[int, str] | None:
+    """Rank and stream (``p<pid>-t<thread>``) from an event file's name; None when it is not one."""
+    match = _EVENT_FILE.match(name)
+    return (int(match[1]), match[2]) if match else None

@@ -1,0 +1,93 @@
+"""The seams between folders. Structural: nothing needs to inherit from these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.events import Event
+from traincheck.schema.findings import CheckInfo, Example, Violation
+
+
+class EventSource(Protocol):
+    """A run, finished or live. Events of one process come in order of time; a rank's step is complete before its next begins."""
+
+    def events(self) -> Iterator[Event]: ...
+
+
+class EventSink(Protocol):
+    """Takes events as they are made."""
+
+    def emit(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Monitor(Protocol):
+    """A running check of one process: a small state machine in bounded memory. Must be picklable."""
+
+    def observe(self, event: Event) -> Iterable[Violation]: ...
+
+    def finish(self) -> Iterable[Violation]:
+        """The run ended: what was still awaited will not come."""
+        ...
+
+    @property
+    def triggered(self) -> int:
+        """How often the check's antecedent occurred; 0 means that the run says nothing about it."""
+        ...
+
+
+class Rule(Protocol):
+    """A built-in check. Its class docstring is its documentation (headings: What it checks, Why it matters, Fires on, Stays quiet on, Fix)."""
+
+    info: CheckInfo
+    needs: Needs
+
+    def monitor(self) -> Monitor: ...
+
+
+class Decider(Protocol):
+    """Decides instances of many hypotheses of one relation over one process' events: ``(index of hypothesis, example)``."""
+
+    def observe(self, event: Event) -> Iterable[tuple[int, Example]]: ...
+
+    def finish(self) -> Iterable[tuple[int, Example]]: ...
+
+
+class Proposer(Protocol):
+    """Watches one process' events and then says which hypotheses are worth testing."""
+
+    def observe(self, event: Event) -> None: ...
+
+    def hypotheses(self) -> Iterable[Hypothesis]: ...
+
+
+class Relation(Protocol):
+    """A kind of property that can be learned. Inference and checking both run its decider; nothing is judged elsewhere."""
+
+    name: str
+
+    def proposer(self) -> Proposer: ...
+
+    def decider(self, claims: Sequence[Hypothesis]) -> Decider: ...
+
+    def needs(self, claim: Hypothesis) -> Needs: ...
+
+    def text(self, claim: Hypothesis) -> str:
+        """The claim as an English sentence, without its precondition."""
+        ...
+
+    def chance(self, claim: Hypothesis, positive: int) -> float:
+        """Probability in [0, 1] that ``positive`` examples in a row hold although the claim is not a rule of the program."""
+        ...
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """Whether ``other`` says nothing that ``claim`` does not say."""
+        ...
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo: ...
+
+
+JSON = Any

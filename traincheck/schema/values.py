@@ -1,0 +1,77 @@
+"""What a trace keeps of an argument, a result or a tensor. Never tensor data.
+
+A value in a call event is JSON: a scalar stays itself (a non-finite float becomes its name as text), a sequence a list, and
+
+- a tensor      ``{"dtype": "float32", "shape": [64, 10], "device": "cpu", "requires_grad": true, ...}``
+- a mapping     ``{"dict": {key: value}}``
+- anything else ``{"type": "torch.nn.modules.linear.Linear"}``; classes, functions and dtypes ``{"name": dotted}``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+Value = Any  # JSON: None | bool | int | float | str | list[Value] | dict[str, Value]
+
+
+class TensorSummary(NamedTuple):
+    """What is kept of one tensor.
+
+    dtype: without the ``torch.`` prefix. shape: sizes of all dims. device: ``cpu`` or ``cuda:0``.
+    fingerprint: ``<algorithm>:<hex digest>`` over content, shape and dtype; compare equal algorithms only; None if not taken.
+    value: the number in a 0-dim CPU tensor, when kept. zero: whether every element is zero; None when not known.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str = "cpu"
+    requires_grad: bool = False
+    fingerprint: str | None = None
+    value: float | int | bool | None = None
+    zero: bool | None = None
+
+
+def is_tensor(value: Value) -> bool:
+    """Whether ``value`` is the JSON form of a tensor summary."""
+    return isinstance(value, dict) and "dtype" in value and "shape" in value
+
+
+def tensor_summary(value: Value) -> TensorSummary | None:
+    """Decode the JSON form of a tensor summary; None when ``value`` is something else."""
+    if not is_tensor(value):
+        return None
+    return TensorSummary(
+        value["dtype"],
+        tuple(value["shape"]),
+        value.get("device", "cpu"),
+        value.get("requires_grad", False),
+        value.get("fingerprint"),
+        value.get("value"),
+        value.get("zero"),
+    )
+
+
+def tensor_json(summary: TensorSummary) -> dict[str, Value]:
+    """Encode a tensor summary, leaving out what equals its default."""
+    out: dict[str, Value] = {"dtype": summary.dtype, "shape": list(summary.shape), "device": summary.device}
+    for key, default in (("requires_grad", False), ("fingerprint", None), ("value", None), ("zero", None)):
+        found = getattr(summary, key)
+        if found is not default:
+            out[key] = found
+    return out
+
+
+def tensors_in(values: Mapping[str, Value]) -> dict[str, TensorSummary]:
+    """The tensors among named values, one level of list deep: ``{"input": ..., "tensors[0]": ...}``."""
+    found: dict[str, TensorSummary] = {}
+    for name, value in values.items():
+        summary = tensor_summary(value)
+        if summary is not None:
+            found[name] = summary
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                inner = tensor_summary(item)
+                if inner is not None:
+                    found[f"{name}[{index}]"] = inner
+    return found

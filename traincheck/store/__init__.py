@@ -1,0 +1,1 @@
+"""Keep: write, read, tail and convert traces."""
