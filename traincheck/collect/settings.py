@@ -1,0 +1,96 @@
+"""What to record and where, carried to every process of a run through one environment variable. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from traincheck.errors import UsageError
+from traincheck.schema.claims import Needs
+
+VARIABLE = "TRAINCHECK_SETTINGS"
+LEVELS = ("default", "deep")
+Level = Literal["default", "deep"]
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one run, the same in all its processes.
+
+    directory: absolute path of the run directory. every: record each n-th step, from 1. warmup: steps at the start that are
+    not recorded, from 0. instrument: the user's own packages to record calls of. needs: what to record; None for everything
+    of the level. package: folder of the traincheck that launched the run, for interpreters that do not have it installed.
+    """
+
+    directory: str
+    run_id: str
+    level: Level = "default"
+    every: int = 1
+    warmup: int = 0
+    instrument: tuple[str, ...] = ()
+    needs: Needs | None = None
+    package: str = _PACKAGE
+
+    def to_env(self) -> dict[str, str]:
+        """The variable that `from_env` reads, to be added to a child's environment."""
+        record = {"directory": self.directory, "package": self.package, **self.summary()}
+        return {VARIABLE: orjson.dumps(record).decode()}
+
+    def summary(self) -> dict[str, Any]:
+        """What the manifest tells about the view that was recorded, as JSON values."""
+        return {
+            "run_id": self.run_id,
+            "level": self.level,
+            "every": self.every,
+            "warmup": self.warmup,
+            "instrument": list(self.instrument),
+            "needs": None if self.needs is None else needs_json(self.needs),
+        }
+
+
+def needs_json(needs: Needs) -> dict[str, Any]:
+    """Needs as JSON values, in a stable order."""
+    return {
+        "calls": sorted(needs.calls),
+        "states": sorted(needs.states),
+        "kinds": sorted(needs.kinds),
+        "exact": needs.exact,
+    }
+
+
+def from_env(environ: Mapping[str, str]) -> Settings | None:
+    """Settings of the run that this process belongs to; None outside of a run.
+
+    Raises:
+        UsageError: the variable holds something else, e.g. settings of another version.
+    """
+    raw = environ.get(VARIABLE)
+    if not raw:
+        return None
+    try:
+        record = orjson.loads(raw)
+        needs = record.pop("needs")
+        return Settings(
+            **{**record, "instrument": tuple(record["instrument"])},
+            needs=None if needs is None else _needs(needs),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"{VARIABLE} does not hold the settings of a run: {error!r}",
+            fix="do not set it by hand; start the program with traincheck-collect",
+        ) from error
+
+
+def _needs(record: dict[str, Any]) -> Needs:
+    return Needs(
+        calls=frozenset(record["calls"]),
+        states=frozenset(record["states"]),
+        kinds=frozenset(record["kinds"]),
+        exact=bool(record["exact"]),
+    )
