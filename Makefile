@@ -1,0 +1,65 @@
+# Development targets. `make help` lists them. Needs Python 3.10-3.13 and make; everything else is installed into .venv.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+VENV ?= .venv
+JOBS ?= 2
+TORCH := torch==2.13.0
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# One thread for each test process: two of them share the machine, and results do not depend on how many there are.
+export OMP_NUM_THREADS := 1
+
+.PHONY: help install demo test check format lint types fix docs bench build clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make .venv and install traincheck into it, editable, with everything for development
+
+$(STAMP): pyproject.toml constraints.txt
+	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python3.10; do \
+	  if "$$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null; then \
+	    test -x $(BIN)/python || "$$python" -m venv $(VENV) || exit 1; break; \
+	  fi; \
+	done; \
+	test -x $(BIN)/python || { echo "no Python 3.10-3.13 found; name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
+	@touch $@
+
+demo: $(STAMP) ## record a good run, learn from it, check a run with a planted bug (about a minute)
+	@PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
+
+test: $(STAMP) ## run all tests
+	$(BIN)/python -m pytest -q -n $(JOBS)
+
+check: $(STAMP) format lint types test ## what CI runs: format, lint, types, tests
+
+format: $(STAMP)
+	$(BIN)/ruff format --check .
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+fix: $(STAMP) ## format, and repair what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(STAMP) ## write the generated pages in docs/ anew
+	$(BIN)/python docs/generate.py
+
+bench: $(STAMP) ## measure overhead and speed
+	$(BIN)/python -m benchmarks
+
+build: $(STAMP) ## make the wheel and the source archive in dist/
+	$(BIN)/python -m build
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
