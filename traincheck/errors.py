@@ -1,4 +1,7 @@
-"""Errors a user can act on: what happened, the value, how to fix it. Nothing here prints or exits."""
+"""Errors a user can act on: what happened, the value, how to fix it.
+
+Nothing here prints or exits.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ class LaunchError(TraincheckError):
 
 
 class TraceFormatError(TraincheckError):
-    """A directory or file is not a trace, or was written by a newer schema. Point to a run directory."""
+    """A directory or file is not a trace, or was written by a newer schema.
+
+    Point to a run directory.
+    """
 
 
 class InvariantFormatError(TraincheckError):

@@ -1,1 +1,4 @@
-"""The words every other folder speaks: events, values, claims, findings, protocols. Standard library and orjson only."""
+"""The words every other folder speaks: events, values, claims, findings, protocols.
+
+Standard library and orjson only.
+"""

@@ -1,4 +1,4 @@
-"""Claims about training: what may hold (hypothesis), when (precondition), and what was accepted (invariant)."""
+"""Claims about training: hypotheses, the preconditions they hold under, accepted invariants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ OPERATORS = ("==", "!=", ">", "<=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """``feature op value``, e.g. ``stage == "train"``. A feature that a context lacks makes every condition on it false."""
+    """``feature op value``, for instance ``stage == "train"``.
+
+    A feature that a context lacks makes every condition on it false.
+    """
 
     feature: str
     op: str
@@ -40,7 +43,9 @@ class Precondition:
     clauses: tuple[tuple[Condition, ...], ...] = ()
 
     def holds(self, context: Context) -> bool:
-        return not self.clauses or any(all(c.holds(context) for c in clause) for clause in self.clauses)
+        return not self.clauses or any(
+            all(c.holds(context) for c in clause) for clause in self.clauses
+        )
 
     @property
     def is_always(self) -> bool:
@@ -49,10 +54,16 @@ class Precondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a trace must hold to decide a check; also what is routed to it and what selective collection records.
+    """What a trace must hold to decide a check.
 
-    calls: API or family names. states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or ``role@*``.
-    kinds: further event kinds (step, optimizer, batch ... ). exact: whether fingerprints are compared; else "did it change" is enough.
+    Also what is routed to the check and what selective collection records.
+
+    Attributes:
+        calls: API or family names.
+        states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
+            ``role@*``.
+        kinds: further event kinds (step, optimizer, batch ... ).
+        exact: whether fingerprints are compared; else "did it change" is enough.
     """
 
     calls: frozenset[str] = frozenset()
@@ -71,7 +82,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """A relation with its parameters filled in (JSON values only, so that it can be written and compared)."""
+    """A relation with its parameters filled in: JSON values only, to be written and compared."""
 
     relation: str
     params: Mapping[str, Any]
@@ -89,7 +100,10 @@ class Support:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant:
-    """An accepted hypothesis. confidence: 1 - probability that chance alone gave this support, in [0, 1]."""
+    """An accepted hypothesis.
+
+    confidence: 1 - probability that chance alone gave this support, in [0, 1].
+    """
 
     id: str
     hypothesis: Hypothesis

@@ -1,7 +1,8 @@
 """Events to JSON lines and back. The one place that knows the short keys.
 
-On disk every event has ``k`` kind, ``n`` seq, ``t`` time_ns, ``s`` step, ``g`` stage; rank and stream are in the file name.
-The other fields keep their names, except ``id`` (span) and ``start`` (start_ns) of a call. Fields equal to their default are left out.
+On disk every event has ``k`` kind, ``n`` seq, ``t`` time_ns, ``s`` step, ``g`` stage; rank and
+stream are in the file name. The other fields keep their names, except ``id`` (span) and ``start``
+(start_ns) of a call. Fields equal to their default are left out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,16 @@
 """Events: what was observed, one immutable record each.
 
-NamedTuples, not dataclasses: reading a trace builds one per line, and a frozen dataclass costs four times as much to make.
-All kinds begin with the same seven fields, so ``event.step`` works on any of them.
+NamedTuples, not dataclasses: reading a trace builds one per line, and a frozen dataclass costs
+four times as much to make. All kinds begin with the same seven fields, so ``event.step`` works on
+any of them:
 
-seq: number in its file. time_ns: monotonic clock in nanoseconds; compare on one machine only. step: optimizer iteration from 0,
-None outside a training process (DataLoader workers). stage: one of STAGES. rank: global index. stream: ``p<pid>-t<thread>``.
+seq: number in its file, from 0.
+time_ns: monotonic clock in nanoseconds; compare on one machine only.
+step: optimizer iteration from 0, None outside a training process (DataLoader workers).
+stage: one of STAGES.
+rank: global index.
+stream: ``p<pid>-t<thread>``.
+kind: what was observed; fixed for each type.
 """
 
 from __future__ import annotations
@@ -21,11 +27,24 @@ ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
 class CallEvent(NamedTuple):
     """A call from entry to exit, written when it ends; ``open`` when the run ended first.
 
-    api: importable dotted name; for a module call, of the class' ``forward``. family: the general name that subclasses share
-    (``torch.optim.Optimizer.step``), None when api is its own family. span, parent: ids unique in a process.
-    args: by parameter name, scalar defaults filled in. result: a value; a tuple is a list. exception: its class name.
-    module: path of the called module, ``Net.fc1``. root: whether no other module call encloses it. training: the module's mode.
-    owner: id of the optimizer or scheduler whose method it is. where: ``file:line`` of the user's code, for rare calls.
+    Attributes:
+        api: importable dotted name; for a module call, of the class' ``forward``.
+        span: id of the call, unique in a process.
+        parent: id of the enclosing call.
+        start_ns: when it began, on the clock of ``time_ns``.
+        family: the general name that subclasses share (``torch.optim.Optimizer.step``), None when
+            api is its own family.
+        args: by parameter name, scalar defaults filled in.
+        result: a value; a tuple is a list.
+        exception: class name of what it raised.
+        module: path of the called module, ``Net.fc1``.
+        root: whether no other module call encloses it.
+        training: the module's mode.
+        owner: id of the optimizer or scheduler whose method it is.
+        grad_enabled: whether autograd was recording.
+        autocast: dtype of autocast when on.
+        where: ``file:line`` of the user's code, for rare calls.
+        open: whether the run ended before the call did.
     """
 
     seq: int
@@ -54,13 +73,22 @@ class CallEvent(NamedTuple):
 
 
 class StateEvent(NamedTuple):
-    """A tracked variable was first seen, changed, or left, as found when looking at the end of span ``after``.
+    """A tracked variable was first seen, changed or left, as found at the end of span ``after``.
 
-    name: ``Net.fc1.weight``; a gradient has its parameter's name, optimizer state ``<parameter>/exp_avg``.
-    change: "new" first seen; "content" bits differ; "set" a gradient appeared where none was; "cleared" it became None;
-    "replaced" another object has the name; "flags" only requires_grad, dtype or shape differ; "gone"; "unknown" the view
-    recorded cannot tell. summary: None when there is no tensor now. identity: of the object, unique in the process.
-    storage: of its memory (equal for tied tensors). module_class: dotted class of the owning module. owner: optimizer id.
+    Attributes:
+        name: ``Net.fc1.weight``; a gradient has its parameter's name, optimizer state
+            ``<parameter>/exp_avg``.
+        role: parameter, gradient, buffer, optimizer_state.
+        change: "new" first seen; "content" bits differ; "set" a gradient appeared where none was;
+            "cleared" it became None; "replaced" another object has the name; "flags" only
+            requires_grad, dtype or shape differ; "gone"; "unknown" the view recorded cannot tell.
+        summary: None when there is no tensor now.
+        requires_grad: of the variable; for a gradient, of its parameter.
+        identity: of the object, unique in the process.
+        storage: of its memory (equal for tied tensors).
+        after: id of the call at whose end the variable was looked at.
+        module_class: dotted class of the owning module.
+        owner: id of the optimizer whose state it is.
     """
 
     seq: int
@@ -83,7 +111,13 @@ class StateEvent(NamedTuple):
 
 
 class ParamGroup(NamedTuple):
-    """One group of an optimizer: hyper-parameters, and names and identities of the parameters, in the same order."""
+    """One group of an optimizer.
+
+    Attributes:
+        hyper: hyper-parameters of the group.
+        params: names of the parameters it holds.
+        ids: their identities, in the same order.
+    """
 
     hyper: Mapping[str, Value]
     params: Sequence[str]
@@ -91,7 +125,15 @@ class ParamGroup(NamedTuple):
 
 
 class OptimizerEvent(NamedTuple):
-    """An optimizer was created, or what it holds changed. change: "created", "groups". id: ``opt0``, in order of creation."""
+    """An optimizer was created, or what it holds changed.
+
+    Attributes:
+        change: "created"; "groups" when membership or a hyper-parameter other than lr changed.
+        id: ``opt0``, in order of creation.
+        cls: dotted class name.
+        groups: hyper-parameters, names and identities of the parameters, per group.
+        where: ``file:line`` of the user's code that made it.
+    """
 
     seq: int
     time_ns: int
@@ -108,10 +150,15 @@ class OptimizerEvent(NamedTuple):
 
 
 class StepEvent(NamedTuple):
-    """The end of a step. A step that was skipped by sampling has ``recorded`` false; the last, unfinished one ``complete`` false.
+    """The end of a step.
 
-    counters: calls since the step began (batch, forward, backward, zero_grad, optimizer_step, scaler_step).
-    lr: optimizer id -> learning rate per group. modes: root module name -> training flag at the end.
+    Attributes:
+        counters: calls since the step began (batch, forward, backward, zero_grad, optimizer_step,
+            scaler_step).
+        lr: optimizer id -> learning rate per group.
+        modes: root module name -> training flag at the end.
+        recorded: false for a step that sampling skipped.
+        complete: false for the last step when the run ended inside it.
     """
 
     seq: int
@@ -129,7 +176,11 @@ class StepEvent(NamedTuple):
 
 
 class StageEvent(NamedTuple):
-    """The stage changed; ``stage`` is the new one."""
+    """The stage changed; ``stage`` is the new one.
+
+    Attributes:
+        previous: the stage before.
+    """
 
     seq: int
     time_ns: int
@@ -142,7 +193,17 @@ class StageEvent(NamedTuple):
 
 
 class BatchEvent(NamedTuple):
-    """A batch reached the loop. leaves: path -> summary. samples: one fingerprint a row of the first leaf. index: in its epoch."""
+    """A batch reached the loop.
+
+    Attributes:
+        loader: name of the loader, in order of first use.
+        index: number of the batch in its epoch, from 0.
+        epoch: how often this loader was iterated before.
+        leaves: path -> summary of each tensor in the batch.
+        samples: one fingerprint a row of the first leaf.
+        sampler: dotted class name of the sampler.
+        workers: number of worker processes.
+    """
 
     seq: int
     time_ns: int
@@ -152,7 +213,7 @@ class BatchEvent(NamedTuple):
     stream: str
     kind: str = "batch"
     loader: str = ""
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which no one calls
     epoch: int = 0
     leaves: Mapping[str, Value] = {}
     samples: Sequence[str] = ()
@@ -161,7 +222,14 @@ class BatchEvent(NamedTuple):
 
 
 class RngEvent(NamedTuple):
-    """A random generator was seeded, or its state looked at. source: python, numpy, torch, cuda. change: "seed", "state"."""
+    """A random generator was seeded, or its state looked at.
+
+    Attributes:
+        source: python, numpy, torch, cuda.
+        change: "seed", "state".
+        fingerprint: of the generator's state.
+        seed: the seed it was given.
+    """
 
     seq: int
     time_ns: int
@@ -177,7 +245,17 @@ class RngEvent(NamedTuple):
 
 
 class CollectiveEvent(NamedTuple):
-    """A torch.distributed call. number: in this process and group, from 0. shape and dtype of the first tensor."""
+    """A torch.distributed call.
+
+    Attributes:
+        op: name of the operation, ``all_reduce``.
+        group: name of the process group.
+        number: of this call in this process and group, from 0.
+        shape: of the first tensor.
+        dtype: of the first tensor.
+        before: fingerprint of the first tensor before the call.
+        after: fingerprint of the first tensor after it.
+    """
 
     seq: int
     time_ns: int
@@ -196,7 +274,17 @@ class CollectiveEvent(NamedTuple):
 
 
 class CheckpointEvent(NamedTuple):
-    """State was saved or loaded. op: save, load, load_state_dict. changed: how many values a load changed; None if unknown."""
+    """State was saved or loaded.
+
+    Attributes:
+        op: save, load, load_state_dict.
+        target: whose state, ``Net`` or ``opt0``.
+        path: of the file.
+        missing: keys that were expected and not given.
+        unexpected: keys that were given and not expected.
+        changed: how many values a load changed; None if unknown.
+        entries: number of keys in the state.
+    """
 
     seq: int
     time_ns: int
@@ -215,7 +303,13 @@ class CheckpointEvent(NamedTuple):
 
 
 class WarningEvent(NamedTuple):
-    """A Python warning raised during the run."""
+    """A Python warning raised during the run.
+
+    Attributes:
+        category: class name.
+        text: the message.
+        where: ``file:line`` it points to.
+    """
 
     seq: int
     time_ns: int
@@ -230,7 +324,13 @@ class WarningEvent(NamedTuple):
 
 
 class MarkEvent(NamedTuple):
-    """A note in the trace. text: "process" (first in a file: versions, instruments), "instrument disabled", "dropped", or a user's."""
+    """A note in the trace.
+
+    Attributes:
+        text: "process" (first in a file: versions, instruments), "instrument disabled", "dropped",
+            or a user's.
+        data: what belongs to it.
+    """
 
     seq: int
     time_ns: int
@@ -276,7 +376,8 @@ class Families:
     """Names shared by all members of an API family; learned and built-in checks speak of these."""
 
     OPTIMIZER_STEP = "torch.optim.Optimizer.step"
-    ZERO_GRAD = "torch.optim.Optimizer.zero_grad"  # Module.zero_grad is a member: it clears the same gradients
+    # Module.zero_grad is a member: it clears the same gradients.
+    ZERO_GRAD = "torch.optim.Optimizer.zero_grad"
     MODULE = "torch.nn.Module.forward"
     BACKWARD = "torch.autograd.backward"
     SCHEDULER_STEP = "torch.optim.lr_scheduler.LRScheduler.step"

@@ -22,24 +22,29 @@ class Verdict(str, Enum):
 
 
 class Symptom(str, Enum):
-    """What kind of misbehaviour a violation shows; folding by cause reasons over these (check/findings.py)."""
+    """What kind of misbehaviour a violation shows; folding by cause reasons over these."""
 
     MISSING_STEP = "missing_step"  # gradients are computed, no optimizer step uses them
     MISSING_ZERO_GRAD = "missing_zero_grad"  # gradients of an earlier step are used again
-    STEP_WITHOUT_GRADIENT = "step_without_gradient"  # the optimizer steps when there is nothing to apply
+    # The optimizer steps when there is nothing to apply.
+    STEP_WITHOUT_GRADIENT = "step_without_gradient"
     NOT_IN_OPTIMIZER = "not_in_optimizer"  # a trained parameter is in no optimizer
     EVAL_MODE = "eval_mode"  # trained while in evaluation mode, or the reverse
     NO_GRADIENT = "no_gradient"  # a parameter gets no gradient
     FROZEN = "frozen"  # a parameter does not require grad where it did
     NOT_UPDATED = "not_updated"  # a step leaves a parameter as it was
-    STATE_UNCHANGED = "state_unchanged"  # a buffer or optimizer state does not change where it should
+    # A buffer or optimizer state does not change where it should.
+    STATE_UNCHANGED = "state_unchanged"
     MISSING_CALL = "missing_call"  # a call did not happen where it should
     WRONG_VALUE = "wrong_value"  # an argument or result differs from what it should be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a violation is about; at least one is given. variable: ``Net.fc1.weight``; module: its path."""
+    """What a violation is about; at least one is given.
+
+    variable: ``Net.fc1.weight``; module: its path.
+    """
 
     api: str | None = None
     variable: str | None = None
@@ -48,7 +53,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One decided instance of a hypothesis: the answer, the context it arose in, and what to show when it is negative.
+    """One decided instance of a hypothesis: the answer, its context, what to show if negative.
 
     step: where it belongs, not necessarily where it could be decided.
     """
@@ -83,7 +88,10 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInfo:
-    """What is said about a check itself. kind: "invariant" or "rule". code: ``TC104``, or the relation's name."""
+    """What is said about a check itself.
+
+    kind: "invariant" or "rule". code: ``TC104``, or the relation's name.
+    """
 
     check_id: str
     kind: str
@@ -96,7 +104,10 @@ class CheckInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Violations of one cause folded together, as reported. variables: all names concerned, sorted; others: ids of checks it explains."""
+    """Violations of one cause folded together, as reported.
+
+    variables: all names concerned, sorted; others: ids of checks it explains.
+    """
 
     id: str
     check: str

@@ -10,7 +10,10 @@ _EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
 
 
 def event_file_name(rank: int, pid: int, thread: int) -> str:
-    """Name of the event file of one thread. thread: 0 for the main thread, then in order of first event."""
+    """Name of the event file of one thread.
+
+    thread: 0 for the main thread, then in order of first event.
+    """
     return f"events-r{rank}-p{pid}-t{thread}.jsonl"
 
 

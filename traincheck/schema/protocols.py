@@ -11,7 +11,10 @@ from traincheck.schema.findings import CheckInfo, Example, Violation
 
 
 class EventSource(Protocol):
-    """A run, finished or live. Events of one process come in order of time; a rank's step is complete before its next begins."""
+    """A run, finished or live.
+
+    Events of one process come in order of time; a rank's step is complete before its next begins.
+    """
 
     def events(self) -> Iterator[Event]: ...
 
@@ -25,7 +28,10 @@ class EventSink(Protocol):
 
 
 class Monitor(Protocol):
-    """A running check of one process: a small state machine in bounded memory. Must be picklable."""
+    """A running check of one process: a small state machine in bounded memory.
+
+    Must be picklable.
+    """
 
     def observe(self, event: Event) -> Iterable[Violation]: ...
 
@@ -40,7 +46,11 @@ class Monitor(Protocol):
 
 
 class Rule(Protocol):
-    """A built-in check. Its class docstring is its documentation (headings: What it checks, Why it matters, Fires on, Stays quiet on, Fix)."""
+    """A built-in check.
+
+    Its class docstring is its documentation (headings: What it checks, Why it matters, Fires on,
+    Stays quiet on, Fix).
+    """
 
     info: CheckInfo
     needs: Needs
@@ -49,7 +59,10 @@ class Rule(Protocol):
 
 
 class Decider(Protocol):
-    """Decides instances of many hypotheses of one relation over one process' events: ``(index of hypothesis, example)``."""
+    """Decides instances of many hypotheses of one relation over one process' events.
+
+    Yields ``(index of hypothesis, example)``.
+    """
 
     def observe(self, event: Event) -> Iterable[tuple[int, Example]]: ...
 
@@ -65,7 +78,10 @@ class Proposer(Protocol):
 
 
 class Relation(Protocol):
-    """A kind of property that can be learned. Inference and checking both run its decider; nothing is judged elsewhere."""
+    """A kind of property that can be learned.
+
+    Inference and checking both run its decider; nothing is judged elsewhere.
+    """
 
     name: str
 
@@ -80,7 +96,7 @@ class Relation(Protocol):
         ...
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
-        """Probability in [0, 1] that ``positive`` examples in a row hold although the claim is not a rule of the program."""
+        """Probability in [0, 1] of ``positive`` examples in a row if the claim is no rule."""
         ...
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:

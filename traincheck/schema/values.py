@@ -1,10 +1,12 @@
 """What a trace keeps of an argument, a result or a tensor. Never tensor data.
 
-A value in a call event is JSON: a scalar stays itself (a non-finite float becomes its name as text), a sequence a list, and
+A value in a call event is JSON: a scalar stays itself (a non-finite float becomes its name as
+text), a sequence a list, and
 
-- a tensor      ``{"dtype": "float32", "shape": [64, 10], "device": "cpu", "requires_grad": true, ...}``
+- a tensor      ``{"dtype": "float32", "shape": [64, 10], "device": "cpu", ...}``
 - a mapping     ``{"dict": {key: value}}``
-- anything else ``{"type": "torch.nn.modules.linear.Linear"}``; classes, functions and dtypes ``{"name": dotted}``
+- anything else ``{"type": "torch.nn.modules.linear.Linear"}``; classes, functions and dtypes
+  ``{"name": dotted}``
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ class TensorSummary(NamedTuple):
     """What is kept of one tensor.
 
     dtype: without the ``torch.`` prefix. shape: sizes of all dims. device: ``cpu`` or ``cuda:0``.
-    fingerprint: ``<algorithm>:<hex digest>`` over content, shape and dtype; compare equal algorithms only; None if not taken.
-    value: the number in a 0-dim CPU tensor, when kept. zero: whether every element is zero; None when not known.
+    fingerprint: ``<algorithm>:<hex digest>`` over content, shape and dtype; compare equal
+    algorithms only; None if not taken. value: the number in a 0-dim CPU tensor, when kept. zero:
+    whether every element is zero; None when not known.
     """
 
     dtype: str
@@ -54,8 +57,17 @@ def tensor_summary(value: Value) -> TensorSummary | None:
 
 def tensor_json(summary: TensorSummary) -> dict[str, Value]:
     """Encode a tensor summary, leaving out what equals its default."""
-    out: dict[str, Value] = {"dtype": summary.dtype, "shape": list(summary.shape), "device": summary.device}
-    for key, default in (("requires_grad", False), ("fingerprint", None), ("value", None), ("zero", None)):
+    out: dict[str, Value] = {
+        "dtype": summary.dtype,
+        "shape": list(summary.shape),
+        "device": summary.device,
+    }
+    for key, default in (
+        ("requires_grad", False),
+        ("fingerprint", None),
+        ("value", None),
+        ("zero", None),
+    ):
         found = getattr(summary, key)
         if found is not default:
             out[key] = found
@@ -63,7 +75,7 @@ def tensor_json(summary: TensorSummary) -> dict[str, Value]:
 
 
 def tensors_in(values: Mapping[str, Value]) -> dict[str, TensorSummary]:
-    """The tensors among named values, one level of list deep: ``{"input": ..., "tensors[0]": ...}``."""
+    """The tensors among named values, one level of list deep: ``input``, ``tensors[0]``."""
     found: dict[str, TensorSummary] = {}
     for name, value in values.items():
         summary = tensor_summary(value)
