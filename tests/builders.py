@@ -1,0 +1,565 @@
+"""Hand-made traces: a fluent builder that writes the events a training process would. No torch, no files.
+
+Use the whole steps for a healthy or a broken loop, or the single moves for anything else::
+
+    healthy = TraceBuilder().process().model("Net", MLP).optimizer().steps(5).build()
+    broken = TraceBuilder().process().model("Net", MLP).optimizer().steps(2).steps(
+        3, omit={"zero_grad"}
+    ).build()
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from traincheck.schema.events import (
+    BatchEvent,
+    CallEvent,
+    Event,
+    Families,
+    MarkEvent,
+    OptimizerEvent,
+    ParamGroup,
+    RngEvent,
+    StageEvent,
+    StateEvent,
+    StepEvent,
+    WarningEvent,
+)
+from traincheck.schema.values import TensorSummary, tensor_json
+
+LINEAR = "torch.nn.modules.linear.Linear"
+BATCH_NORM = "torch.nn.modules.batchnorm.BatchNorm1d"
+ADAM = "torch.optim.adam.Adam"
+SGD = "torch.optim.sgd.SGD"
+
+MLP = {
+    "fc1.weight": LINEAR,
+    "fc1.bias": LINEAR,
+    "fc2.weight": LINEAR,
+    "fc2.bias": LINEAR,
+}
+MLP_BN = {**MLP, "bn.weight": BATCH_NORM, "bn.bias": BATCH_NORM}
+BN_BUFFERS = {
+    "bn.running_mean": BATCH_NORM,
+    "bn.running_var": BATCH_NORM,
+    "bn.num_batches_tracked": BATCH_NORM,
+}
+_STATE_OF = {ADAM: ("step", "exp_avg", "exp_avg_sq"), SGD: ()}
+_FUNCTIONAL_OF = {
+    LINEAR: "torch.nn.functional.linear",
+    BATCH_NORM: "torch.nn.functional.batch_norm",
+}
+_COUNTERS = ("batch", "forward", "backward", "zero_grad", "optimizer_step", "scaler_step")
+
+
+@dataclass
+class _Variable:
+    name: str
+    module_class: str
+    identity: int
+    trainable: bool = True
+    has_grad: bool = False
+
+
+@dataclass
+class _Model:
+    name: str
+    cls: str
+    parameters: dict[str, _Variable] = field(default_factory=dict)
+    buffers: dict[str, _Variable] = field(default_factory=dict)
+    training: bool = True
+
+    def modules(self) -> dict[str, str]:
+        """Module path -> class of the modules that own a variable, in order of registration."""
+        owners = itertools.chain(self.parameters.values(), self.buffers.values())
+        return {v.name.rsplit(".", 1)[0]: v.module_class for v in owners}
+
+
+@dataclass
+class _Optimizer:
+    id: str
+    cls: str
+    names: list[str]
+    identities: list[int]
+    hyper: dict[str, Any]
+    state_of: set[str] = field(default_factory=set)
+
+
+class TraceBuilder:
+    """Writes the events of one process' main thread, in the order collection would.
+
+    Variables are named by their full name, ``Net.fc1.weight``. Every move returns the builder.
+    """
+
+    def __init__(
+        self, *, rank: int = 0, pid: int | None = None, thread: int = 0, worker: bool = False
+    ) -> None:
+        self.rank = rank
+        self.pid = 1000 + rank if pid is None else pid
+        self.stream = f"p{self.pid}-t{thread}"
+        self.models: dict[str, _Model] = {}
+        self.optimizers: dict[str, _Optimizer] = {}
+        self.stage = "init"
+        self._worker = worker
+        self._step = 0
+        self._open = False  # a step has begun and its StepEvent is still to come
+        self._events: list[Event] = []
+        self._time = itertools.count(1_000_000_000 + rank * 137, 1000)
+        self._numbers = itertools.count(1)  # spans
+        self._identity = itertools.count(140_000_000_000 + rank * 10_000_000, 16)
+        self._content = itertools.count(1)
+        self._counters = dict.fromkeys(_COUNTERS, 0)
+        self._parents: list[int] = []
+
+    # --- the run -----------------------------------------------------------------------------
+
+    def process(self, **data: Any) -> TraceBuilder:
+        """The mark that begins every file."""
+        facts = {
+            "pid": self.pid,
+            "rank": self.rank,
+            "python": "3.11.7",
+            "torch": "2.13.0",
+            "traincheck": "0.1.0",
+            "argv0": "train.py",
+            "parent_pid": 1,
+            "level": "default",
+            "instruments": {"modules": "on", "optimizers": "on"},
+            "recorded": None,
+        }
+        return self.mark("process", **{**facts, **data})
+
+    def build(self, *, last_complete: bool = True) -> list[Event]:
+        """All events. Ends the open step first; ``last_complete=False`` makes it an unfinished one."""
+        if self._open:
+            self.end_step(complete=last_complete)
+        return list(self._events)
+
+    def mark(self, text: str, **data: Any) -> TraceBuilder:
+        return self._add(MarkEvent, text=text, data=data)
+
+    def warning(self, category: str, text: str, where: str = "train.py:7") -> TraceBuilder:
+        return self._add(WarningEvent, category=category, text=text, where=where)
+
+    def seed(self, source: str = "torch", seed: int = 0) -> TraceBuilder:
+        return self._add(
+            RngEvent, source=source, change="seed", seed=seed, fingerprint=self._fingerprint()
+        )
+
+    def model(
+        self,
+        name: str = "Net",
+        parameters: Mapping[str, str] = MLP,
+        *,
+        buffers: Mapping[str, str] | None = None,
+        cls: str | None = None,
+        frozen: Collection[str] = (),
+    ) -> TraceBuilder:
+        """A model is discovered. parameters, buffers: path below the model -> class of its module."""
+        model = self.models[name] = _Model(name, cls or f"__main__.{name}")
+        for path, module_class in parameters.items():
+            full = f"{name}.{path}"
+            variable = _Variable(full, module_class, next(self._identity), full not in frozen)
+            model.parameters[full] = variable
+            self._state(variable, "parameter", "new")
+        for path, module_class in (buffers or {}).items():
+            variable = _Variable(f"{name}.{path}", module_class, next(self._identity), False)
+            model.buffers[variable.name] = variable
+            self._state(variable, "buffer", "new")
+        return self
+
+    def optimizer(
+        self,
+        cls: str = ADAM,
+        names: Iterable[str] | None = None,
+        *,
+        lr: float = 1e-3,
+        foreign: Mapping[str, int] | None = None,
+        **hyper: Any,
+    ) -> TraceBuilder:
+        """An optimizer over ``names`` (default: every parameter known), in one group.
+
+        foreign: further parameters it holds, name -> identity (objects that no model owns).
+        """
+        known = self._parameters()
+        held = list(known) if names is None else list(names)
+        optimizer = _Optimizer(
+            id=f"opt{len(self.optimizers)}",
+            cls=cls,
+            names=held + list(foreign or ()),
+            identities=[known[n].identity for n in held] + list((foreign or {}).values()),
+            hyper={"lr": lr, "weight_decay": 0, **hyper},
+        )
+        self.optimizers[optimizer.id] = optimizer
+        return self._optimizer_event(optimizer, "created")
+
+    def change_groups(self, optimizer: str = "opt0", **hyper: Any) -> TraceBuilder:
+        """Hyper-parameters of an optimizer change."""
+        held = self.optimizers[optimizer]
+        held.hyper.update(hyper)
+        return self._optimizer_event(held, "groups")
+
+    def replace(self, *names: str) -> TraceBuilder:
+        """Other objects take the names of these parameters, as when a head is replaced."""
+        for name in names:
+            variable = self._parameters()[name]
+            variable.identity, variable.has_grad = next(self._identity), False
+            self._state(variable, "parameter", "replaced")
+        return self
+
+    def freeze(self, *names: str, frozen: bool = True) -> TraceBuilder:
+        """``requires_grad`` of these parameters is switched off (or on again)."""
+        for name in names:
+            variable = self._parameters()[name]
+            variable.trainable = not frozen
+            self._state(variable, "parameter", "flags")
+        return self
+
+    # --- whole steps -------------------------------------------------------------------------
+
+    def steps(self, count: int, *, eval_every: int | None = None, **options: Any) -> TraceBuilder:
+        """``count`` steps, each as ``step``; evaluates after every ``eval_every`` steps."""
+        for number in range(1, count + 1):
+            self.step(**options)
+            if eval_every and number % eval_every == 0:
+                self.evaluate()
+        return self
+
+    def step(
+        self,
+        *,
+        style: str = "A",
+        omit: Collection[str] = (),
+        accumulate: int = 1,
+        no_gradient: Collection[str] = (),
+        not_updated: Collection[str] = (),
+        set_to_none: bool = True,
+        scheduler: bool = False,
+    ) -> TraceBuilder:
+        """One step over all models and optimizers, healthy unless told otherwise.
+
+        style: "A" zero_grad first, "B" zero_grad last, "C" the optimizer steps before backward (wrong).
+        omit: any of batch, zero_grad, forward, backward, optimizer_step, state (optimizer state
+        stays as it is), buffers (they stay as they are). no_gradient, not_updated: full names.
+        """
+        self.begin_step()
+
+        def zero_grad() -> None:
+            if "zero_grad" not in omit:
+                for optimizer in self.optimizers:
+                    self.zero_grad(optimizer, set_to_none=set_to_none)
+
+        def update() -> None:
+            if "optimizer_step" not in omit:
+                for optimizer in self.optimizers:
+                    self.optimizer_step(optimizer, skip=not_updated, state="state" not in omit)
+
+        if "batch" not in omit:
+            self.batch()
+        if style != "B":
+            zero_grad()
+        for microstep in range(accumulate):
+            if microstep and "batch" not in omit:
+                self.batch()
+            if "forward" not in omit:
+                self.forward(buffers="buffers" not in omit)
+            if style == "C" and microstep == accumulate - 1:
+                update()
+            if "backward" not in omit:
+                self.backward(skip=no_gradient)
+        if style != "C":
+            update()
+        if scheduler:
+            self.scheduler_step()
+        if style == "B":
+            zero_grad()
+        return self
+
+    def skipped_steps(self, count: int) -> TraceBuilder:
+        """Steps that sampling (``--every``) left out: only their ends are in the trace."""
+        for _ in range(count):
+            self.begin_step()
+            self.end_step(recorded=False)
+        return self
+
+    def evaluate(self, batches: int = 1, *, back_to_train: bool = True) -> TraceBuilder:
+        """eval(), forwards without gradients, train() unless ``back_to_train`` is false."""
+        self.train(False)
+        for _ in range(batches):
+            self.batch(loader="loader1")
+            self.forward(grad=False)
+        return self.train(True) if back_to_train else self
+
+    # --- single moves ------------------------------------------------------------------------
+
+    def begin_step(self) -> TraceBuilder:
+        """Signs of the next iteration: ends the open step, and the stage is train again."""
+        if self._open:
+            self.end_step()
+        self._set_stage("train")
+        self._open = True
+        return self
+
+    def end_step(self, *, recorded: bool = True, complete: bool = True) -> TraceBuilder:
+        self._add(
+            StepEvent,
+            counters=dict(self._counters),
+            lr={o.id: [o.hyper["lr"]] for o in self.optimizers.values()},
+            modes={m.name: m.training for m in self.models.values()},
+            recorded=recorded,
+            complete=complete,
+        )
+        self._counters = dict.fromkeys(_COUNTERS, 0)
+        self._open = False
+        self._step += 1
+        return self
+
+    def batch(self, loader: str = "loader0", size: int = 64) -> TraceBuilder:
+        self._counters["batch"] += 1
+        leaves = {"0": self._tensor((size, 10)), "1": self._tensor((size,), "int64")}
+        samples = [self._fingerprint() for _ in range(3)]
+        return self._add(
+            BatchEvent,
+            loader=loader,
+            index=self._step,
+            leaves=leaves,
+            samples=samples,
+            sampler="torch.utils.data.sampler.RandomSampler",
+        )
+
+    def zero_grad(self, optimizer: str = "opt0", *, set_to_none: bool = True) -> TraceBuilder:
+        self._counters["zero_grad"] += 1
+        held = self.optimizers[optimizer]
+        span = next(self._numbers)
+        for variable in self._held(held):
+            if not variable.has_grad:
+                continue
+            if set_to_none:
+                variable.has_grad = False
+                self._state(variable, "gradient", "cleared", after=span)
+            else:
+                self._state(variable, "gradient", "content", after=span, zero=True)
+        return self.call(
+            f"{held.cls}.zero_grad",
+            span=span,
+            family=Families.ZERO_GRAD,
+            args={"set_to_none": set_to_none},
+            owner=held.id,
+            where="train.py:80",
+        )
+
+    def forward(
+        self,
+        model: str | None = None,
+        *,
+        grad: bool = True,
+        buffers: bool = True,
+        batch_size: int = 64,
+    ) -> TraceBuilder:
+        """The root module call of one model (default: of all), its leaves inside it, then the loss."""
+        if not grad:
+            self._set_stage("eval")
+        for held in self.models.values() if model is None else (self.models[model],):
+            self._root_forward(held, grad, buffers, batch_size)
+            args = {"input": self._tensor((batch_size, 10)), "reduction": "mean"}
+            self.call("torch.nn.functional.cross_entropy", args=args, grad_enabled=grad)
+        return self
+
+    def backward(
+        self, only: Collection[str] | None = None, *, skip: Collection[str] = ()
+    ) -> TraceBuilder:
+        """Gradients of all trainable parameters (or of ``only``) arrive, except for ``skip``."""
+        self._counters["backward"] += 1
+        span = next(self._numbers)
+        for name, variable in self._parameters().items():
+            if variable.trainable and name not in skip and (only is None or name in only):
+                change = "content" if variable.has_grad else "set"
+                variable.has_grad = True
+                self._state(variable, "gradient", change, after=span, zero=False)
+        loss = tensor_json(TensorSummary("float32", (), value=0.5, requires_grad=True))
+        return self.call(
+            Families.BACKWARD, span=span, args={"tensors": [loss]}, where="train.py:84"
+        )
+
+    def optimizer_step(
+        self, optimizer: str = "opt0", *, skip: Collection[str] = (), state: bool = True
+    ) -> TraceBuilder:
+        """Parameters with a gradient change, except for ``skip``; optimizer state too if ``state``."""
+        self._counters["optimizer_step"] += 1
+        held = self.optimizers[optimizer]
+        span = next(self._numbers)
+        for variable in self._held(held):
+            if not variable.has_grad or variable.name in skip:
+                continue
+            self._state(variable, "parameter", "content", after=span)
+            if state:
+                self._optimizer_state(held, variable, span)
+        return self.call(
+            f"{held.cls}.step",
+            span=span,
+            family=Families.OPTIMIZER_STEP,
+            owner=held.id,
+            where="train.py:88",
+        )
+
+    def scheduler_step(self, gamma: float = 0.9, optimizer: str = "opt0") -> TraceBuilder:
+        self.optimizers[optimizer].hyper["lr"] *= gamma
+        return self.call(
+            "torch.optim.lr_scheduler.StepLR.step",
+            family=Families.SCHEDULER_STEP,
+            owner="sched0",
+            where="train.py:90",
+        )
+
+    def train(self, mode: bool = True, model: str | None = None) -> TraceBuilder:
+        """``model.train()``, or ``model.eval()`` when ``mode`` is false, on one model or all."""
+        for held in self.models.values() if model is None else (self.models[model],):
+            held.training = mode
+            self.call(
+                f"torch.nn.Module.{'train' if mode else 'eval'}",
+                args={"mode": True} if mode else {},
+                module=held.name,
+                training=mode,
+                where="train.py:60",
+            )
+        return self
+
+    def call(self, api: str, *, span: int | None = None, **fields: Any) -> TraceBuilder:
+        """Any call, as CallEvent fields; its parent is the enclosing call of this builder."""
+        fields.setdefault("parent", self._parents[-1] if self._parents else None)
+        fields.setdefault("start_ns", max(0, self._now() - 500))
+        return self._add(
+            CallEvent, api=api, span=next(self._numbers) if span is None else span, **fields
+        )
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _add(self, event_type: Any, **fields: Any) -> TraceBuilder:
+        step = None if self._worker else self._step
+        seq = len(self._events)
+        self._events.append(
+            event_type(
+                seq, next(self._time), step, self.stage, self.rank, self.stream, **fields
+            )
+        )
+        return self
+
+    def _now(self) -> int:
+        return self._events[-1].time_ns if self._events else 0
+
+    def _fingerprint(self) -> str:
+        return f"xxh3:{next(self._content) * 2_654_435_761 + self.rank:032x}"
+
+    def _tensor(self, shape: Sequence[int], dtype: str = "float32") -> dict[str, Any]:
+        return tensor_json(TensorSummary(dtype, tuple(shape)))
+
+    def _set_stage(self, stage: str) -> None:
+        if stage != self.stage:
+            previous, self.stage = self.stage, stage
+            self._add(StageEvent, previous=previous)
+
+    def _parameters(self) -> dict[str, _Variable]:
+        return {n: v for model in self.models.values() for n, v in model.parameters.items()}
+
+    def _held(self, optimizer: _Optimizer) -> Iterator[_Variable]:
+        """The variables whose objects the optimizer holds: a replaced one is not among them."""
+        for variable in self._parameters().values():
+            if variable.identity in optimizer.identities:
+                yield variable
+
+    def _state(
+        self,
+        variable: _Variable,
+        role: str,
+        change: str,
+        *,
+        after: int | None = None,
+        zero: bool | None = None,
+    ) -> None:
+        shape = (32, 10) if variable.name.endswith("weight") else (32,)
+        summary = TensorSummary(
+            "float32",
+            shape,
+            requires_grad=variable.trainable and role == "parameter",
+            fingerprint=self._fingerprint(),
+            zero=zero,
+        )
+        self._add(
+            StateEvent,
+            name=variable.name,
+            role=role,
+            change=change,
+            summary=None if change in ("cleared", "gone") else summary,
+            requires_grad=variable.trainable and role == "parameter",
+            identity=variable.identity,
+            storage=variable.identity + 8,
+            after=after,
+            module_class=variable.module_class,
+        )
+
+    def _optimizer_state(self, optimizer: _Optimizer, variable: _Variable, span: int) -> None:
+        change = "content" if variable.name in optimizer.state_of else "new"
+        optimizer.state_of.add(variable.name)
+        for key in _STATE_OF.get(optimizer.cls, ()):
+            scalar = key == "step"
+            self._add(
+                StateEvent,
+                name=f"{variable.name}/{key}",
+                role="optimizer_state",
+                change=change,
+                summary=TensorSummary(
+                    "float32", () if scalar else (32,), fingerprint=self._fingerprint()
+                ),
+                identity=variable.identity + 1,
+                after=span,
+                module_class=variable.module_class,
+                owner=optimizer.id,
+            )
+
+    def _optimizer_event(self, optimizer: _Optimizer, change: str) -> TraceBuilder:
+        group = ParamGroup(dict(optimizer.hyper), optimizer.names, optimizer.identities)
+        return self._add(
+            OptimizerEvent,
+            change=change,
+            id=optimizer.id,
+            cls=optimizer.cls,
+            groups=(group,),
+            where="train.py:40",
+        )
+
+    def _root_forward(self, model: _Model, grad: bool, buffers: bool, batch_size: int) -> None:
+        if grad:
+            self._counters["forward"] += 1
+        common = {"training": model.training, "grad_enabled": grad, "family": Families.MODULE}
+        args = {"0": self._tensor((batch_size, 10))}
+        root = next(self._numbers)
+        self._parents.append(root)
+        for path, cls in model.modules().items():
+            leaf = next(self._numbers)
+            if cls in _FUNCTIONAL_OF:
+                self.call(_FUNCTIONAL_OF[cls], parent=leaf, args=args, grad_enabled=grad)
+            self.call(f"{cls}.forward", span=leaf, module=path, args=args, **common)
+        self._parents.pop()
+        if grad and buffers and model.training:
+            for buffer in model.buffers.values():
+                self._state(buffer, "buffer", "content", after=root)
+        result = {**self._tensor((batch_size, 10)), "requires_grad": grad}
+        self.call(
+            f"{model.cls}.forward",
+            span=root,
+            module=model.name,
+            root=True,
+            args=args,
+            result=result,
+            **common,
+        )
+
+
+def healthy_run(steps: int = 5, *, optimizer: str = ADAM, **options: Any) -> list[Event]:
+    """A training loop without a fault: an MLP, one optimizer, ``steps`` steps."""
+    builder = TraceBuilder().process().seed().model("Net", MLP).optimizer(optimizer).train()
+    return builder.steps(steps, **options).build()
