@@ -1,0 +1,67 @@
+"""What the measured programs share: settings and a step timer. Nothing else of this project is used.
+
+All settings come from the environment, because some recorders start a script without arguments:
+
+  UP_STEPS   number of optimizer steps                 UP_SEED   random seed
+  UP_OPT     adam | sgd | adamw | adadelta             UP_LR     learning rate
+  UP_BS      batch size                                UP_SCHED  1: StepLR scheduler
+  UP_EVAL    1: evaluate after every epoch             UP_BUG    name of the planted bug
+  UP_TIMES   file that receives the times per step as one JSON object
+  UP_HOME    a file in this folder, for recorders that run a copy of the script elsewhere
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def env(name: str, default: Any, cast: Callable[[str], Any] = str) -> Any:
+    """The setting ``UP_<name>``, or the default when it is unset or empty."""
+    value = os.environ.get("UP_" + name)
+    return cast(value) if value else default
+
+
+class StepTimer:
+    """Wall and CPU seconds between ticks. CPU time is compared: a busy machine bends it less."""
+
+    def __init__(self) -> None:
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+        self.losses: list[float] = []
+        self.start()
+
+    def start(self) -> None:
+        """Forget the time since the last tick: it was not spent on a step."""
+        self._wall_from = time.perf_counter()
+        self._cpu_from = time.process_time()
+
+    def tick(self, loss: float) -> None:
+        """A step ended."""
+        self.wall.append(time.perf_counter() - self._wall_from)
+        self.cpu.append(time.process_time() - self._cpu_from)
+        self.losses.append(loss)
+        self.start()
+
+    def dump(self, **extra: Any) -> None:
+        """Write ``UP_TIMES`` when asked to, and print one line."""
+        path = os.environ.get("UP_TIMES")
+        if path:
+            times = {
+                "steps": len(self.wall),
+                "dt": self.wall,
+                "cpu": self.cpu,
+                "losses": self.losses,
+            }
+            Path(path).write_text(json.dumps({**times, **extra}), encoding="utf-8")
+        settled = sorted(self.wall[3:] or self.wall)
+        median_ms = settled[len(settled) // 2] * 1e3
+        print(
+            f"UP_RESULT steps={len(self.wall)} median_ms={median_ms:.3f} "
+            f"first_ms={self.wall[0] * 1e3:.1f} loss0={self.losses[0]} lossN={self.losses[-1]}",
+            flush=True,
+        )
