@@ -1,4 +1,4 @@
-"""Make `traincheck.cli` importable from a checkout, where the packaging map from `cli/` is not in force."""
+"""Make `traincheck.cli` importable from a checkout, where the packaging map is not in force."""
 
 import importlib.util
 import sys

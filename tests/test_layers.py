@@ -1,0 +1,216 @@
+"""The architecture, enforced on the syntax tree: who imports whom, and how big things may get."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAYERS = (
+    ("errors",),
+    ("schema",),
+    ("collect", "store"),
+    ("relations", "rules"),
+    ("check",),
+    ("infer", "diff", "profile"),
+    ("report", "integrations"),
+    ("config",),
+    ("api",),
+    ("cli",),
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+MODULE_LINES = 600
+FUNCTION_LINES = 80
+SHORT_FILES = {"relations": 250, "rules": 250}
+HOT_PATH_LINES = 300
+HOT_PATH = ("collect/emit.py", "collect/summarize.py")
+TORCH_LAYER = "collect"
+
+
+def modules() -> list[Path]:
+    return sorted([*(ROOT / "traincheck").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
+
+
+def dotted(path: Path, root: Path = ROOT) -> str:
+    """Import name of a module: `cli/main.py` is `traincheck.cli.main`."""
+    parts = path.relative_to(root).with_suffix("").parts
+    if parts[0] == "cli":
+        parts = ("traincheck", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer(name: str) -> str | None:
+    """The layer that a module belongs to; None for the package itself and what is not ours."""
+    head, _, rest = name.partition(".")
+    if head == "cli":
+        return "cli"
+    return (rest.partition(".")[0] or None) if head == "traincheck" else None
+
+
+def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
+    """Every dotted name that is imported, also inside functions; what only types see as well."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                parts = parts[: len(parts) - node.level + (1 if is_package else 0)]
+                base = ".".join([*parts, base] if base else parts)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def upward(source: str, module: str) -> set[str]:
+    """Layers that `module` must not import and does."""
+    own = layer(module)
+    found = {layer(name) for name in imports(ast.parse(source), module, is_package=False)}
+    if own not in RANK:  # traincheck/__init__.py, which only says the version
+        return {name for name in found if name}
+    return {name for name in found if name in RANK and name != own and RANK[name] >= RANK[own]}
+
+
+def function_sizes(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Some import cycle, or nothing."""
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph.get(name, ())):
+            found = walk(other, [*path, name])
+            if found:
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in sorted(graph) if (found := walk(name, []))), [])
+
+
+def runtime_imports(path: Path, known: set[str]) -> set[str]:
+    """Our modules that `path` imports when it runs; a package stands for its own `__init__`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = [ast.Pass()]
+    name = dotted(path)
+    found = set()
+    for target in imports(tree, name, path.name == "__init__.py"):
+        match = target if target in known else target.rpartition(".")[0]
+        if match in known and match != name:
+            found.add(match)
+    return found
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_every_layer_imports_only_from_its_left() -> None:
+    broken = {
+        relative(path): found
+        for path in modules()
+        if (found := upward(path.read_text(encoding="utf-8"), dotted(path)))
+    }
+    assert not broken
+
+
+def test_every_folder_has_a_layer() -> None:
+    folders = {layer(dotted(path)) for path in modules() if dotted(path) != "traincheck"}
+    assert folders <= set(RANK), "add the new folder to LAYERS"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("traincheck.store.reader", "from traincheck.rules import _table"),
+        ("traincheck.store.reader", "import traincheck.collect.emit"),
+        ("traincheck.check.engine", "def late():\n    from traincheck import report"),
+        ("traincheck.infer.engine", "from traincheck.cli import main"),
+        ("traincheck.infer.engine", "import cli.main"),
+    ],
+)
+def test_an_import_from_the_right_is_seen(module: str, source: str) -> None:
+    assert upward(source, module)
+
+
+def test_an_import_from_the_left_is_fine() -> None:
+    assert not upward(
+        "from traincheck.schema import events\nimport orjson", "traincheck.store.reader"
+    )
+
+
+def test_no_import_cycles() -> None:
+    known = {dotted(path) for path in modules()}
+    assert not cycle({dotted(path): runtime_imports(path, known) for path in modules()})
+
+
+def test_a_cycle_is_seen() -> None:
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert not cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
+
+
+def test_only_collect_imports_torch() -> None:
+    importing = {
+        relative(path)
+        for path in modules()
+        for name in imports(ast.parse(path.read_text(encoding="utf-8")), dotted(path), False)
+        if name.split(".")[0] == "torch" and layer(dotted(path)) != TORCH_LAYER
+    }
+    assert not importing
+
+
+def line_limit(path: Path) -> int:
+    inside = relative(path).removeprefix("traincheck/")
+    if inside in HOT_PATH:
+        return HOT_PATH_LINES
+    return SHORT_FILES.get(layer(dotted(path)) or "", MODULE_LINES)
+
+
+def test_no_module_is_too_long() -> None:
+    sizes = {
+        relative(path): lines
+        for path in modules()
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > line_limit(path)
+    }
+    assert not sizes
+
+
+def test_no_function_is_too_long() -> None:
+    sizes = {
+        f"{relative(path)}:{name}": lines
+        for path in modules()
+        for name, lines in function_sizes(ast.parse(path.read_text(encoding="utf-8")))
+        if lines > FUNCTION_LINES
+    }
+    assert not sizes
+
+
+def test_no_global_statements() -> None:
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Global)
+    ]
+    assert not found
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        relative(path)
+        for path in modules()
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not silent

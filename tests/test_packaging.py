@@ -1,0 +1,128 @@
+"""What is installed: every folder, the cli mapping, the data files, the commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+COMMANDS = ("traincheck", "traincheck-collect", "traincheck-infer", "traincheck-check")
+
+
+def import_names(folder: Path, prefix: str) -> set[str]:
+    """Import names of a package and all packages in it."""
+    return {
+        ".".join([prefix, *init.parent.relative_to(folder).parts])
+        for init in folder.rglob("__init__.py")
+    }
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names of the files in a wheel built from this checkout, without network."""
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    # The copy keeps setuptools' build folder out of the checkout.
+    source = out / "source"
+    copy_tracked(source)
+    subprocess.run(
+        [*command, "--quiet", "--wheel-dir", str(out), str(source)],
+        check=True,
+        cwd=out,
+        timeout=300,
+    )
+    (wheel,) = out.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def copy_tracked(target: Path) -> None:
+    """Copy what the wheel is made of."""
+    for name in ("traincheck", "cli"):
+        for path in (ROOT / name).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                copy = target / path.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(path.read_bytes())
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (target / name).write_bytes((ROOT / name).read_bytes())
+
+
+def test_the_list_of_packages_is_the_folders() -> None:
+    folders = import_names(ROOT / "traincheck", "traincheck") | import_names(
+        ROOT / "cli", "traincheck.cli"
+    )
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == folders
+
+
+def test_every_module_is_in_the_wheel(wheel_names: set[str]) -> None:
+    library = {p.relative_to(ROOT).as_posix() for p in (ROOT / "traincheck").rglob("*.py")}
+    commands = {
+        f"traincheck/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "cli").rglob("*.py")
+    }
+    assert library | commands <= wheel_names
+
+
+def test_the_data_files_are_in_the_wheel(wheel_names: set[str]) -> None:
+    schemas = {p.relative_to(ROOT).as_posix() for p in (ROOT / "traincheck").rglob("*.json")}
+    assert schemas
+    expected = {"traincheck/py.typed", "traincheck/collect/bootstrap/sitecustomize.py", *schemas}
+    assert expected <= wheel_names
+
+
+def test_nothing_else_is_in_the_wheel(wheel_names: set[str]) -> None:
+    assert {name.split("/")[0].split("-")[0] for name in wheel_names} == {"traincheck"}
+
+
+def test_the_license_is_in_the_wheel(wheel_names: set[str]) -> None:
+    assert any(name.endswith("licenses/LICENSE") for name in wheel_names)
+
+
+def test_cli_is_no_package_of_its_own(tmp_path: Path) -> None:
+    code = "import importlib.util as u; print(u.find_spec('cli'), u.find_spec('traincheck.cli'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    outside, inside = done.stdout.split(maxsplit=1)
+    assert outside == "None"
+    assert inside.strip() != "None"
+
+
+def test_the_four_commands_exist() -> None:
+    assert set(PROJECT["project"]["scripts"]) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_loads(command: str) -> None:
+    target = PROJECT["project"]["scripts"][command]
+    assert callable(EntryPoint(command, target, "console_scripts").load())
+
+
+def test_tested_versions_are_pinned() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all("==" in pin and "/" not in pin and "@" not in pin for pin in pins)
+    pinned = {pin.split("==")[0] for pin in pins}
+    named = {split_name(line) for line in PROJECT["project"]["dependencies"]}
+    for extra in PROJECT["project"]["optional-dependencies"].values():
+        named |= {split_name(line) for line in extra}
+    assert named - {"traincheck"} <= pinned
+
+
+def split_name(requirement: str) -> str:
+    """Distribution name of a requirement, `rich>=13` -> `rich`."""
+    for index, letter in enumerate(requirement):
+        if letter in "<>=!~;[ ":
+            return requirement[:index]
+    return requirement
