@@ -23,8 +23,8 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 class Settings:
     """Settings of one run, the same in all its processes.
 
-    directory: absolute path of the run directory. every: record each n-th step, from 1. warmup: steps at the start that are
-    not recorded, from 0. instrument: the user's own packages to record calls of. needs: what to record; None for everything
+    directory: absolute path of the run directory. every: record each n-th step, from 1. warmup: steps at the start that are all
+    recorded, from 0. instrument: the user's own packages to record calls of. needs: what to record; None for everything
     of the level. package: folder of the traincheck that launched the run, for interpreters that do not have it installed.
     """
 

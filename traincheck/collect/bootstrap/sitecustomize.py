@@ -1,0 +1,155 @@
+"""Runs at the start of every Python process of a run: lets the user's own sitecustomize run, then waits for torch.
+
+Not a package: this folder is put on PYTHONPATH and takes itself off sys.path again. A process that never imports torch
+imports nothing of traincheck. Older interpreters may run this file too: only syntax and annotations of Python 3.6.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class _TorchFinder:
+    """Finds torch as all other finders do, and starts the session at the end of its import."""
+
+    def __init__(self, raw_settings: str) -> None:
+        self._raw_settings = raw_settings
+        self._is_searching = False
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> object:
+        if fullname != "torch" or self._is_searching:
+            return None
+        self._is_searching = True  # another finder may ask the whole import system again
+        try:
+            spec = self._find_elsewhere(path, target)
+        finally:
+            self._is_searching = False
+        loader = getattr(spec, "loader", None)
+        if hasattr(loader, "exec_module"):
+            self._wrap(loader)
+        return spec
+
+    def _find_elsewhere(self, path: object, target: object) -> object:
+        for finder in list(sys.meta_path):
+            find_spec = getattr(finder, "find_spec", None)
+            if finder is self or find_spec is None:
+                continue
+            spec: object = find_spec("torch", path, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def _wrap(self, loader: object) -> None:
+        """Shadow the loader's exec_module on the instance: the module keeps its real loader."""
+        original = loader.exec_module  # type: ignore[attr-defined]
+        finder = self
+
+        def exec_module(module: object) -> None:
+            if getattr(module, "__name__", None) != "torch":  # a loader may serve several modules
+                original(module)
+                return
+            loader.__dict__.pop("exec_module", None)
+            original(module)
+            finder.imported()
+
+        # An import that fails shows the traceback it always showed: Python hides frames of this file name.
+        code = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
+        exec_module.__code__ = code
+        try:
+            loader.exec_module = exec_module  # type: ignore[attr-defined]
+        except AttributeError as error:  # a loader with slots
+            _leave_note(self._raw_settings, error)
+
+    def imported(self) -> None:
+        """Torch is complete: the work of this finder is done."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            _start(self._raw_settings)
+
+
+def _start(raw_settings: str) -> None:
+    try:
+        import json
+
+        _make_importable(json.loads(raw_settings)["package"])
+        from traincheck.collect import session, settings
+
+        found = settings.from_env({settings.VARIABLE: raw_settings})
+        if found is not None:
+            session.start(found)
+    except Exception as error:  # noqa: BLE001  # our failure must not reach the program
+        _leave_note(raw_settings, error)
+
+
+def _make_importable(package: str) -> None:
+    """See to it that ``import traincheck`` gives the traincheck that launched the run.
+
+    Only the package itself is made importable, never what lies beside it: the program must not find modules that its
+    environment lacks.
+    """
+    if "traincheck" in sys.modules:
+        return
+    import importlib.util
+
+    init = os.path.join(package, "__init__.py")
+    found = importlib.util.find_spec("traincheck")
+    origin = found.origin if found is not None else None
+    if origin is not None:
+        folder = os.path.dirname(os.path.realpath(origin))
+        if folder == os.path.realpath(package):
+            return
+        if not os.path.exists(os.path.join(folder, "collect", "settings.py")):
+            raise ImportError("another module named traincheck is found first: " + origin)
+    spec = importlib.util.spec_from_file_location(
+        "traincheck", init, submodule_search_locations=[package]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError("cannot load " + init)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["traincheck"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules["traincheck"]
+        raise
+
+
+def _leave_note(raw_settings: str, error: Exception) -> None:
+    """Tell the launcher why this process has no events; in vain when even that cannot be written."""
+    try:
+        import json
+
+        note = {
+            "reason": "{}: {}".format(type(error).__name__, error),
+            "executable": sys.executable,
+            "argv0": getattr(sys, "argv", [""])[0],
+            "python": sys.version.split()[0],
+        }
+        folder = json.loads(raw_settings)["directory"]
+        path = os.path.join(folder, "not-traced-p{}.json".format(os.getpid()))
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(note, file)
+    except Exception:  # noqa: BLE001  # nobody is left to tell
+        return
+
+
+def _take_turn() -> None:
+    """Arrange for the session of this process."""
+    raw_settings = os.environ.get("TRAINCHECK_SETTINGS")
+    if not raw_settings:
+        return
+    if "torch" in sys.modules:  # the user's own sitecustomize or a .pth file was faster
+        _start(raw_settings)
+    else:
+        sys.meta_path.insert(0, _TorchFinder(raw_settings))  # type: ignore[arg-type]
+
+
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
+sys.path_importer_cache.pop(_HERE, None)
+sys.modules.pop("sitecustomize", None)
+try:
+    # When there is none, this raises what site expects then, and sitecustomize stays unknown as it would be without us.
+    import sitecustomize  # noqa: F401  # pylint: disable=import-self
+finally:
+    _take_turn()

@@ -1,0 +1,177 @@
+"""Exact, position-sensitive fingerprints of tensors: any changed bit, swapped row or flipped sign gives another one.
+
+Three algorithms; only equal ones are compared. ``xxh3-128`` hashes CPU memory at memory speed. ``mix-128`` is the same promise
+for tensors on a device, made of elementwise integer operations and one sum. ``probe`` reads a few slices: a differing probe proves
+a change, an equal one proves nothing. All include dtype and shape.
+
+Sources: XXH3, https://xxhash.com; the finalizer constants of ``mix-128`` are those of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+import xxhash
+
+EXACT_CPU = "xxh3-128"
+EXACT_DEVICE = "mix-128"
+PROBE = "probe"
+
+PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
+_CHUNK = 1 << 22  # words that one pass of mix-128 holds in memory at a time
+
+_hex128 = xxhash.xxh3_128_hexdigest
+_seed64 = xxhash.xxh3_64_intdigest
+
+
+class _ByteViews(dict[int, Callable[[int], ctypes.Array[ctypes.c_char]]]):
+    """``n -> function(address) -> buffer of n bytes``: reads tensor memory of any dtype without numpy or a copy."""
+
+    def __missing__(self, size: int) -> Callable[[int], ctypes.Array[ctypes.c_char]]:
+        view = self[size] = (ctypes.c_char * size).from_address
+        return view
+
+
+class _Seeds(dict[tuple[torch.dtype, torch.Size], int]):
+    """``(dtype, shape) -> seed``: makes both part of the fingerprint."""
+
+    def __missing__(self, key: tuple[torch.dtype, torch.Size]) -> int:
+        seed = self[key] = _seed64(f"{key[0]}{tuple(key[1])}".encode())
+        return seed
+
+
+_views = _ByteViews()
+_seeds = _Seeds()
+
+
+def is_plain_cpu(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie in CPU memory in logical order, as their bits say."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+    )
+
+
+def fingerprint(tensor: torch.Tensor) -> str | None:
+    """The exact fingerprint of ``tensor``, ``<algorithm>:<32 hex digits>``; None when it has no data (meta, fake).
+
+    Waits for the device when the tensor is not on the CPU; `start_device` does not.
+    """
+    if type(tensor) in _PLAIN_TYPES and is_plain_cpu(tensor):
+        seed = _seeds[tensor.dtype, tensor.shape]
+        return f"xxh3-128:{_hex128(_views[tensor.nbytes](tensor.data_ptr()), seed)}"
+    return _unusual(tensor)
+
+
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _unusual(tensor: torch.Tensor) -> str | None:
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        parts = components(tensor)
+        if parts is None:
+            return None
+        if len(parts) == 1 and parts[0].is_cpu:
+            return f"xxh3-128:{_digest_cpu(parts[0], tensor)}"
+        if all(part.is_cpu for part in parts):
+            joined = "".join(_digest_cpu(part, part) for part in parts).encode()
+            return f"xxh3-128:{_hex128(joined, _seeds[tensor.dtype, tensor.shape])}"
+        digests = [start_device(part) for part in parts]
+        words = [word for digest in digests for word in digest.tolist()]
+        return finish_device(words, tensor)
+
+
+def _digest_cpu(part: torch.Tensor, whole: torch.Tensor) -> str:
+    plain = part.detach().resolve_conj().resolve_neg().contiguous()
+    digest: str = _hex128(_views[plain.nbytes](plain.data_ptr()), _seeds[whole.dtype, whole.shape])
+    return digest
+
+
+def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """The dense tensors that make up ``tensor`` (values and indices of a sparse one, this rank's shard); None without data."""
+    if tensor.is_meta or "FakeTensor" in type(tensor).__name__:
+        return None
+    local = getattr(tensor, "_local_tensor", None)  # DTensor: this rank's shard, without a collective
+    if isinstance(local, torch.Tensor):
+        return components(local)
+    if tensor.layout is torch.sparse_coo:
+        coalesced = tensor.detach().coalesce()
+        return [coalesced.indices(), coalesced.values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return None
+    if tensor.is_quantized:
+        return [tensor.int_repr()]
+    return [tensor.detach()]
+
+
+def probe(tensor: torch.Tensor) -> str:
+    """A digest of three slices of a plain CPU tensor: if it differs, the tensor changed; if not, nothing is known."""
+    size, address, seed = tensor.nbytes, tensor.data_ptr(), _seeds[tensor.dtype, tensor.shape]
+    if size <= 3 * PROBE_SLICE:
+        return f"xxh3-128:{_hex128(_views[size](address), seed)}"  # reads all: exact
+    view = _views[PROBE_SLICE]
+    hashed = xxhash.xxh3_64_intdigest
+    head = hashed(view(address), seed)
+    middle = hashed(view(address + (size // 2 & ~63)), head)
+    return f"probe:{hashed(view(address + size - PROBE_SLICE), middle):016x}"
+
+
+def zero_fingerprint(tensor: torch.Tensor) -> str | None:
+    """The fingerprint that a plain CPU tensor like this one has when all its bits are zero."""
+    key = (tensor.dtype, tensor.shape)
+    found = _zeros.get(key)
+    if found is None:
+        found = _zeros[key] = f"xxh3-128:{_hex128(bytes(tensor.nbytes), _seeds[key])}"
+    return found
+
+
+_zeros: dict[tuple[torch.dtype, torch.Size], str] = {}
+
+
+# mix-128: sum over words w at position i of f(w, i) modulo 2**64, twice with different constants. For a fixed i, f is a bijection of w,
+# so a single changed word always shows; moved words change because i enters f nonlinearly.
+_GOLDEN = (-7046029254386353131, -4658895280553007687)  # odd; 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 as signed
+_STIR = (-7723592293110705685, -8663945395140668459)  # 0x94D049BB133111EB, 0x87C37B91114253D5 as signed
+_LOW_35 = (1 << 35) - 1
+_LOW_32 = (1 << 32) - 1
+
+
+def start_device(part: torch.Tensor) -> torch.Tensor:
+    """Two int64 words on the tensor's own device, without waiting. ``part``: dense, any dtype and strides."""
+    words = _as_words(part)
+    total = torch.zeros(2, dtype=torch.int64, device=part.device)
+    for first in range(0, words.numel(), _CHUNK):
+        chunk = words[first : first + _CHUNK].to(torch.int64)
+        position = torch.arange(first + 1, first + 1 + chunk.numel(), dtype=torch.int64, device=part.device)
+        for lane in (0, 1):
+            mixed = (chunk ^ (position * _GOLDEN[lane])) * _STIR[lane]
+            mixed = mixed ^ ((mixed >> 29) & _LOW_35)  # masked: a logical shift, so that no bit is lost
+            mixed = (mixed + position) * _GOLDEN[1 - lane]
+            mixed = mixed ^ ((mixed >> 32) & _LOW_32)
+            total[lane] += mixed.sum()
+    return total
+
+
+def _as_words(part: torch.Tensor) -> torch.Tensor:
+    """The bits of a tensor as a flat integer tensor of its own element width (eight bytes at most)."""
+    plain = part.detach().resolve_conj().resolve_neg().contiguous().flatten()
+    if plain.dtype.is_complex:
+        plain = torch.view_as_real(plain).flatten()
+    width = plain.element_size()
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
+    return plain.view(integer)
+
+
+def finish_device(words: list[int], tensor: torch.Tensor) -> str:
+    """The fingerprint from the words that `start_device` left on the device."""
+    packed = b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words)
+    return f"mix-128:{_hex128(packed, _seeds[tensor.dtype, tensor.shape])}"

@@ -1,0 +1,77 @@
+"""What every instrument has: replace attributes, remember the originals, put them back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from traincheck.collect.emit import Emitter
+
+if TYPE_CHECKING:
+    from traincheck.collect.session import Session
+
+_MISSING = object()
+
+
+class Instrument:
+    """Makes one family of APIs emit events. Subclasses define ``name`` and ``install``.
+
+    apis, kinds, states: what its records serve; in selective collection it is installed only when a check needs one of them.
+    always: also installed when nothing of it is recorded, because steps are counted by it.
+    """
+
+    name: ClassVar[str]
+    families: ClassVar[tuple[str, ...]] = ()
+    kinds: ClassVar[tuple[str, ...]] = ()
+    states: ClassVar[tuple[str, ...]] = ()
+    always: ClassVar[bool] = False
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def is_wanted(self) -> bool:
+        """Whether anything that is recorded in this session needs this instrument."""
+        needs = self.session.needs
+        if needs is None or self.always:
+            return True
+        roles = tuple(f"{state}@" for state in self.states)
+        return (
+            any(family in needs.calls for family in self.families)
+            or any(kind in needs.kinds for kind in self.kinds)
+            or any(state.startswith(roles) for state in needs.states)
+        )
+
+    def wants_call(self, api: str, family: str | None = None) -> bool:
+        """Whether calls of ``api`` are recorded."""
+        needs = self.session.needs
+        return needs is None or api in needs.calls or family in needs.calls
+
+    def install(self) -> None:
+        """Replace the originals. Called once."""
+        raise AssertionError(f"{type(self).__name__} does not say what it installs")
+
+    def remove(self) -> None:
+        """Put the originals back, last replaced first."""
+        for holder, attribute, original in reversed(self._originals):
+            if original is _MISSING:
+                delattr(holder, attribute)
+            else:
+                setattr(holder, attribute, original)
+        self._originals.clear()
+
+    def replace(self, holder: Any, attribute: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Set ``holder.attribute`` to ``make(original)``, which takes on the original's name and documentation."""
+        original = getattr(holder, attribute)
+        stored = vars(holder).get(attribute, _MISSING)
+        replacement = make(original)
+        functools.update_wrapper(replacement, original)
+        # Pickling goes by module and name: they must lead to where the replacement is found (C functions say otherwise).
+        if not isinstance(holder, type):
+            replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
+        self._originals.append((holder, attribute, stored))
+        setattr(holder, attribute, replacement)
+
+
+__all__ = ["Emitter", "Instrument"]

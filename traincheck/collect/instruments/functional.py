@@ -1,0 +1,153 @@
+"""``torch.nn.functional`` and ``torch.nn.init``, the tensor functions of the default preset, and operators at level deep."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional
+from torch.nn import init
+
+from traincheck.collect.emit import function_wrapper
+from traincheck.collect.instruments._base import Instrument
+
+# Argument names of the C functions that have no Python signature.
+_C_SIGNATURES = {
+    "linear": ("input", "weight", "bias"),
+    "bilinear": ("input1", "input2", "weight", "bias"),
+    **{f"conv{n}d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups") for n in (1, 2, 3)},
+    **{
+        f"conv_transpose{n}d": ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+        for n in (1, 2, 3)
+    },
+    **{f"avg_pool{n}d": ("input", "kernel_size", "stride", "padding", "ceil_mode") for n in (1, 2, 3)},
+    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
+    "gelu": ("input", "approximate"),
+    "softplus": ("input", "beta", "threshold"),
+    "logsigmoid": ("input",),
+    "matmul": ("input", "other"),
+    "bmm": ("input", "mat2"),
+    "mm": ("input", "mat2"),
+    "softmax": ("input", "dim", "dtype"),
+    "log_softmax": ("input", "dim", "dtype"),
+    "sigmoid": ("input",),
+    "tanh": ("input",),
+    "relu": ("input",),
+    "dropout": ("input", "p", "train"),
+    "cat": ("tensors", "dim"),
+    "stack": ("tensors", "dim"),
+    "detach": ("self",),
+    "detach_": ("self",),
+    "requires_grad_": ("self", "requires_grad"),
+}  # fmt: skip
+_C_DEFAULTS: dict[str, dict[str, Any]] = {
+    "scaled_dot_product_attention": {"dropout_p": 0.0, "is_causal": False},
+    "requires_grad_": {"requires_grad": True},
+    "gelu": {"approximate": "none"},
+}
+
+# Tensor functions that a training script calls as layers, and methods that cut or mark the graph.
+DEFAULT_TORCH = ("matmul", "bmm", "mm", "einsum", "softmax", "log_softmax", "sigmoid", "tanh", "relu", "dropout", "cat", "stack")
+DEFAULT_TENSOR = ("detach", "detach_", "requires_grad_")
+
+# Looked up by name in other modules' hot paths or not calls of the user's at all.
+_LEAVE = {"handle_torch_function", "boolean_dispatch", "assert_int_or_pair", "has_torch_function"}
+
+
+class Functional(Instrument):
+    """Functions that keep no state. Each is replaced where it is looked up: in its public module or on `torch.Tensor`."""
+
+    name = "functional"
+
+    def is_wanted(self) -> bool:
+        needs = self.session.needs
+        return needs is None or any(api.startswith("torch.") for api in needs.calls)
+
+    def install(self) -> None:
+        replaced: dict[Any, Any] = {}
+        for holder, attribute, api in self._targets():
+            if self.wants_call(api):
+                self._replace_function(holder, attribute, api, replaced)
+        self._fix_defaults(replaced)
+
+    def _targets(self) -> Iterator[tuple[Any, str, str]]:
+        for module in (torch.nn.functional, init):
+            for name, found in vars(module).items():
+                if not name.startswith("_") and name not in _LEAVE and _is_function(found) and _is_home(found, module):
+                    yield module, name, f"{module.__name__}.{name}"
+        if self.session.settings.level == "deep":
+            yield from _operators()
+            return
+        for name in DEFAULT_TORCH:
+            yield torch, name, f"torch.{name}"
+        for name in DEFAULT_TENSOR:
+            yield torch.Tensor, name, f"torch.Tensor.{name}"
+
+    def _replace_function(self, holder: Any, attribute: str, api: str, replaced: dict[Any, Any]) -> None:
+        original = getattr(holder, attribute)
+        names, defaults = signature(original, attribute)
+        self.replace(holder, attribute, lambda f: function_wrapper(f, api, names, defaults, self.session))
+        if not isinstance(holder, type):
+            replaced[original] = getattr(holder, attribute)
+
+    def _fix_defaults(self, replaced: dict[Any, Any]) -> None:
+        """Default arguments were bound before we came (``activation=F.relu``); torch compares them by identity."""
+        for cls in vars(torch.nn.modules.transformer).values():
+            if not isinstance(cls, type):
+                continue
+            for function in vars(cls).values():
+                bound = getattr(function, "__defaults__", None)
+                if isinstance(function, types.FunctionType) and bound and any(_in(replaced, v) for v in bound):
+                    self._originals.append((function, "__defaults__", bound))
+                    function.__defaults__ = tuple(replaced[v] if _in(replaced, v) else v for v in bound)
+
+
+def _in(table: dict[Any, Any], value: Any) -> bool:
+    return callable(value) and value in table
+
+
+def _operators() -> Iterator[tuple[Any, str, str]]:
+    """All public functions and tensor methods that torch lets a subclass override, dunders included."""
+    overridable = torch.overrides.get_overridable_functions()
+    for holder, label in ((torch, "torch"), (torch.Tensor, "torch.Tensor")):
+        functions = set(overridable.get(holder, ()))
+        for name in dir(holder):
+            found = inspect.getattr_static(holder, name, None)
+            if name in _NO_OPERATORS or not callable(getattr(holder, name, None)):
+                continue
+            if getattr(holder, name) in functions and not isinstance(found, (property, types.GetSetDescriptorType)):
+                yield holder, name, f"{label}.{name}"
+
+
+_NO_OPERATORS = frozenset(
+    {"__get__", "__set__", "__delete__", "__repr__", "__format__", "__hash__", "__reduce_ex__", "__reduce__", "__setstate__",
+     "__deepcopy__", "__dir__", "__len__", "__iter__", "__contains__", "__array__", "__array_wrap__", "__cuda_array_interface__",
+     "backward", "dim", "size", "stride", "numel", "item", "is_contiguous", "data_ptr", "storage_offset", "untyped_storage",
+     "is_floating_point", "is_complex", "is_same_size", "element_size", "get_device", "is_signed", "is_neg", "is_conj", "ndimension", "nelement"}
+)  # fmt: skip
+
+
+def _is_function(found: Any) -> bool:
+    return isinstance(found, (types.FunctionType, types.BuiltinFunctionType))
+
+
+def _is_home(found: Any, module: Any) -> bool:
+    """Whether a function belongs to this module's public face rather than being imported for its own use."""
+    home = getattr(found, "__module__", None)
+    return home == module.__name__ or isinstance(found, types.BuiltinFunctionType) or home == "torch._jit_internal"
+
+
+def signature(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Parameter names in order, and the defaults that are scalars other than None."""
+    if name in _C_SIGNATURES and not isinstance(function, types.FunctionType):
+        return _C_SIGNATURES[name], _C_DEFAULTS.get(name, {})
+    try:
+        parameters = inspect.signature(inspect.unwrap(function)).parameters.values()
+    except (TypeError, ValueError):
+        return (), {}
+    names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    defaults = {p.name: p.default for p in parameters if isinstance(p.default, (bool, int, float, str))}
+    return names, defaults

@@ -1,0 +1,173 @@
+"""Module calls, construction, and looks at buffers after a root forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+
+from traincheck.collect.emit import Emitter, context, hidden
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.naming import class_of, unwrap
+from traincheck.collect.summarize import dotted, summarize
+from traincheck.collect.variables import Root
+from traincheck.schema.events import Families
+
+
+class Modules(Instrument):
+    """``Module.__call__`` on the class: instances stay as they are, so models can be copied, pickled and compiled."""
+
+    name = "modules"
+    families = (Families.MODULE,)
+    states = ("parameter", "gradient", "buffer", "optimizer_state")
+    always = True
+
+    def install(self) -> None:
+        self._apis: dict[type, str] = {}
+        self._root: Root | None = None
+        self.replace(torch.nn.Module, "__init__", self._wrap_init)
+        self.replace(torch.nn.Module, "__call__", self._wrap_call)
+
+    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        created = self.session.tracker.created
+
+        def __init__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            if not is_compiling():
+                created.add(module)
+
+        return hidden(__init__)
+
+    def _api(self, cls: type) -> str:
+        api = self._apis.get(cls)
+        if api is None:
+            api = self._apis[cls] = f"{dotted(cls)}.forward"
+        return api
+
+    def _wants(self, api: str, *, is_root: bool) -> bool:
+        needs = self.session.needs
+        if needs is None or api in needs.calls:
+            return True
+        return Families.MODULE in needs.calls and is_root
+
+    def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session, switch, local = self.session, self.session.switch, self.session.local
+        enter, leave, open_span, record = self._enter_root, self._leave_root, self._open, self._record
+
+        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or switch.idle:
+                return original(module, *args, **kwargs)
+            em = local.em or session.emitter()
+            if em.busy:
+                return original(module, *args, **kwargs)
+            is_root = em.modules == 0
+            if is_root:
+                enter(em, module)
+            if not switch.on:
+                return original(module, *args, **kwargs)
+            span, parent, start = open_span(em)
+            em.modules += 1
+            try:
+                result = original(module, *args, **kwargs)
+            except BaseException as error:
+                em.modules -= 1
+                em.top = parent
+                record(em, module, (span, parent, start), args, kwargs, None, is_root, type(error).__name__)
+                raise
+            em.modules -= 1
+            em.top = parent
+            if is_root:
+                leave(em, span)
+            record(em, module, (span, parent, start), args, kwargs, result, is_root, None)
+            return result
+
+        return hidden(__call__)
+
+    def _open(self, em: Emitter) -> tuple[int, int | None, int]:
+        span = em.next_span
+        em.next_span = span + 1
+        parent = em.top
+        em.top = span
+        return span, parent, em.now()
+
+    def _enter_root(self, em: Emitter, module: torch.nn.Module) -> None:
+        em.busy = True
+        try:
+            session = self.session
+            grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+            if grad:
+                session.steps.forward()
+                session.signal()
+            session.stage(em, "train" if grad else "eval")
+            if session.switch.on:
+                _, root = session.tracker.find(module)
+                self._root = root
+                if root.name not in session.modes:
+                    session.modes[root.name] = root.ref
+                if grad:
+                    session.tracker.track(em, root)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._enter_root, error)
+        em.busy = False
+
+    def _leave_root(self, em: Emitter, span: int) -> None:
+        root, tracker = self._root, self.session.tracker
+        if root is None or not root.buffers or not tracker.wants("buffer", "forward") or not torch.is_grad_enabled():
+            return
+        em.busy = True
+        try:
+            tracker.look_buffers(em, span, root)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._leave_root, error)
+        em.busy = False
+
+    def _record(
+        self,
+        em: Emitter,
+        module: torch.nn.Module,
+        span: tuple[int, int | None, int],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        is_root: bool,
+        exception: str | None,
+    ) -> None:
+        session = self.session
+        if not session.switch.on:
+            return
+        em.busy = True
+        try:
+            api = self._api(type(module))
+            if not self._wants(api, is_root=is_root):
+                em.busy = False
+                return
+            tracker = session.tracker
+            path = tracker.find(module)[0] if is_root else tracker.child(module, self._root)
+            clock = em.clock
+            fields: dict[str, Any] = {
+                "k": "call", "t": 0, "s": clock.step, "g": clock.stage, "api": api, "family": Families.MODULE,
+                "id": span[0], "parent": span[1], "start": span[2],
+                "args": {str(i): summarize(value) for i, value in enumerate(args)},
+            }  # fmt: skip
+            for name, value in kwargs.items():
+                if value is not None:
+                    fields["args"][name] = summarize(value)
+            fields["result"] = summarize(result)
+            if path is not None:
+                fields["module"] = path
+            if is_root:
+                fields["root"] = True
+            fields["training"] = module.training
+            if exception is not None:
+                fields["exception"] = exception
+            context(fields)
+            fields["t"] = em.now()
+            em.record(fields)
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(self._record, error)
+        em.busy = False
+
+
+__all__ = ["Modules", "class_of", "unwrap"]

@@ -1,0 +1,213 @@
+"""Optimizers of every class: creation, groups, step, zero_grad. After a step, looks at parameters and optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from traincheck.collect.emit import Emitter, hidden, span_wrapper, where
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.summarize import dotted, summarize
+from traincheck.schema.events import Families
+
+_WRAPPED = "_traincheck_wrapped"
+
+
+class Optimizers(Instrument):
+    """Wraps ``step`` once on each class that is instantiated, as torch itself does; nothing on instances."""
+
+    name = "optimizers"
+    families = (Families.OPTIMIZER_STEP, Families.ZERO_GRAD)
+    kinds = ("optimizer", "step")
+    states = ("parameter", "gradient", "optimizer_state")
+    always = True
+
+    def install(self) -> None:
+        self._ids: dict[int, str] = {}
+        self._signatures: dict[str, Any] = {}
+        self._stepping: set[int] = set()
+        self.replace(Optimizer, "__init__", self._wrap_init)
+        self.replace(Optimizer, "add_param_group", self._wrap_add_group)
+        self.replace(Optimizer, "zero_grad", self._wrap_zero_grad)
+        self.replace(torch.nn.Module, "zero_grad", self._wrap_module_zero_grad)
+
+    # -- creation and groups
+
+    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            try:
+                self._wrap_step(type(optimizer))
+            except Exception as error:  # training must go on whatever we got wrong
+                self.session.fault(self._wrap_step, error)
+            original(optimizer, *args, **kwargs)
+            self._created(optimizer, where())
+
+        return hidden(__init__)
+
+    def _wrap_add_group(self, original: Callable[..., None]) -> Callable[..., None]:
+        def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if id(optimizer) in self._ids and self.session.switch.on:
+                em = self.session.local.em or self.session.emitter()
+                self._groups(em, optimizer)
+
+        return hidden(add_param_group)
+
+    def _created(self, optimizer: Optimizer, at: str | None) -> None:
+        import weakref
+
+        session = self.session
+        em = session.local.em or session.emitter()
+        em.busy = True
+        try:
+            owner = f"opt{len(session.optimizers)}"
+            session.optimizers[owner] = weakref.ref(optimizer)
+            self._ids[id(optimizer)] = owner
+            session.tracker.adopt(em, [p for g in optimizer.param_groups for p in g["params"]])
+            self._write(em, owner, optimizer, "created", at)
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(self._created, error)
+        em.busy = False
+
+    def _groups(self, em: Emitter, optimizer: Optimizer) -> None:
+        owner = self.owner(optimizer)
+        if owner is None or self._signatures.get(owner) == self._signature(owner, optimizer):
+            return
+        self._write(em, owner, optimizer, "groups", None)
+
+    def _signature(self, owner: str, optimizer: Optimizer) -> Any:
+        tracker = self.session.tracker
+        return [
+            (
+                [(id(p), tracker.name_of(p)) for p in group["params"]],
+                [(key, value) for key, value in group.items() if isinstance(value, (int, str, tuple, type(None)))],
+            )
+            for group in optimizer.param_groups
+        ]
+
+    def _write(self, em: Emitter, owner: str, optimizer: Optimizer, change: str, at: str | None) -> None:
+        tracker = self.session.tracker
+        names = iter([name for name, _ in tracker.held(owner, optimizer)])
+        groups = []
+        for group in optimizer.param_groups:
+            hyper = {key: summarize(value) for key, value in group.items() if key != "params"}
+            ids = [tracker.identities.of(p) for p in group["params"]]
+            groups.append({"hyper": hyper, "params": [next(names) for _ in ids], "ids": ids})
+        fields = {"change": change, "id": owner, "cls": dotted(type(optimizer)), "groups": groups}
+        if at is not None:
+            fields["where"] = at
+        em.event("optimizer", fields)
+        self._signatures[owner] = self._signature(owner, optimizer)
+
+    def owner(self, optimizer: Optimizer) -> str | None:
+        """The id of a live optimizer."""
+        found = self._ids.get(id(optimizer))
+        return found if found is not None and self.session.optimizers[found]() is optimizer else None
+
+    # -- step
+
+    def _wrap_step(self, cls: type[Optimizer]) -> None:
+        if getattr(cls.step, _WRAPPED, False):
+            return
+        self.replace(cls, "step", self._stepper)
+        setattr(cls.step, _WRAPPED, True)
+
+    def _stepper(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorded = span_wrapper(
+            original,
+            self.session,
+            self._describe_step,
+            before=self._before_step,
+            after=self._after_step,
+            sees_idle=True,
+        )
+        stepping, owner_of, steps = self._stepping, self.owner, self.session.steps
+
+        def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            owner = owner_of(optimizer)
+            if id(optimizer) in stepping or owner is None:  # a subclass that calls its parent's step: one step, not two
+                return original(optimizer, *args, **kwargs)
+            stepping.add(id(optimizer))
+            steps.enter_optimizer(owner)
+            try:
+                return recorded(optimizer, *args, **kwargs)
+            finally:
+                stepping.discard(id(optimizer))
+
+        return hidden(step)
+
+    def _before_step(self, em: Emitter, args: tuple[Any, ...]) -> None:
+        if self.session.switch.on:
+            self.session.stage(em, "train")
+            self._groups(em, args[0])
+
+    def _after_step(self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        session, optimizer = self.session, args[0]
+        owner = self.owner(optimizer) or ""
+        if session.switch.on:
+            tracker = session.tracker
+            if tracker.wants("parameter", "step"):
+                tracker.look_parameters(em, span)
+            if tracker.wants("optimizer_state", "step"):
+                tracker.look_optimizer(em, span, owner, optimizer)
+
+    def _describe_step(self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+        optimizer = args[0]
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        return {
+            "api": f"{dotted(type(optimizer))}.step",
+            "family": Families.OPTIMIZER_STEP,
+            "owner": self.owner(optimizer),
+            "args": {} if closure is None else {"closure": summarize(closure)},
+            "result": summarize(result),
+            "where": where(),
+        }
+
+    # -- zero_grad
+
+    def _wrap_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
+        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+            return {
+                "api": f"{dotted(type(args[0]))}.zero_grad",
+                "family": Families.ZERO_GRAD,
+                "owner": self.owner(args[0]),
+                "args": _set_to_none(args, kwargs),
+                "where": where(),
+            }
+
+        def before(em: Emitter, args: tuple[Any, ...]) -> None:
+            self._zeroing(em, self.owner(args[0]))
+
+        return span_wrapper(original, self.session, describe, before=before, after=self._after_zero, sees_idle=True)
+
+    def _wrap_module_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
+        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+            return {
+                "api": "torch.nn.Module.zero_grad",
+                "family": Families.ZERO_GRAD,
+                "module": self.session.tracker.find(args[0])[0],
+                "args": _set_to_none(args, kwargs),
+                "where": where(),
+            }
+
+        def before(em: Emitter, args: tuple[Any, ...]) -> None:
+            self._zeroing(em, None)
+
+        return span_wrapper(original, self.session, describe, before=before, after=self._after_zero, sees_idle=True)
+
+    def _zeroing(self, em: Emitter, owner: str | None) -> None:
+        self.session.steps.zero_grad(owner)
+        self.session.signal()
+        if self.session.switch.on:
+            self.session.stage(em, "train")
+
+    def _after_zero(self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        if self.session.switch.on and self.session.tracker.wants("gradient", "zero_grad"):
+            self.session.tracker.look_gradients(em, span)
+
+
+def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"set_to_none": bool(kwargs.get("set_to_none", args[1] if len(args) > 1 else True))}

@@ -1,0 +1,97 @@
+"""Stable names for modules and tensors: root class, dotted path, no wrapper prefixes. Identity by object."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+WRAPPER_ATTRIBUTES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
+_WRAPPER_CLASSES = frozenset(
+    {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "DeepSpeedEngine"}
+)
+_FSDP2_PREFIX = "FSDP"  # fully_shard swaps the class for one made on the fly: FSDPNet
+
+
+def unwrap(module: torch.nn.Module) -> torch.nn.Module:
+    """The user's module inside DDP, FSDP and compile wrappers."""
+    while type(module).__name__ in _WRAPPER_CLASSES:
+        for attribute in WRAPPER_ATTRIBUTES:
+            inner = module._modules.get(attribute)
+            if inner is not None:
+                module = inner
+                break
+        else:
+            return module
+    return module
+
+
+def class_of(module: torch.nn.Module) -> type:
+    """The class as the user wrote it."""
+    cls = type(module)
+    if cls.__name__.startswith(_FSDP2_PREFIX) and len(cls.__mro__) > 2 and "FSDPModule" in {c.__name__ for c in cls.__mro__}:
+        return cls.__mro__[2] if cls.__mro__[1].__name__ == "FSDPModule" else cls.__mro__[1]
+    return cls
+
+
+def clean_path(path: str) -> str:
+    """A dotted path without the segments that wrappers put in."""
+    return ".".join(part for part in path.split(".") if part not in _PREFIXES)
+
+
+_PREFIXES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
+
+def walk(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Every distinct module below ``root`` with its clean path; wrappers in between are left out."""
+    seen: set[int] = set()
+    pending = [("", root)]
+    while pending:
+        path, module = pending.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield path, module
+        children = []
+        for name, child in module._modules.items():
+            if child is not None:
+                below = clean_path(f"{path}.{name}" if path else name)
+                children.append((below, child if type(child).__name__ not in _WRAPPER_CLASSES else unwrap(child)))
+        pending.extend(reversed(children))
+
+
+class Identities:
+    """Small numbers for objects, unique for the life of the process even when memory is used again."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._next = 1
+
+    def of(self, thing: Any) -> int:
+        found = self._known.get(id(thing))
+        if found is not None and found[0]() is thing:
+            return found[1]
+        number = self._next
+        self._next = number + 1
+        self._known[id(thing)] = (weakref.ref(thing), number)
+        return number
+
+
+class RootNames:
+    """``Net``, and ``Net#2`` for a second live root of the same class."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, weakref.ref[torch.nn.Module]] = {}
+
+    def name(self, module: torch.nn.Module) -> str:
+        base = class_of(module).__name__
+        number = 1
+        while True:
+            name = base if number == 1 else f"{base}#{number}"
+            holder = self._holders.get(name)
+            if holder is None or holder() is None or holder() is module:
+                self._holders[name] = weakref.ref(module)
+                return name
+            number += 1

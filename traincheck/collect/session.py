@@ -1,0 +1,292 @@
+"""One recording in one process: owns the emitters, the clock, the instruments, and their end. Instruments are in instruments/."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import sys
+import threading
+import traceback
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+import traincheck
+from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Local, Switch, hidden
+from traincheck.collect.instruments._table import INSTRUMENTS
+from traincheck.collect.sampling import EveryNth
+from traincheck.collect.settings import Settings, needs_json
+from traincheck.collect.steps import StepCounter
+from traincheck.collect.variables import Tracker
+
+logger = logging.getLogger(__name__)
+
+MAX_FAULTS = 8  # of one instrument; then it is switched off
+
+
+class Session:
+    """Records what this process does until it ends. Everything here is fenced: our failure is counted, never raised."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.switch = Switch()
+        self.clock = Clock()
+        self.local = Local()
+        self.rank = int(os.environ.get("RANK", "0") or 0)
+        needs = settings.needs
+        self.needs = needs
+        self.tracker = Tracker(None if needs is None else needs.states, exact=needs is None or needs.exact)
+        self.steps = StepCounter(self._end_step, self._stepping_optimizers)
+        self.sampling = EveryNth(settings.every, settings.warmup)
+        self.optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
+        self.modes: dict[str, weakref.ref[torch.nn.Module]] = {}
+        self.instruments: dict[str, str] = {}
+        self.is_worker = False  # a process that serves another one's loop: it has no steps
+        self._installed: list[Any] = []
+        self._lock = threading.Lock()
+        self._emitters: list[Emitter] = []
+        self._threads = 0
+        self._faults: Counter[str] = Counter()
+        self._dropped = 0
+        self._is_closed = False
+
+    # -- life
+
+    def start(self) -> None:
+        """Install the instruments that the settings ask for. Call once, when torch is imported."""
+        for instrument_class in INSTRUMENTS:
+            instrument = instrument_class(self)
+            if not instrument.is_wanted():
+                continue
+            try:
+                instrument.install()
+                self.instruments[instrument.name] = "on"
+                self._installed.append(instrument)
+            except Exception as error:  # another torch than we know: go without this instrument
+                self.instruments[instrument.name] = f"off: {error!r}"
+                logger.debug("instrument %s is off", instrument.name, exc_info=True)
+        os.register_at_fork(before=self.flush, after_in_child=self._after_fork)
+        atexit.register(self.close)
+        self._patch_exit()
+        self._patch_excepthook()
+        self.clock.step = 0
+        self._apply_sampling()
+
+    def stop(self) -> None:
+        """Remove every instrument; originals are back in place."""
+        self.close()
+        for instrument in reversed(self._installed):
+            instrument.remove()
+        self._installed.clear()
+        self.switch.on, self.switch.idle = False, True
+
+    def close(self) -> None:
+        """Write the last, unfinished step and all that is buffered."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            em = self.local.em
+            if em is not None and not self.is_worker:
+                self.tracker.resolve(em)
+                if any(self.steps.counters.values()):
+                    self._write_step(em, complete=self.steps.is_between)
+            if self._dropped and em is not None:
+                em.event("mark", {"text": "dropped", "data": {"records": self._dropped}})
+            self.flush()
+        except Exception:  # at exit nothing may go wrong any more
+            logger.debug("closing the trace failed", exc_info=True)
+
+    def flush(self) -> None:
+        """Hand what is buffered to the kernel."""
+        for em in self._emitters:
+            em.flush()
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        for em in self._emitters:
+            em.drop_inherited()
+        self._emitters, self._threads, self._dropped = [], 0, 0
+        self.local.em = None
+        self._is_closed = False
+        from multiprocessing import util
+
+        # multiprocessing leaves its children by os._exit after its own finalizers: atexit does not run there
+        util.Finalize(None, self.close, exitpriority=-100)
+
+    def become_worker(self) -> None:
+        """This process serves another one's loop (a DataLoader worker): its events have no step."""
+        self.is_worker = True
+        self.clock.step = None
+
+    def _patch_exit(self) -> None:
+        leave = os._exit
+
+        @functools.wraps(leave)
+        def _exit(status: int) -> None:
+            self.close()
+            leave(status)
+
+        os._exit = _exit  # type: ignore[assignment]
+
+    def _patch_excepthook(self) -> None:
+        show = sys.excepthook
+
+        def excepthook(kind: type[BaseException], value: BaseException, tb: TracebackType | None) -> None:
+            show(kind, value, _without_ours(value, tb))
+
+        sys.excepthook = excepthook
+
+    # -- emitters
+
+    def emitter(self) -> Emitter:
+        """The emitter of the running thread, made at its first record."""
+        with self._lock:
+            main = threading.current_thread() is threading.main_thread()
+            self._threads += 0 if main else 1
+            em = Emitter(self, 0 if main else self._threads)
+            self._emitters.append(em)
+        self.local.em = em
+        self._write_process(em)
+        return em
+
+    def _write_process(self, em: Emitter) -> None:
+        data = {
+            "pid": os.getpid(),
+            "parent_pid": os.getppid(),
+            "rank": self.rank,
+            "python": sys.version.split()[0],
+            "torch": str(torch.__version__),
+            "traincheck": traincheck.__version__,
+            "argv0": sys.argv[0] if sys.argv else "",
+            "level": self.settings.level,
+            "instruments": self.instruments,
+            "recorded": None if self.needs is None else needs_json(self.needs),
+            "worker": self.is_worker,
+        }
+        em.event("mark", {"text": "process", "data": data})
+
+    def set_rank(self, rank: int) -> None:
+        """The process group told the rank: files get their right name."""
+        if rank == self.rank:
+            return
+        old, self.rank = self.rank, rank
+        for em in self._emitters:
+            em.renamed(old)
+
+    # -- failure
+
+    def fault(self, source: Any, error: BaseException) -> None:
+        """Count a failure of our own; when one instrument fails again and again, recording stops."""
+        name = getattr(source, "__qualname__", type(source).__name__)
+        self._faults[name] += 1
+        self._dropped += 1
+        logger.debug("recording failed in %s", name, exc_info=error)
+        if self._faults[name] == 1:
+            self._note_fault(name, error)
+
+    def _note_fault(self, name: str, error: BaseException) -> None:
+        em = self.local.em
+        if em is None:
+            return
+        frame = traceback.extract_tb(error.__traceback__)[-1:] if error.__traceback__ else []
+        at = f"{frame[0].name}:{frame[0].lineno}" if frame else ""
+        try:
+            em.event("mark", {"text": "instrument disabled", "data": {"instrument": name, "reason": repr(error), "at": at}})
+        except Exception:  # the failure may be in writing itself
+            logger.debug("could not note a fault", exc_info=True)
+
+    def storage_failed(self, error: OSError, records: int) -> None:
+        """A write failed, most likely on a full disk: stop recording, let training go on."""
+        self._dropped += records
+        self.switch.on, self.switch.idle = False, True
+        logger.debug("trace storage failed", exc_info=error)
+
+    # -- steps
+
+    def _stepping_optimizers(self) -> set[str]:
+        return {name for name, ref in self.optimizers.items() if ref() is not None}
+
+    def live_optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
+        """Id and object of every optimizer that is still alive."""
+        return [(name, found) for name, ref in self.optimizers.items() if (found := ref()) is not None]
+
+    def stage(self, em: Emitter, stage: str) -> None:
+        """Enter a stage; recorded when it is another one."""
+        previous = self.clock.stage
+        if stage != previous:
+            self.clock.stage = stage
+            if self.switch.on:
+                em.event("stage", {"previous": previous})
+
+    def signal(self) -> None:
+        """After any sign of activity: whether skipped steps must watch for the boundary."""
+        self.switch.idle = not self.switch.on and not self.steps.is_between
+
+    def _end_step(self) -> None:
+        em = self.local.em or self.emitter()
+        self.tracker.resolve(em)
+        self._write_step(em, complete=True)
+        em.flush()
+        self.clock.step = self.steps.step + 1
+        self._apply_sampling()
+
+    def _apply_sampling(self) -> None:
+        if self.is_worker or self.clock.step is None:
+            return
+        wanted = self.sampling.wants(self.clock.step)
+        if wanted and not self.switch.on and self.settings.every > 1:
+            self.tracker.rebaseline(self.live_optimizers())
+        self.switch.on = wanted
+        self.switch.idle = not wanted
+
+    def _write_step(self, em: Emitter, *, complete: bool) -> None:
+        fields: dict[str, Any] = {"counters": {k: v for k, v in self.steps.counters.items() if v}}
+        if not self.switch.on:
+            em.event("step", {**fields, "recorded": False})
+            return
+        fields["lr"] = {name: [_lr(g.get("lr")) for g in o.param_groups] for name, o in self.live_optimizers()}
+        fields["modes"] = {name: m.training for name, ref in self.modes.items() if (m := ref()) is not None}
+        if not complete:
+            fields["complete"] = False
+        em.event("step", fields)
+
+
+def _lr(value: Any) -> float | None:
+    if isinstance(value, torch.Tensor):
+        return float(value) if value.is_cpu else None  # reading it would wait for the device
+    return value if isinstance(value, (int, float)) else None
+
+
+def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackType | None:
+    """The traceback as it is without collection: our frames taken out, also of the causes."""
+    for chained in (error.__cause__, error.__context__):
+        if chained is not None:
+            chained.__traceback__ = _without_ours(chained, chained.__traceback__)
+    first = tb
+    while first is not None and first.tb_frame.f_code.co_filename == HIDDEN_FILE:
+        first = first.tb_next
+    entry = first
+    while entry is not None:
+        while entry.tb_next is not None and entry.tb_next.tb_frame.f_code.co_filename == HIDDEN_FILE:
+            entry.tb_next = entry.tb_next.tb_next
+        entry = entry.tb_next
+    return first
+
+
+def start(settings: Settings) -> None:
+    """Begin to record this process. Called by the bootstrap once torch is imported."""
+    session = Session(settings)
+    session.start()
+
+
+__all__ = ["Session", "hidden", "start"]
+
+
+_Maker = Callable[[Session], Any]

@@ -1,0 +1,114 @@
+"""Count optimizer iterations from what the loop does; no loop is edited. Knows calls and their order, not tensors.
+
+A step ends at the first sign of the next iteration after every expected optimizer has stepped: a batch, a training forward, the
+next zero_grad. Evaluation after a step therefore belongs to it. docs/adr/0003 gives the cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# Without any optimizer step or zero_grad, more backwards than this cannot be accumulation: each is counted as a step.
+MAX_ACCUMULATION = 128
+
+COUNTERS = ("batch", "forward", "backward", "zero_grad", "optimizer_step", "scaler_step")
+
+
+class StepCounter:
+    """Decides where one step ends and the next begins.
+
+    Args:
+        on_end: called at the end of a step, before its number changes.
+        num_optimizers: how many optimizers that hold parameters are alive; asked only until the first step has ended.
+    """
+
+    def __init__(self, on_end: Callable[[], None], optimizers: Callable[[], set[str]]) -> None:
+        self.step = 0
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.manual = False  # the user marks steps; signals count but do not end them
+        self._on_end = on_end
+        self._optimizers = optimizers
+        self._expected: set[str] | None = None  # those that stepped in the step before; None until then
+        self._stepped: set[str] = set()
+        self._zeroed: set[str] = set()
+        self._inside = 0  # depth of optimizer steps: an LBFGS closure runs forward and backward in there
+        self._ever_stepped = False
+        self._ever_zeroed = False
+
+    @property
+    def is_between(self) -> bool:
+        """Whether an iteration is over and the next sign of activity ends the step."""
+        return not self._inside and not self.manual and self._is_done()
+
+    def _is_done(self) -> bool:
+        if not self._stepped:
+            return False
+        expected = self._optimizers() if self._expected is None else self._expected
+        return self._stepped >= expected
+
+    def batch(self) -> None:
+        """A batch was fetched with grad enabled."""
+        self._begin("batch")
+
+    def forward(self) -> None:
+        """A root module is called with grad enabled."""
+        self._begin("forward")
+
+    def backward(self) -> None:
+        """Gradients are computed. A sign of a new iteration only where nothing else marks the loop."""
+        counters = self.counters
+        if not counters["forward"] and not counters["batch"] and self.is_between:
+            self.end()
+        elif not self._ever_stepped and not self._inside and not self.manual and counters["backward"]:
+            endless = counters["backward"] >= MAX_ACCUMULATION
+            if (not self._optimizers() or endless) and not self._ever_zeroed:
+                self.end()
+        counters["backward"] += 1
+
+    def zero_grad(self, optimizer: str | None) -> None:
+        """Gradients are cleared, of ``optimizer`` or (None) of a whole model."""
+        key = optimizer or ""
+        again = key in self._zeroed
+        if not self._inside and not self.manual:
+            unused = self.counters["backward"] and not self._stepped and not self.counters["scaler_step"]
+            repeated = again and (self._is_done() or optimizer in self._stepped)
+            if unused or repeated:
+                self.end()
+        self._ever_zeroed = True
+        self._zeroed.add(key)
+        self.counters["zero_grad"] += 1
+
+    def enter_optimizer(self, optimizer: str) -> None:
+        if not self._inside and not self.manual and optimizer in self._stepped:
+            self.end()
+        self._inside += 1
+
+    def exit_optimizer(self, optimizer: str) -> None:
+        self._inside -= 1
+        if not self._inside:
+            self._mark("optimizer_step", optimizer)
+
+    def scaler_step(self, optimizer: str) -> None:
+        """GradScaler.step returned; it may have skipped the optimizer."""
+        self._mark("scaler_step", optimizer)
+
+    def _mark(self, counter: str, optimizer: str) -> None:
+        self._stepped.add(optimizer)
+        self._ever_stepped = True
+        self.counters[counter] += 1
+
+    def _begin(self, counter: str) -> None:
+        if self.is_between:
+            self.end()
+        self.counters[counter] += 1
+
+    def end(self) -> None:
+        """End the current step now."""
+        self._on_end()
+        self.step += 1
+        if self._stepped:
+            self._expected = self._stepped
+        self._stepped = set()
+        self._zeroed = set()
+        for name in COUNTERS:
+            self.counters[name] = 0
