@@ -1,4 +1,4 @@
-"""What the measured programs share: settings and a step timer. Nothing else of this project is used.
+"""What the measured programs share: settings and a step timer, nothing else of this project.
 
 All settings come from the environment, because some recorders start a script without arguments:
 

@@ -1,4 +1,4 @@
-"""What the small programs share: settings, seeding, and a digest to compare two runs bit for bit."""
+"""What the small programs share: settings, seeding, a digest to compare two runs bit for bit."""
 
 import hashlib
 import os

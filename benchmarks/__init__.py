@@ -1,0 +1,1 @@
+"""Measurements of this project: overhead, inference, detection. Not part of the package."""

@@ -1,0 +1,125 @@
+"""Record references and targets once each, learn, check. All is kept in one folder, made on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.cases import REFERENCE_SEED, REFERENCE_STEPS, Bug
+from benchmarks.harness import Variables
+
+Report = dict[str, Any]
+
+FULL, SELECTIVE = "full", "selective"
+VIEWS = (FULL, SELECTIVE)
+
+
+class Lab:
+    """Runs and invariant files by what they were made from. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._locks: dict[Path, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def reference(self, script: Path) -> Path:
+        """A clean run of a script, recorded in full."""
+        env = {"UP_SEED": REFERENCE_SEED, "UP_STEPS": REFERENCE_STEPS}
+        return self.trace(script, env, view=FULL)
+
+    def invariants(self, *scripts: Path) -> Path:
+        """Invariants learned from clean runs of these scripts."""
+        out = self.folder / ("-".join(script.stem for script in scripts) + ".invariant.json")
+        with self._lock(out):
+            if not out.exists():
+                harness.infer([self.reference(script) for script in scripts], out)
+        return out
+
+    def trace(
+        self,
+        script: Path,
+        env: Variables,
+        *,
+        view: str,
+        invariants: Path | None = None,
+        rules: bool = True,
+    ) -> Path:
+        """A recorded run; a selective view holds what the invariants and the asked rules need."""
+        selected = view == SELECTIVE
+        what = [sorted(env.items()), view, *([str(invariants), rules] if selected else [])]
+        digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:10]
+        out = self.folder / f"{script.stem}-{digest}"
+        with self._lock(out):
+            if not out.exists():
+                harness.collect(
+                    script,
+                    out,
+                    env=env,
+                    invariants=invariants if selected else None,
+                    rules=selected and rules,
+                ).expect()
+        return out
+
+    def check(
+        self,
+        script: Path,
+        env: Variables,
+        *,
+        view: str,
+        invariants: Path | None = None,
+        rules: bool = True,
+    ) -> Report:
+        """Record a run through a view, and what checking it says."""
+        trace = self.trace(script, env, view=view, invariants=invariants, rules=rules)
+        return harness.check(trace, [invariants] if invariants else [], rules=rules)
+
+    def _lock(self, path: Path) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault(path, threading.Lock())
+
+
+def first_finding(report: Report) -> dict[str, Any] | None:
+    """The finding that is shown first, the cause."""
+    findings = report["findings"]
+    return findings[0] if findings else None
+
+
+def named_variables(finding: dict[str, Any]) -> frozenset[str]:
+    """Names of all variables that a finding concerns."""
+    subject = finding["subject"].get("variable")
+    return frozenset(finding.get("variables", ())) | ({subject} if subject else frozenset())
+
+
+def wording(finding: dict[str, Any]) -> str:
+    """What a finding says to a person."""
+    parts = [finding[key] for key in ("title", "message", "expected", "observed")]
+    parts += [finding["subject"].get(key) for key in ("api", "module")]
+    return " | ".join(str(part) for part in parts if part)
+
+
+def faults(bug: Bug, report: Report) -> list[str]:
+    """What is wrong with a report on a run that has this bug; empty when it is as it must be."""
+    finding = first_finding(report)
+    if finding is None:
+        return ["not found"]
+    wrong = []
+    if finding["first_step"] not in bug.first_steps:
+        wrong.append(f"first step {finding['first_step']}, not {bug.first_steps}")
+    missing = bug.variables - named_variables(finding)
+    if missing:
+        wrong.append(f"does not name {', '.join(sorted(missing))}")
+    said = wording(finding).lower()
+    if bug.words and not any(word in said for word in bug.words):
+        wrong.append(f"says none of {bug.words}")
+    return wrong
+
+
+def brief(findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Findings without their evidence, for a result file."""
+    keys = ("check", "code", "severity", "first_step", "title", "message", "subject", "variables")
+    return [{key: finding.get(key) for key in keys} for finding in findings]
