@@ -20,10 +20,15 @@ Value = Any  # JSON: None | bool | int | float | str | list[Value] | dict[str, V
 class TensorSummary(NamedTuple):
     """What is kept of one tensor.
 
-    dtype: without the ``torch.`` prefix. shape: sizes of all dims. device: ``cpu`` or ``cuda:0``.
-    fingerprint: ``<algorithm>:<hex digest>`` over content, shape and dtype; compare equal
-    algorithms only; None if not taken. value: the number in a 0-dim CPU tensor, when kept. zero:
-    whether every element is zero; None when not known.
+    Attributes:
+        dtype: without the ``torch.`` prefix.
+        shape: sizes of all dims.
+        device: ``cpu`` or ``cuda:0``.
+        requires_grad: whether it requires grad.
+        fingerprint: ``<algorithm>:<hex digest>`` over content, shape and dtype; compare equal
+            algorithms only; None if not taken.
+        value: the number in a 0-dim CPU tensor, when kept.
+        zero: whether every element is zero; None when not known.
     """
 
     dtype: str

@@ -1,0 +1,183 @@
+"""Write generated pages: docs/cli.md from --help, the tables of docs/trace-format.md.
+
+Nothing else is written. `--check` writes nothing and fails when a page is stale.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from traincheck.schema import events, values
+
+DOCS = Path(__file__).parent
+HEADER = ("seq", "time_ns", "step", "stage", "rank", "stream", "kind")
+ON_DISK = {"seq": "n", "time_ns": "t", "step": "s", "stage": "g", "kind": "k"}
+CALL_ON_DISK = {"span": "id", "start_ns": "start"}
+IN_FILE_NAME = ("rank", "stream")
+BEGIN, END = "<!-- begin generated: {} -->", "<!-- end generated: {} -->"
+_PLAIN_TYPES = {
+    "Mapping[": "dict[",
+    "Sequence[": "list[",
+    "tuple[int, ...]": "list[int]",
+    "ParamGroup": "group",
+    "TensorSummary": "summary",
+    "Value": "JSON",
+    "None": "null",
+}
+_ATTRIBUTE = re.compile(r"(\w+): (.*)")
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page and what it should hold."""
+    trace = DOCS / "trace-format.md"
+    text = trace.read_text(encoding="utf-8")
+    for name, table in (("header", header_table()), ("kinds", kind_sections())):
+        text = replaced(text, name, table)
+    return {DOCS / "cli.md": cli_page(), trace: text}
+
+
+def replaced(text: str, name: str, new: str) -> str:
+    """Put `new` between the two markers of a section."""
+    begin, end = BEGIN.format(name), END.format(name)
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{new.strip()}\n\n{end}{after}"
+
+
+def described(docstring: str) -> dict[str, str]:
+    """Field name -> text, from lines `name: text` and what is indented under them."""
+    found: dict[str, str] = {}
+    current = ""
+    for line in inspect.cleandoc(docstring).splitlines():
+        stripped = line.strip()
+        match = _ATTRIBUTE.match(stripped)
+        if match:
+            current = match[1]
+            found[current] = match[2]
+        elif current and stripped:
+            found[current] += f" {stripped}"
+        else:
+            current = ""
+    return found
+
+
+def table(rows: list[tuple[str, ...]], *titles: str) -> str:
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    escaped = (tuple(cell.replace("|", "\\|").replace("``", "`") for cell in row) for row in rows)
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in escaped)])
+
+
+def header_table() -> str:
+    texts = described(events.__doc__ or "")
+    rows = [
+        (f"`{name}`", f"`{ON_DISK[name]}`" if name in ON_DISK else "file name", texts[name])
+        for name in HEADER
+    ]
+    return table(rows, "field", "on disk", "meaning")
+
+
+def kind_sections() -> str:
+    return "\n\n".join(kind_section(event_type) for event_type in events.EVENT_TYPES)
+
+
+def kind_section(event_type: Any) -> str:
+    doc = event_type.__doc__ or ""
+    texts = described(doc)
+    kind = event_type._field_defaults["kind"]
+    types = inspect.get_annotations(event_type)
+    short = CALL_ON_DISK if kind == "call" else {}
+    rows = [
+        (f"`{short.get(name, name)}`", f"`{type_text(types[name])}`", texts[name])
+        for name in event_type._fields[len(HEADER) :]
+    ]
+    summary = doc.split("\n", 1)[0].replace("``", "`")
+    section = f"### {kind}\n\n{summary}\n\n{table(rows, 'key', 'type', 'meaning')}"
+    if kind == "optimizer":
+        section += "\n\nA group is an object with `hyper`, `params` (names) and `ids` (identities)."
+    if kind == "state":
+        section += f"\n\n{summary_table()}"
+    return section
+
+
+def type_text(annotation: Any) -> str:
+    """The JSON type a reader finds, in the words of Python."""
+    # A NamedTuple keeps what was written, as a forward reference.
+    text = annotation if isinstance(annotation, str) else annotation.__forward_arg__
+    for python, plain in _PLAIN_TYPES.items():
+        text = text.replace(python, plain)
+    return text
+
+
+def summary_table() -> str:
+    texts = described(values.TensorSummary.__doc__ or "")
+    types = inspect.get_annotations(values.TensorSummary)
+    rows = [
+        (f"`{name}`", f"`{type_text(types[name])}`", texts[name])
+        for name in values.TensorSummary._fields
+    ]
+    return "A summary:\n\n" + table(rows, "key", "type", "meaning")
+
+
+def cli_module() -> ModuleType:
+    """`traincheck.cli.main`, also from a checkout that is not installed."""
+    if importlib.util.find_spec("traincheck.cli") is None:
+        sys.exit("traincheck is not installed: make install")
+    return importlib.import_module("traincheck.cli.main")
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command by the name to type, groups before their members."""
+
+    def walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+        yield name, command
+        if isinstance(command, click.Group):
+            for member in sorted(command.commands):
+                yield from walk(f"{name} {member}", command.commands[member])
+
+    yield from walk("traincheck", cli_module().main)
+
+
+def help_text(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
+    return command.get_help(context)
+
+
+def cli_page() -> str:
+    parts = [
+        "# Command lines",
+        "Generated by `make docs` from `--help`; do not edit.",
+        "`traincheck-collect`, `traincheck-infer` and `traincheck-check` are short for `traincheck\n"
+        "collect`, `traincheck infer` and `traincheck check`. Text for people goes to the terminal or\n"
+        "stderr, data to stdout or to `--output`.",
+    ]
+    for name, command in commands():
+        parts += [f"## {name}", f"```text\n{help_text(name, command)}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    stale = [
+        path
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    names = ", ".join(path.name for path in stale)
+    if "--check" in sys.argv[1:]:
+        sys.exit(f"stale: {names}; run `make docs`" if stale else 0)
+    texts = pages()
+    for path in stale:
+        path.write_text(texts[path], encoding="utf-8")
+    print(f"written: {names}" if stale else "nothing to do")
+
+
+if __name__ == "__main__":
+    main()
