@@ -68,7 +68,7 @@ class Clock:
 class Emitter:
     """The records of one thread: numbered, buffered, written. Also its stack of open spans, of which it keeps the top."""
 
-    __slots__ = ("_buffer", "_fd", "busy", "clock", "modules", "next_span", "seq", "session", "thread", "top")
+    __slots__ = ("_buffer", "_fd", "busy", "clock", "inner", "modules", "next_span", "seq", "session", "thread", "top")
 
     def __init__(self, session: Session, thread: int) -> None:
         self.session = session
@@ -79,6 +79,7 @@ class Emitter:
         self.seq = 0
         self.busy = False  # our own code is running: what it calls is not the user's doing
         self.modules = 0  # depth of module calls
+        self.inner = False  # inside a recorded function
         self._buffer: list[bytes] = []
         self._fd = -1
 
@@ -108,7 +109,7 @@ class Emitter:
     def event(self, kind: str, fields: dict[str, Any]) -> None:
         """Record an event that is not a call."""
         clock = self.clock
-        self.record({"k": kind, "t": monotonic_ns(), "s": clock.step, "g": clock.stage, **fields})
+        self.record({"k": kind, "n": 0, "t": monotonic_ns(), "s": clock.step, "g": clock.stage, **fields})
 
     def flush(self) -> None:
         """Write what is buffered. A write that fails ends the recording, never the training."""
@@ -239,7 +240,10 @@ def _close(
     em.busy = True
     try:
         clock = em.clock
-        fields = {"k": "call", "t": 0, "s": clock.step, "g": clock.stage, "id": span, "parent": parent, "start": start}
+        fields = {
+            "k": "call", "n": 0, "t": 0, "s": clock.step, "g": clock.stage,
+            "id": span, "parent": parent, "start": start,
+        }  # fmt: skip
         fields.update(describe(em, args, kwargs, result))
         if exception is not None:
             fields["exception"] = exception
@@ -251,40 +255,51 @@ def _close(
 
 
 def function_wrapper(
-    function: Callable[..., Any], api: str, names: tuple[str, ...], defaults: dict[str, Any], session: Session
+    function: Callable[..., Any],
+    api: str,
+    names: tuple[str, ...],
+    defaults: dict[str, Any],
+    session: Session,
+    *,
+    skip_inner: bool = False,
 ) -> Callable[..., Any]:
-    """Wrap a stateless function. `span_wrapper` with everything inlined, as nine calls in ten pass here."""
+    """Wrap a stateless function. `span_wrapper` with everything inlined, as nine calls in ten pass here.
+
+    Args:
+        names: of the positional parameters. defaults: values of parameters that are not passed, when worth recording.
+        skip_inner: leave out calls made by another recorded function.
+    """
     switch, local = session.switch, session.local
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or not switch.on:
             return function(*args, **kwargs)
         em = local.em or session.emitter()
-        if em.busy:
+        inner = em.inner
+        if em.busy or (inner and skip_inner):
             return function(*args, **kwargs)
         span = em.next_span
         em.next_span = span + 1
         parent = em.top
         em.top = span
+        em.inner = True
         start = monotonic_ns()
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
-            em.top = parent
+            em.top, em.inner = parent, inner
             _close(em, describe, span, parent, start, args, kwargs, None, type(error).__name__)
             raise
-        em.top = parent
+        em.top, em.inner = parent, inner
         em.busy = True
         try:
             clock = em.clock
-            fields = describe(em, args, kwargs, result)
-            fields["k"] = "call"
+            fields = {
+                "k": "call", "n": 0, "t": 0, "s": clock.step, "g": clock.stage,
+                "id": span, "parent": parent, "start": start,
+            }  # fmt: skip
+            fields.update(describe(em, args, kwargs, result))
             fields["t"] = monotonic_ns()
-            fields["s"] = clock.step
-            fields["g"] = clock.stage
-            fields["id"] = span
-            fields["parent"] = parent
-            fields["start"] = start
             em.record(fields)
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(describe, error)

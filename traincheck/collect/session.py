@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import traincheck
-from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Local, Switch, hidden
+from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Local, Switch
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.settings import Settings, needs_json
@@ -46,6 +46,7 @@ class Session:
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
         self.modes: dict[str, weakref.ref[torch.nn.Module]] = {}
+        self.at_step_end: list[Callable[[Emitter], None]] = []
         self.instruments: dict[str, str] = {}
         self.is_worker = False  # a process that serves another one's loop: it has no steps
         self._installed: list[Any] = []
@@ -232,6 +233,9 @@ class Session:
     def _end_step(self) -> None:
         em = self.local.em or self.emitter()
         self.tracker.resolve(em)
+        if self.switch.on:
+            for look in self.at_step_end:
+                look(em)
         self._write_step(em, complete=True)
         em.flush()
         self.clock.step = self.steps.step + 1
@@ -284,9 +288,3 @@ def start(settings: Settings) -> None:
     """Begin to record this process. Called by the bootstrap once torch is imported."""
     session = Session(settings)
     session.start()
-
-
-__all__ = ["Session", "hidden", "start"]
-
-
-_Maker = Callable[[Session], Any]

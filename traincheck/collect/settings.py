@@ -39,13 +39,17 @@ class Settings:
 
     def to_env(self) -> dict[str, str]:
         """The variable that `from_env` reads, to be added to a child's environment."""
-        record = {"directory": self.directory, "package": self.package, **self.summary()}
+        record = {
+            "directory": self.directory,
+            "run_id": self.run_id,
+            "package": self.package,
+            **self.summary(),
+        }
         return {VARIABLE: orjson.dumps(record).decode()}
 
     def summary(self) -> dict[str, Any]:
         """What the manifest tells about the view that was recorded, as JSON values."""
         return {
-            "run_id": self.run_id,
             "level": self.level,
             "every": self.every,
             "warmup": self.warmup,

@@ -6,6 +6,7 @@ imports nothing of traincheck. Older interpreters may run this file too: only sy
 
 import os
 import sys
+from _thread import get_ident
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -15,19 +16,23 @@ class _TorchFinder:
 
     def __init__(self, raw_settings: str) -> None:
         self._raw_settings = raw_settings
-        self._is_searching = False
+        self._searching: set = set()  # type: ignore[type-arg]  # threads that are in find_spec
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> object:
-        if fullname != "torch" or self._is_searching:
+        thread = get_ident()
+        if fullname != "torch" or thread in self._searching:
             return None
-        self._is_searching = True  # another finder may ask the whole import system again
+        self._searching.add(thread)  # another finder may ask the whole import system again
         try:
             spec = self._find_elsewhere(path, target)
         finally:
-            self._is_searching = False
+            self._searching.discard(thread)
         loader = getattr(spec, "loader", None)
         if hasattr(loader, "exec_module"):
-            self._wrap(loader)
+            try:
+                self._wrap(loader)
+            except Exception as error:  # a loader with slots, an old Python
+                _leave_note(self._raw_settings, error)
         return spec
 
     def _find_elsewhere(self, path: object, target: object) -> object:
@@ -56,10 +61,7 @@ class _TorchFinder:
         # An import that fails shows the traceback it always showed: Python hides frames of this file name.
         code = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
         exec_module.__code__ = code
-        try:
-            loader.exec_module = exec_module  # type: ignore[attr-defined]
-        except AttributeError as error:  # a loader with slots
-            _leave_note(self._raw_settings, error)
+        loader.exec_module = exec_module  # type: ignore[attr-defined]
 
     def imported(self) -> None:
         """Torch is complete: the work of this finder is done."""

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from traincheck.collect.emit import Emitter
-
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
@@ -72,6 +70,3 @@ class Instrument:
             replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
         self._originals.append((holder, attribute, stored))
         setattr(holder, attribute, replacement)
-
-
-__all__ = ["Emitter", "Instrument"]

@@ -37,8 +37,6 @@ _C_SIGNATURES = {
     "tanh": ("input",),
     "relu": ("input",),
     "dropout": ("input", "p", "train"),
-    "cat": ("tensors", "dim"),
-    "stack": ("tensors", "dim"),
     "detach": ("self",),
     "detach_": ("self",),
     "requires_grad_": ("self", "requires_grad"),
@@ -50,11 +48,11 @@ _C_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 # Tensor functions that a training script calls as layers, and methods that cut or mark the graph.
-DEFAULT_TORCH = ("matmul", "bmm", "mm", "einsum", "softmax", "log_softmax", "sigmoid", "tanh", "relu", "dropout", "cat", "stack")
+DEFAULT_TORCH = ("matmul", "bmm", "mm", "einsum", "softmax", "log_softmax", "sigmoid", "tanh", "relu", "dropout")
 DEFAULT_TENSOR = ("detach", "detach_", "requires_grad_")
 
-# Looked up by name in other modules' hot paths or not calls of the user's at all.
-_LEAVE = {"handle_torch_function", "boolean_dispatch", "assert_int_or_pair", "has_torch_function"}
+# How torch dispatches, not what is computed.
+_PLUMBING = ("has_torch_function", "handle_torch_function", "boolean_dispatch", "assert_int_or_pair", "calculate_gain")
 
 
 class Functional(Instrument):
@@ -76,7 +74,7 @@ class Functional(Instrument):
     def _targets(self) -> Iterator[tuple[Any, str, str]]:
         for module in (torch.nn.functional, init):
             for name, found in vars(module).items():
-                if not name.startswith("_") and name not in _LEAVE and _is_function(found) and _is_home(found, module):
+                if not name.startswith(("_", *_PLUMBING)) and _is_function(found) and _is_home(found, module):
                     yield module, name, f"{module.__name__}.{name}"
         if self.session.settings.level == "deep":
             yield from _operators()
@@ -89,7 +87,13 @@ class Functional(Instrument):
     def _replace_function(self, holder: Any, attribute: str, api: str, replaced: dict[Any, Any]) -> None:
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
-        self.replace(holder, attribute, lambda f: function_wrapper(f, api, names, defaults, self.session))
+        # What a functional calls in turn is its own business, unless operators are asked for.
+        is_inner = holder in (torch, torch.Tensor) and self.session.settings.level != "deep"
+        self.replace(
+            holder,
+            attribute,
+            lambda f: function_wrapper(f, api, names, defaults, self.session, skip_inner=is_inner),
+        )
         if not isinstance(holder, type):
             replaced[original] = getattr(holder, attribute)
 

@@ -10,7 +10,6 @@ from torch.compiler import is_compiling
 
 from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.naming import class_of, unwrap
 from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.variables import Root
 from traincheck.schema.events import Families
@@ -147,7 +146,7 @@ class Modules(Instrument):
             path = tracker.find(module)[0] if is_root else tracker.child(module, self._root)
             clock = em.clock
             fields: dict[str, Any] = {
-                "k": "call", "t": 0, "s": clock.step, "g": clock.stage, "api": api, "family": Families.MODULE,
+                "k": "call", "n": 0, "t": 0, "s": clock.step, "g": clock.stage, "api": api, "family": Families.MODULE,
                 "id": span[0], "parent": span[1], "start": span[2],
                 "args": {str(i): summarize(value) for i, value in enumerate(args)},
             }  # fmt: skip
@@ -168,6 +167,3 @@ class Modules(Instrument):
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._record, error)
         em.busy = False
-
-
-__all__ = ["Modules", "class_of", "unwrap"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,8 +58,6 @@ class Optimizers(Instrument):
         return hidden(add_param_group)
 
     def _created(self, optimizer: Optimizer, at: str | None) -> None:
-        import weakref
-
         session = self.session
         em = session.local.em or session.emitter()
         em.busy = True
@@ -124,7 +123,7 @@ class Optimizers(Instrument):
             after=self._after_step,
             sees_idle=True,
         )
-        stepping, owner_of, steps = self._stepping, self.owner, self.session.steps
+        stepping, owner_of, steps, signal = self._stepping, self.owner, self.session.steps, self.session.signal
 
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             owner = owner_of(optimizer)
@@ -136,6 +135,8 @@ class Optimizers(Instrument):
                 return recorded(optimizer, *args, **kwargs)
             finally:
                 stepping.discard(id(optimizer))
+                steps.exit_optimizer(owner)
+                signal()
 
         return hidden(step)
 

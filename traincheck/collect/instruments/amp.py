@@ -1,0 +1,62 @@
+"""Mixed precision: GradScaler. Autocast is part of every call's context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from traincheck.collect.emit import Emitter, span_wrapper, where
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.summarize import summarize
+from traincheck.schema.events import Families
+
+
+class Amp(Instrument):
+    """A scaler's step may skip the optimizer; the step counter must see it all the same."""
+
+    name = "amp"
+    families = (Families.SCALER_STEP, Families.SCALER_UPDATE, Families.UNSCALE)
+    always = True
+
+    def install(self) -> None:
+        scaler = torch.amp.GradScaler
+        self.replace(scaler, "step", self._wrap_step)
+        for method, family in (
+            ("scale", "torch.amp.GradScaler.scale"),
+            ("unscale_", Families.UNSCALE),
+            ("update", Families.SCALER_UPDATE),
+        ):
+            if self.wants_call(family):
+                self.replace(scaler, method, lambda f, family=family: self._wrap(f, family))  # type: ignore[misc]
+
+    def _owner(self, optimizer: Any) -> str | None:
+        for name, live in self.session.live_optimizers():
+            if live is optimizer:
+                return name
+        return None
+
+    def _describe(self, family: str, args: tuple[Any, ...], result: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = {"api": family, "args": {}, "result": summarize(result), "where": where()}
+        if len(args) > 1 and isinstance(args[1], torch.optim.Optimizer):
+            fields["owner"] = self._owner(args[1])
+        return fields
+
+    def _wrap(self, original: Callable[..., Any], family: str) -> Callable[..., Any]:
+        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+            return self._describe(family, args, result)
+
+        return span_wrapper(original, self.session, describe)
+
+    def _wrap_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+            return self._describe(Families.SCALER_STEP, args, result)
+
+        def after(em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+            owner = self._owner(args[1] if len(args) > 1 else kwargs.get("optimizer"))
+            if owner is not None:
+                self.session.steps.scaler_step(owner)
+                self.session.signal()
+
+        return span_wrapper(original, self.session, describe, after=after, sees_idle=True)

@@ -1,0 +1,44 @@
+"""Gradient clipping by norm and by value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn import utils
+
+from traincheck.collect.emit import Emitter, span_wrapper, where
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.summarize import summarize
+from traincheck.schema.events import Families
+
+
+class Clipping(Instrument):
+    """The result of clipping by norm is the norm before clipping."""
+
+    name = "clipping"
+    families = (Families.CLIP_NORM, Families.CLIP_VALUE)
+
+    def install(self) -> None:
+        for attribute, family in (("clip_grad_norm_", Families.CLIP_NORM), ("clip_grad_value_", Families.CLIP_VALUE)):
+            describe = _describer(family)
+            self.replace(utils, attribute, lambda f, describe=describe: span_wrapper(f, self.session, describe))  # type: ignore[misc]
+
+
+def _describer(family: str) -> Any:
+    limit = "max_norm" if family == Families.CLIP_NORM else "clip_value"
+
+    def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+        named: dict[str, Any] = {}
+        given = kwargs.get(limit, args[1] if len(args) > 1 else None)
+        if given is not None:
+            named[limit] = summarize(given)
+        parameters = args[0] if args else kwargs.get("parameters")
+        if isinstance(parameters, torch.Tensor):
+            named["parameters"] = 1
+        elif isinstance(parameters, (list, tuple)):
+            named["parameters"] = len(parameters)  # a generator is spent: counting it would have emptied it
+        return {"api": family, "args": named, "result": summarize(result), "where": where()}
+
+    return describe

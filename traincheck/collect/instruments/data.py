@@ -1,0 +1,139 @@
+"""DataLoader batches as they reach the loop, and who made them. In a worker process: who it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic_ns
+from typing import Any
+
+import torch
+from torch.utils import data
+from torch.utils.data import _utils, dataloader
+
+from traincheck.collect.emit import Emitter, hidden
+from traincheck.collect.fingerprint import fingerprint
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.summarize import dotted
+
+MAX_SAMPLES = 64  # fingerprinted rows of a batch
+_MAX_LEAVES = 16
+
+
+class Data(Instrument):
+    """A batch fetched with grad enabled is a sign of a new training iteration."""
+
+    name = "data"
+    kinds = ("batch",)
+    always = True
+
+    def install(self) -> None:
+        self._loaders: dict[int, tuple[str, int]] = {}
+        self.replace(data.DataLoader, "__iter__", self._wrap_iter)
+        self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
+        self.replace(_utils.worker, "_worker_loop", self._wrap_worker)
+
+    def _wrap_worker(self, original: Callable[..., None]) -> Callable[..., None]:
+        session = self.session
+
+        def _worker_loop(*args: Any, **kwargs: Any) -> None:
+            session.become_worker()
+            try:
+                original(*args, **kwargs)
+            finally:
+                session.close()
+
+        return hidden(_worker_loop)
+
+    def _wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __iter__(loader: data.DataLoader[Any]) -> Any:
+            iterator = original(loader)
+            try:
+                label, epoch = self._loaders.get(id(loader), (f"loader{len(self._loaders)}", -1))
+                self._loaders[id(loader)] = (label, epoch + 1)
+                iterator._traincheck = [id(loader), 0, dotted(type(loader.sampler)), loader.num_workers]
+            except Exception as error:  # training must go on whatever we got wrong
+                self.session.fault(self._wrap_iter, error)
+            return iterator
+
+        return hidden(__iter__)
+
+    def _wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session = self.session
+
+        def __next__(iterator: Any) -> Any:
+            batch = original(iterator)
+            if not session.is_worker:
+                em = session.local.em or session.emitter()
+                if not em.busy:
+                    em.busy = True
+                    try:
+                        self._fetched(em, iterator, batch)
+                    except Exception as error:  # training must go on whatever we got wrong
+                        session.fault(self._fetched, error)
+                    em.busy = False
+            return batch
+
+        return hidden(__next__)
+
+    def _fetched(self, em: Emitter, iterator: Any, batch: Any) -> None:
+        session = self.session
+        if torch.is_grad_enabled():
+            session.steps.batch()
+            session.signal()
+        if not session.switch.on:
+            return
+        if torch.is_grad_enabled():
+            session.stage(em, "train")
+        needs = session.needs
+        if needs is not None and "batch" not in needs.kinds:
+            return
+        loader, index, sampler, workers = getattr(iterator, "_traincheck", (0, 0, None, 0))
+        if hasattr(iterator, "_traincheck"):
+            iterator._traincheck[1] = index + 1
+        label, epoch = self._loaders.get(loader, ("loader", 0))
+        leaves = dict(_leaves("batch", batch))
+        first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
+        fields: dict[str, Any] = {
+            "k": "batch", "n": 0, "t": monotonic_ns(), "s": session.clock.step, "g": session.clock.stage,
+            "loader": label, "index": index, "epoch": epoch,
+            "leaves": {path: _leaf(leaf) for path, leaf in leaves.items()},
+        }  # fmt: skip
+        if first is not None and first.is_cpu and (needs is None or needs.exact):
+            fields["samples"] = [_short(row) for row in first[:MAX_SAMPLES]]
+        fields["sampler"] = sampler
+        if workers:
+            fields["workers"] = workers
+        em.record(fields)
+
+
+def _leaf(tensor: torch.Tensor) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "device": str(tensor.device),
+    }
+    digest = fingerprint(tensor) if tensor.is_cpu else None
+    if digest is not None:
+        out["fingerprint"] = digest
+    return out
+
+
+def _short(row: torch.Tensor) -> str:
+    return (fingerprint(row) or "")[-16:]
+
+
+def _leaves(path: str, value: Any, depth: int = 0) -> list[tuple[str, torch.Tensor]]:
+    """Tensors in a batch with their paths; looks into sequences, mappings and dataclass-like objects."""
+    if isinstance(value, torch.Tensor):
+        return [(path, value)]
+    if depth >= 3:
+        return []
+    if isinstance(value, Mapping):
+        items = [(f"{path}.{key}", item) for key, item in list(value.items())[:_MAX_LEAVES]]
+    elif isinstance(value, (list, tuple)):
+        items = [(f"{path}[{i}]", item) for i, item in enumerate(value[:_MAX_LEAVES])]
+    elif hasattr(value, "__dict__"):
+        items = [(f"{path}.{key}", item) for key, item in list(vars(value).items())[:_MAX_LEAVES]]
+    else:
+        return []
+    return [leaf for name, item in items for leaf in _leaves(name, item, depth + 1)][:_MAX_LEAVES]

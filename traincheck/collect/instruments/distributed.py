@@ -1,0 +1,109 @@
+"""Collectives, process groups and DDP. The rank becomes known here when no launcher told it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from traincheck.collect.emit import Emitter, hidden, span_wrapper, where
+from traincheck.collect.fingerprint import fingerprint
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.summarize import summarize
+
+COLLECTIVES = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
+    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "send", "recv", "all_gather_object",
+    "broadcast_object_list",
+)  # fmt: skip
+DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
+
+
+class Distributed(Instrument):
+    """Numbers the collectives of each group, so that ranks can be compared call by call."""
+
+    name = "distributed"
+    kinds = ("collective",)
+    always = True
+
+    def install(self) -> None:
+        self._numbers: Counter[str] = Counter()
+        if not dist.is_available():
+            return
+        self.replace(dist, "init_process_group", self._wrap_init)
+        needs = self.session.needs
+        if needs is None or "collective" in needs.kinds:
+            for name in COLLECTIVES:
+                if hasattr(dist, name):
+                    self.replace(dist, name, lambda f, name=name: self._wrap_collective(f, name))  # type: ignore[misc]
+        if self.wants_call(DDP_INIT):
+            self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_ddp)
+
+    def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session = self.session
+
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            try:
+                session.set_rank(dist.get_rank())
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self._wrap_init, error)
+            return result
+
+        return hidden(init_process_group)
+
+    def _wrap_ddp(self, original: Callable[..., None]) -> Callable[..., None]:
+        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+            named = {name: summarize(value) for name, value in kwargs.items() if isinstance(value, (bool, int, str))}
+            return {"api": DDP_INIT, "args": named, "where": where()}
+
+        return span_wrapper(original, self.session, describe)
+
+    def _wrap_collective(self, original: Callable[..., Any], op: str) -> Callable[..., Any]:
+        session = self.session
+
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not session.switch.on:
+                return original(*args, **kwargs)
+            em = session.local.em or session.emitter()
+            if em.busy:
+                return original(*args, **kwargs)
+            tensor = _first_tensor(args, kwargs)
+            before = _digest(tensor)
+            result = original(*args, **kwargs)
+            em.busy = True
+            try:
+                self._write(em, op, kwargs.get("group"), tensor, before, is_async=result is not None)
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self._write, error)
+            em.busy = False
+            return result
+
+        return hidden(collective)
+
+    def _write(
+        self, em: Emitter, op: str, group: Any, tensor: torch.Tensor | None, before: str | None, *, is_async: bool
+    ) -> None:
+        name = "world" if group is None else str(getattr(group, "group_name", "group"))
+        fields: dict[str, Any] = {"op": op, "group": name, "number": self._numbers[name]}
+        self._numbers[name] += 1
+        if tensor is not None:
+            fields["shape"] = list(tensor.shape)
+            fields["dtype"] = str(tensor.dtype).removeprefix("torch.")
+            fields["before"] = before
+            fields["after"] = None if is_async else _digest(tensor)  # an asynchronous one may still be under way
+        em.event("collective", fields)
+
+
+def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            return value
+    return None
+
+
+def _digest(tensor: torch.Tensor | None) -> str | None:
+    return fingerprint(tensor) if tensor is not None and tensor.is_cpu else None

@@ -1,0 +1,69 @@
+"""``warnings.warn`` calls, shown or not: many half-silent bugs print a warning that nobody reads."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from traincheck.collect.emit import HIDDEN_FILE, hidden
+from traincheck.collect.instruments._base import Instrument
+
+_MAX_TEXT = 500
+_MAX_WARNINGS = 1000  # of a run; a warning in a loop must not fill the disk
+
+
+class PythonWarnings(Instrument):
+    """Records before Python decides whether to show it, and leaves what is shown as it was, location included."""
+
+    name = "warnings"
+    kinds = ("warning",)
+
+    def install(self) -> None:
+        self._count = 0
+        self.replace(warnings, "warn", self._wrap)
+
+    def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
+        def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **kwargs: Any) -> None:
+            frame, distance = _target(sys._getframe(1), stacklevel)
+            self._note(message, category, frame)
+            # Our own frame is between; being hidden, it makes the interpreter count every frame as it comes.
+            original(message, category, distance + 1, source, **kwargs)
+
+        return hidden(warn)
+
+    def _note(self, message: Any, category: Any, frame: FrameType | None) -> None:
+        session = self.session
+        em = session.local.em
+        self._count += 1
+        if not session.switch.on or self._count > _MAX_WARNINGS or (em is not None and em.busy):
+            return
+        try:
+            em = em or session.emitter()
+            kind = type(message) if isinstance(message, Warning) else category or UserWarning
+            at = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            em.event("warning", {"category": kind.__name__, "text": str(message)[:_MAX_TEXT], "where": at})
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(self._note, error)
+
+
+def _is_internal(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return "importlib" in name and "_bootstrap" in name
+
+
+def _target(frame: FrameType, stacklevel: int) -> tuple[FrameType | None, int]:
+    """The frame that a warning with this ``stacklevel`` names, and how many frames up it is, ours counted."""
+    distance = 1
+    current: FrameType | None = frame
+    while current is not None and current.f_code.co_filename == HIDDEN_FILE:
+        current, distance = current.f_back, distance + 1
+    for _ in range(stacklevel - 1):
+        if current is None:
+            break
+        current, distance = current.f_back, distance + 1
+        while current is not None and _is_internal(current):
+            current, distance = current.f_back, distance + 1
+    return current, distance

@@ -1,0 +1,57 @@
+"""Learning-rate schedulers of every class that torch ships."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.optim import lr_scheduler
+
+from traincheck.collect.emit import Emitter, hidden, span_wrapper, where
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.summarize import dotted, summarize
+from traincheck.schema.events import Families
+
+
+class Schedulers(Instrument):
+    """Wraps ``step`` where a class defines it. The step that a constructor makes is not one of the user's."""
+
+    name = "schedulers"
+    families = (Families.SCHEDULER_STEP,)
+
+    def install(self) -> None:
+        self._stepping: set[int] = set()
+        for cls in list(vars(lr_scheduler).values()):
+            if isinstance(cls, type) and issubclass(cls, lr_scheduler.LRScheduler) and "step" in vars(cls):
+                self.replace(cls, "step", self._wrap)
+
+    def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
+        recorded = span_wrapper(original, self.session, self._describe)
+        stepping = self._stepping
+
+        def step(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            # Composed schedulers step their parts, subclasses their parent: one step of the user's
+            if stepping or sys._getframe(1).f_code.co_name == "_initial_step":
+                original(scheduler, *args, **kwargs)
+                return
+            stepping.add(id(scheduler))
+            try:
+                recorded(scheduler, *args, **kwargs)
+            finally:
+                stepping.discard(id(scheduler))
+
+        return hidden(step)
+
+    def _describe(self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+        scheduler = args[0]
+        optimizer = getattr(scheduler, "optimizer", None)
+        owner = next((name for name, live in self.session.live_optimizers() if live is optimizer), None)
+        named = {str(i): summarize(value) for i, value in enumerate(args[1:])}
+        return {
+            "api": f"{dotted(type(scheduler))}.step",
+            "family": Families.SCHEDULER_STEP,
+            "owner": owner,
+            "args": {**named, **{k: summarize(v) for k, v in kwargs.items() if v is not None}},
+            "where": where(),
+        }

@@ -1,0 +1,208 @@
+"""The manifest of a run as the launcher writes it: at the start, and again at the end. Reading it is the store's."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import traincheck
+from traincheck.collect.settings import Settings
+from traincheck.schema.codec import SCHEMA_VERSION
+from traincheck.schema.layout import EVENT_GLOB, MANIFEST, parse_event_file_name
+
+NOT_TRACED_GLOB = "not-traced-p*.json"
+
+# Only these enter a trace: they change how training computes or who a process is. Anything else may be a secret.
+ENVIRONMENT = (
+    "ACCELERATE_MIXED_PRECISION",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "GROUP_RANK",
+    "HIP_VISIBLE_DEVICES",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_PROTO",
+    "NCCL_SHM_DISABLE",
+    "NCCL_TIMEOUT",
+    "NODE_RANK",
+    "NUMEXPR_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTHONOPTIMIZE",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "RANK",
+    "SLURM_LOCALID",
+    "SLURM_NNODES",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "SLURM_PROCID",
+    "TORCHDYNAMO_DISABLE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_COMPILE_DISABLE",
+    "TORCH_CUDNN_V8_API_DISABLED",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    "TORCH_NCCL_BLOCKING_WAIT",
+    "TORCH_NCCL_HIGH_PRIORITY",
+    "TORCH_SHOW_CPP_STACKTRACES",
+    "WORLD_SIZE",
+)
+
+
+def started(
+    settings: Settings, command: Sequence[str], environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """The manifest before the program runs; what only its end tells is null or empty."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "created_with": {
+            "traincheck": traincheck.__version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "hostname": platform.node(),
+        },
+        "run_id": settings.run_id,
+        "command": list(command),
+        "cwd": os.getcwd(),
+        "started": _now(),
+        "ended": None,
+        "exit_status": None,
+        "signal": None,
+        "settings": settings.summary(),
+        "environment": {name: environ[name] for name in ENVIRONMENT if name in environ},
+        "processes": [],
+        "notes": interpreter_notes(command),
+    }
+
+
+def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict[str, Any]:
+    """The manifest after the program ended. returncode: its exit status, or -n when signal n ended it."""
+    processes = find_processes(directory)
+    notes = [*manifest["notes"], *_not_traced(directory)]
+    if not processes and not notes:
+        notes.append("nothing was recorded: no process imported torch")
+    return {
+        **manifest,
+        "ended": _now(),
+        "exit_status": exit_status(returncode),
+        "signal": _signal_name(-returncode) if returncode < 0 else None,
+        "processes": processes,
+        "notes": notes,
+    }
+
+
+def exit_status(returncode: int) -> int:
+    """Exit status as a shell gives it: 128+n for a program that signal n ended."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def write(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Put the manifest in place at once: a reader finds the old one or the new one, whatever happens meanwhile.
+
+    Raises:
+        OSError: it could not be written; an earlier manifest is still there.
+    """
+    temporary = directory / f".{MANIFEST}.{os.getpid()}"
+    try:
+        with temporary.open("wb") as file:
+            file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(directory / MANIFEST)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def find_processes(directory: Path) -> list[dict[str, Any]]:
+    """The processes that left events, by rank and process id, with the names of their files."""
+    files: dict[tuple[int, int], list[str]] = {}
+    for path in sorted(directory.glob(EVENT_GLOB)):
+        parsed = parse_event_file_name(path.name)
+        if parsed is not None:
+            rank, stream = parsed
+            pid = int(stream[1:].split("-")[0])
+            files.setdefault((rank, pid), []).append(path.name)
+    return [
+        {"rank": rank, "pid": pid, "files": names} for (rank, pid), names in sorted(files.items())
+    ]
+
+
+def interpreter_notes(command: Sequence[str]) -> list[str]:
+    """What the direct command tells about an interpreter that ignores PYTHONPATH or site."""
+    if not command or not Path(command[0]).name.startswith(("python", "pypy")):
+        return []
+    flags = _interpreter_flags(command[1:])
+    return [
+        f"the interpreter was started with -{flag}: it ignores PYTHONPATH or site and is not traced"
+        for flag in "IES"
+        if flag in flags
+    ]
+
+
+def _interpreter_flags(arguments: Sequence[str]) -> str:
+    """The one-letter flags that stand before the script, -c or -m."""
+    flags = ""
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-") or argument.startswith("--") or argument == "-":
+            break
+        for place, letter in enumerate(argument[1:], start=2):
+            if letter in "cm":
+                return flags
+            if letter in "WX":  # takes a value: the rest of this argument, or the next one
+                if place == len(argument):
+                    next(rest, None)
+                break
+            flags += letter
+    return flags
+
+
+def _not_traced(directory: Path) -> list[str]:
+    """One sentence for each process that should have been traced but could not be."""
+    notes = []
+    for path in sorted(directory.glob(NOT_TRACED_GLOB)):
+        try:
+            note = orjson.loads(path.read_bytes())
+            notes.append(
+                f"process {path.stem.rpartition('-p')[2]} ({note['executable']}, {note['argv0']}) "
+                f"was not traced: {note['reason']}"
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            notes.append(f"a process was not traced, and its reason is unreadable: {path.name}")
+    return notes
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals between the first and the last have no name
+        return f"SIG{number}"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
