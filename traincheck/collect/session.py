@@ -49,7 +49,7 @@ class Session:
         self.at_step_end: list[Callable[[Emitter], None]] = []
         self.instruments: dict[str, str] = {}
         self.is_worker = False  # a process that serves another one's loop: it has no steps
-        self._installed: list[Any] = []
+        self.installed: list[Any] = []
         self._lock = threading.Lock()
         self._emitters: list[Emitter] = []
         self._threads = 0
@@ -68,7 +68,7 @@ class Session:
             try:
                 instrument.install()
                 self.instruments[instrument.name] = "on"
-                self._installed.append(instrument)
+                self.installed.append(instrument)
             except Exception as error:  # another torch than we know: go without this instrument
                 self.instruments[instrument.name] = f"off: {error!r}"
                 logger.debug("instrument %s is off", instrument.name, exc_info=True)
@@ -82,9 +82,9 @@ class Session:
     def stop(self) -> None:
         """Remove every instrument; originals are back in place."""
         self.close()
-        for instrument in reversed(self._installed):
+        for instrument in reversed(self.installed):
             instrument.remove()
-        self._installed.clear()
+        self.installed.clear()
         self.switch.on, self.switch.idle = False, True
 
     def close(self) -> None:

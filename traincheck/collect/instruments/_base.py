@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ class Instrument:
 
     apis, kinds, states: what its records serve; in selective collection it is installed only when a check needs one of them.
     always: also installed when nothing of it is recorded, because steps are counted by it.
+    is_seen_by_transforms: replaces functions that TorchScript or fx would come upon.
     """
 
     name: ClassVar[str]
@@ -24,6 +26,7 @@ class Instrument:
     kinds: ClassVar[tuple[str, ...]] = ()
     states: ClassVar[tuple[str, ...]] = ()
     always: ClassVar[bool] = False
+    is_seen_by_transforms: ClassVar[bool] = False
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -58,6 +61,21 @@ class Instrument:
             else:
                 setattr(holder, attribute, original)
         self._originals.clear()
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Originals are in place while this lasts, for code that looks at functions rather than calling them."""
+        ours = [(holder, attribute, getattr(holder, attribute)) for holder, attribute, _ in self._originals]
+        for holder, attribute, original in reversed(self._originals):
+            if original is _MISSING:
+                delattr(holder, attribute)
+            else:
+                setattr(holder, attribute, original)
+        try:
+            yield
+        finally:
+            for holder, attribute, replacement in ours:
+                setattr(holder, attribute, replacement)
 
     def replace(self, holder: Any, attribute: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Set ``holder.attribute`` to ``make(original)``, which takes on the original's name and documentation."""

@@ -17,6 +17,7 @@ from traincheck.collect.instruments.packages import Packages
 from traincheck.collect.instruments.pywarnings import PythonWarnings
 from traincheck.collect.instruments.rng import Rng
 from traincheck.collect.instruments.schedulers import Schedulers
+from traincheck.collect.instruments.transforms import Transforms
 
 INSTRUMENTS: tuple[type[Instrument], ...] = (
     Modules,
@@ -33,4 +34,5 @@ INSTRUMENTS: tuple[type[Instrument], ...] = (
     Distributed,
     PythonWarnings,
     Packages,
+    Transforms,
 )

@@ -59,6 +59,7 @@ class Functional(Instrument):
     """Functions that keep no state. Each is replaced where it is looked up: in its public module or on `torch.Tensor`."""
 
     name = "functional"
+    is_seen_by_transforms = True
 
     def is_wanted(self) -> bool:
         needs = self.session.needs

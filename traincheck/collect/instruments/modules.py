@@ -19,6 +19,7 @@ class Modules(Instrument):
     """``Module.__call__`` on the class: instances stay as they are, so models can be copied, pickled and compiled."""
 
     name = "modules"
+    is_seen_by_transforms = True
     families = (Families.MODULE,)
     states = ("parameter", "gradient", "buffer", "optimizer_state")
     always = True

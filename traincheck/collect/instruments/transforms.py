@@ -1,0 +1,63 @@
+"""TorchScript, fx and export read or trace code instead of running it: recording steps aside while they do."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from traincheck.collect.emit import hidden
+from traincheck.collect.instruments._base import Instrument
+
+
+class Transforms(Instrument):
+    """They must find the original functions, by source and by identity, and calls made while tracing are not training."""
+
+    name = "transforms"
+    always = True
+
+    def install(self) -> None:
+        self._depth = [0]
+        for name in ("script", "trace", "trace_module"):
+            self.replace(torch.jit, name, self._wrap_script if name == "script" else self._wrap)
+        fx = sys.modules.get("torch.fx._symbolic_trace")
+        if fx is not None:
+            self.replace(fx.Tracer, "trace", self._wrap)
+        export = sys.modules.get("torch.export")
+        if export is not None:
+            self.replace(export, "export", self._wrap)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        em = self.session.local.em or self.session.emitter()
+        busy, em.busy = em.busy, True
+        self._depth[0] += 1
+        try:
+            with contextlib.ExitStack() as stack:
+                if self._depth[0] == 1:
+                    for instrument in self.session.installed:
+                        if instrument.is_seen_by_transforms:
+                            stack.enter_context(instrument.suspended())
+                yield
+        finally:
+            self._depth[0] -= 1
+            em.busy = busy
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def transform(*args: Any, **kwargs: Any) -> Any:
+            with self._aside():
+                return original(*args, **kwargs)
+
+        return hidden(transform)
+
+    def _wrap_script(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def script(*args: Any, **kwargs: Any) -> Any:
+            with self._aside():
+                # names are resolved in the caller's frame, which is now one further up
+                kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
+                return original(*args, **kwargs)
+
+        return hidden(script)
