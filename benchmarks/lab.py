@@ -1,4 +1,4 @@
-"""Record references and targets once each, learn, check. All is kept in one folder, made on demand."""
+"""Record references and targets once each, learn, check. Kept in one folder, made on demand."""
 
 from __future__ import annotations
 

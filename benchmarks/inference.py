@@ -1,0 +1,139 @@
+"""What learning and checking cost: CPU seconds, peak memory, events a second.
+
+    python -m benchmarks.inference [--events N] [--peer PYTHON] [--json FILE]
+
+Two traces: 20 steps of ``gpt_char.py``, and a generated one of a million events. Checking is
+measured with 300 invariants, on the generated trace; the time to start the command is not
+subtracted, but shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.harness import ROOT, WORKLOADS, Done
+from benchmarks.peer import Peer
+
+GPT_STEPS = 20
+INVARIANTS = 300
+TARGETS = {
+    "infer gpt_char": "<= 5 s CPU, 300 MB",
+    "infer generated": "<= 60 s, 1000 MB",
+    "check generated": ">= 200,000 events/s",
+    "--help": "< 0.3 s",
+}
+
+
+def figures(done: Done, events: int | None = None) -> dict[str, Any]:
+    """The cost of one command."""
+    cost: dict[str, Any] = {
+        "cpu_s": round(done.cpu_s, 2),
+        "wall_s": round(done.wall_s, 2),
+        "peak_mb": round(done.peak_mb),
+    }
+    if events is not None:
+        cost |= {"events": events, "events_per_s": round(events / done.wall_s)}
+    return cost
+
+
+def count_events(trace: Path) -> int:
+    """Lines of all event files."""
+    return sum(path.read_bytes().count(b"\n") for path in harness.event_files(trace))
+
+
+def generate(out: Path, events: int) -> None:
+    """Write a trace of about this many events, as a training run would."""
+    script = ROOT / "benchmarks" / "make_trace.py"
+    harness.run([sys.executable, script, "--events", str(events), "-o", out]).expect()
+
+
+def with_count(learned: Path, out: Path, wanted: int) -> int:
+    """Write ``wanted`` invariants: the learned ones, repeated under new ids as often as needed."""
+    document = json.loads(learned.read_text(encoding="utf-8"))
+    found = document["invariants"]
+    copies = []
+    for number in range(wanted if found else 0):
+        again, index = divmod(number, len(found))
+        invariant = found[index]
+        suffix = f"-copy{again}" if again else ""
+        copies.append({**invariant, "id": f"{invariant['id']}{suffix}"})
+    document["invariants"] = copies
+    out.write_text(json.dumps(document), encoding="utf-8")
+    return len(found)
+
+
+def infer(traces: Sequence[Path], out: Path) -> tuple[Done, int]:
+    """Learn, and how many invariants came of it."""
+    done = harness.infer(traces, out)
+    return done, len(json.loads(out.read_text(encoding="utf-8"))["invariants"])
+
+
+def measure_ours(folder: Path, events: int) -> dict[str, Any]:
+    """All figures of our commands."""
+    gpt, generated = folder / "gpt", folder / "generated"
+    env = {"UP_STEPS": GPT_STEPS}
+    harness.collect(WORKLOADS / "gpt_char.py", gpt, env=env).expect()
+    generate(generated, events)
+    result: dict[str, Any] = {}
+    for name, trace in (("gpt_char", gpt), ("generated", generated)):
+        learned = folder / f"{name}.invariant.json"
+        done, count = infer([trace], learned)
+        result[f"infer {name}"] = figures(done, count_events(trace)) | {"invariants": count}
+    for name, trace in (("gpt_char", gpt), ("generated", generated)):
+        many = folder / f"{name}.many.json"
+        with_count(folder / f"{name}.invariant.json", many, INVARIANTS)
+        done = harness.run(harness.check_argv(trace, [many]), timeout_s=1800).expect(0, 1)
+        result[f"check {name}"] = figures(done, count_events(trace)) | {"invariants": INVARIANTS}
+    result["--help"] = figures(harness.run([harness.command("traincheck"), "--help"]).expect())
+    return result
+
+
+def measure_peer(peer: Peer, folder: Path) -> dict[str, Any]:
+    """The other tool on 20 steps of the same program."""
+    trace, learned = folder / "peer-gpt", folder / "peer.invariant.json"
+    peer.collect("gpt_char", trace, env={"UP_STEPS": GPT_STEPS})
+    inferred = peer.infer(trace, learned)
+    checked = peer.check(trace, learned, folder / "peer-check")
+    return {"infer gpt_char": figures(inferred), "check gpt_char": figures(checked)}
+
+
+def show(result: dict[str, Any]) -> str:
+    """Both tools' figures beside what was asked."""
+    header = ["what", "events", "invariants", "CPU s", "wall s", "peak MB", "events/s", "asked"]
+    rows = []
+    for who, found in (("", result["ours"]), ("peer ", result.get("peer", {}))):
+        for what, cost in found.items():
+            known = [cost.get(key, "-") for key in ("events", "invariants")]
+            known += [cost["cpu_s"], cost["wall_s"], cost["peak_mb"], cost.get("events_per_s", "-")]
+            rows.append([who + what, *known, "-" if who else TARGETS.get(what, "-")])
+    return harness.table(header, rows) + f"\n\nmachine: {result['machine']}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the result here")
+    parser.add_argument("--events", type=int, default=1_000_000, help="size of the generated trace")
+    parser.add_argument("--peer", type=Path, help="Python of the peer's virtual environment")
+    options = parser.parse_args(argv)
+    result: dict[str, Any] = {"machine": harness.describe_machine()}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        result["ours"] = measure_ours(folder, options.events)
+        if options.peer:
+            result["peer"] = measure_peer(Peer(python=options.peer, folder=folder), folder)
+    print(show(result))
+    harness.write_json(options.json, result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
