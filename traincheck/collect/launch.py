@@ -1,4 +1,7 @@
-"""Start a program so that its Python processes record themselves, and wait for it. Records nothing itself."""
+"""Start a program so that its Python processes record themselves, and wait for its end.
+
+Records nothing itself, and never loads torch.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ _FROM_TERMINAL = ("SIGINT", "SIGQUIT")  # a terminal sends these to the program 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended. exit_status: the program's own, 128+n for signal n. notes: as in the manifest."""
+    """How a run ended.
+
+    exit_status: the program's own, 128+n for signal n. processes: how many left events.
+    notes: as in the manifest.
+    """
 
     exit_status: int
     processes: int
@@ -38,10 +45,10 @@ class Outcome:
 
 
 def launch(command: Sequence[str], settings: Settings) -> Outcome:
-    """Run a program to its end, with standard streams, working directory and signals as if run directly.
+    """Run a program to its end; streams, working directory and signals as if it were run directly.
 
     Raises:
-        OutputError: the run directory cannot be made, or holds a trace already; nothing was started.
+        OutputError: the run directory cannot be made or holds a trace; nothing was started.
         LaunchError: the operating system cannot start the program.
     """
     directory = Path(settings.directory)
@@ -82,7 +89,7 @@ def script_command(script: str, arguments: Sequence[str] = ()) -> list[str]:
 
 
 def shell_command(script: str, arguments: Sequence[str] = ()) -> list[str]:
-    """The command that runs a shell script: with the interpreter its first line names, else with sh.
+    """The command that runs a shell script, with the interpreter of its first line or else with sh.
 
     Raises:
         LaunchError: there is no such file, or it is a folder.
@@ -133,7 +140,7 @@ def new_run_id(command: Sequence[str]) -> str:
 
 
 def child_environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the program: what it would be, our settings, and our folder first on PYTHONPATH."""
+    """The program's own environment, with our settings and our folder first on PYTHONPATH."""
     found = environ.get("PYTHONPATH")
     path = f"{BOOTSTRAP}{os.pathsep}{found}" if found else str(BOOTSTRAP)
     return {**environ, **settings.to_env(), "PYTHONPATH": path}
@@ -150,7 +157,7 @@ def _check_file(script: str) -> None:
 
 
 def _make_directory(directory: Path) -> bool:
-    """Make the run directory, or see that an existing one may be used. Tells whether it was made."""
+    """Make the run directory or see that an existing one may be used; tells whether it was made."""
     try:
         directory.mkdir(parents=True)
     except FileExistsError:
@@ -212,16 +219,16 @@ def _not_started(command: Sequence[str], error: OSError) -> LaunchError:
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     with _SignalRelay() as relay:
-        # close_fds=False: descriptors that the caller passes on purpose, as <(...) does, reach the program.
+        # close_fds=False: descriptors that the caller passes on, as <(...) does, reach the program.
         process = subprocess.Popen(list(command), env=dict(environ), close_fds=False)
         relay.attach(process)
         return process.wait()
 
 
 class _SignalRelay:
-    """While it is entered, signals meant for the program reach the program instead of ending the launcher.
+    """While entered, signals meant for the program reach it instead of ending the launcher.
 
-    A signal that is ignored here stays ignored, so that nohup and background jobs keep their meaning.
+    A signal that is ignored here stays ignored: nohup and background jobs keep their meaning.
     """
 
     def __init__(self) -> None:

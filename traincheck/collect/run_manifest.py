@@ -1,4 +1,7 @@
-"""The manifest of a run as the launcher writes it: at the start, and again at the end. Reading it is the store's."""
+"""The manifest of a run as the launcher writes it: at the start, and again at the end.
+
+Reading it is the store's.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from traincheck.schema.layout import EVENT_GLOB, MANIFEST, parse_event_file_name
 
 NOT_TRACED_GLOB = "not-traced-p*.json"
 
-# Only these enter a trace: they change how training computes or who a process is. Anything else may be a secret.
+# Only these enter a trace: they change how training computes, or tell which process it is.
+# Anything else may be a secret.
 ENVIRONMENT = (
     "ACCELERATE_MIXED_PRECISION",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -100,7 +104,7 @@ def started(
 
 
 def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict[str, Any]:
-    """The manifest after the program ended. returncode: its exit status, or -n when signal n ended it."""
+    """The manifest after the program ended. returncode: its status, -n when signal n ended it."""
     processes = find_processes(directory)
     notes = [*manifest["notes"], *_not_traced(directory)]
     if not processes and not notes:
@@ -121,7 +125,7 @@ def exit_status(returncode: int) -> int:
 
 
 def write(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Put the manifest in place at once: a reader finds the old one or the new one, whatever happens meanwhile.
+    """Put the manifest in place at once: a reader finds the old one or the new one, never a part.
 
     Raises:
         OSError: it could not be written; an earlier manifest is still there.

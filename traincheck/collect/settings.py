@@ -1,4 +1,7 @@
-"""What to record and where, carried to every process of a run through one environment variable. No torch here."""
+"""What to record and where, carried to every process of a run through one environment variable.
+
+No torch here: the launcher and the command line load this too.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,12 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 class Settings:
     """Settings of one run, the same in all its processes.
 
-    directory: absolute path of the run directory. every: record each n-th step, from 1. warmup: steps at the start that are all
-    recorded, from 0. instrument: the user's own packages to record calls of. needs: what to record; None for everything
-    of the level. package: folder of the traincheck that launched the run, for interpreters that do not have it installed.
+    directory: absolute path of the run directory.
+    every: record each n-th step, from 1.
+    warmup: how many steps at the start are all recorded, from 0.
+    instrument: the user's own packages to record calls of.
+    needs: what to record; None for everything of the level.
+    package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
 
     directory: str

@@ -1,7 +1,8 @@
-"""Runs at the start of every Python process of a run: lets the user's own sitecustomize run, then waits for torch.
+"""Start of every Python process of a run: the user's own sitecustomize first, then wait for torch.
 
-Not a package: this folder is put on PYTHONPATH and takes itself off sys.path again. A process that never imports torch
-imports nothing of traincheck. Older interpreters may run this file too: only syntax and annotations of Python 3.6.
+Not a package: this folder is put on PYTHONPATH and takes itself off sys.path again. A process that
+never imports torch imports nothing of traincheck. Interpreters from Python 3.6 on may meet this
+file: only the syntax and the annotations they know.
 """
 
 import os
@@ -36,7 +37,8 @@ class _TorchFinder:
         return spec
 
     def _find_elsewhere(self, path: object, target: object) -> object:
-        for finder in list(sys.meta_path):
+        finders: list = list(sys.meta_path)  # type: ignore[type-arg]
+        for finder in finders:
             find_spec = getattr(finder, "find_spec", None)
             if finder is self or find_spec is None:
                 continue
@@ -58,15 +60,16 @@ class _TorchFinder:
             original(module)
             finder.imported()
 
-        # An import that fails shows the traceback it always showed: Python hides frames of this file name.
+        # Python hides frames of this file: an import that fails shows the traceback it always had.
         code = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
         exec_module.__code__ = code
         loader.exec_module = exec_module  # type: ignore[attr-defined]
 
     def imported(self) -> None:
         """Torch is complete: the work of this finder is done."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+        finders: list = sys.meta_path  # type: ignore[type-arg]
+        if self in finders:
+            finders.remove(self)
             _start(self._raw_settings)
 
 
@@ -80,15 +83,15 @@ def _start(raw_settings: str) -> None:
         found = settings.from_env({settings.VARIABLE: raw_settings})
         if found is not None:
             session.start(found)
-    except Exception as error:  # noqa: BLE001  # our failure must not reach the program
+    except Exception as error:  # our failure must not reach the program
         _leave_note(raw_settings, error)
 
 
 def _make_importable(package: str) -> None:
     """See to it that ``import traincheck`` gives the traincheck that launched the run.
 
-    Only the package itself is made importable, never what lies beside it: the program must not find modules that its
-    environment lacks.
+    Only the package itself is made importable, never what lies beside it: the program must not
+    find modules that its environment lacks.
     """
     if "traincheck" in sys.modules:
         return
@@ -118,21 +121,21 @@ def _make_importable(package: str) -> None:
 
 
 def _leave_note(raw_settings: str, error: Exception) -> None:
-    """Tell the launcher why this process has no events; in vain when even that cannot be written."""
+    """Tell the launcher why this process has no events, if that at least can be written."""
     try:
         import json
 
         note = {
-            "reason": "{}: {}".format(type(error).__name__, error),
+            "reason": f"{type(error).__name__}: {error}",
             "executable": sys.executable,
             "argv0": getattr(sys, "argv", [""])[0],
             "python": sys.version.split()[0],
         }
         folder = json.loads(raw_settings)["directory"]
-        path = os.path.join(folder, "not-traced-p{}.json".format(os.getpid()))
+        path = os.path.join(folder, f"not-traced-p{os.getpid()}.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(note, file)
-    except Exception:  # noqa: BLE001  # nobody is left to tell
+    except Exception:  # nobody is left to tell
         return
 
 
@@ -151,7 +154,7 @@ sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
 sys.path_importer_cache.pop(_HERE, None)
 sys.modules.pop("sitecustomize", None)
 try:
-    # When there is none, this raises what site expects then, and sitecustomize stays unknown as it would be without us.
-    import sitecustomize  # noqa: F401  # pylint: disable=import-self
+    # Where there is none this raises what site expects then, and the name stays unknown.
+    import sitecustomize  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
 finally:
     _take_turn()
