@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from traincheck.collect.emit import hidden
+from traincheck.collect.emit import HIDDEN_FILE, hidden
 from traincheck.collect.instruments._base import Instrument
 
 
@@ -58,6 +59,12 @@ class Transforms(Instrument):
             with self._aside():
                 # names are resolved in the caller's frame, which is now one further up
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
+                first = args[0] if args else None
+                plain = getattr(first, "__wrapped__", None)
+                # A model may hold one of our functions as an attribute (``self.act = F.relu``)
+                if isinstance(plain, types.FunctionType) and first.__code__.co_filename == HIDDEN_FILE:
+                    kwargs["_rcb"] = torch._jit_internal.createResolutionCallbackFromClosure(plain)
+                    args = (plain, *args[1:])
                 return original(*args, **kwargs)
 
         return hidden(script)
