@@ -14,6 +14,9 @@ import orjson
 
 from traincheck.errors import UsageError
 from traincheck.schema.claims import Needs
+from traincheck.schema.invariant_file import needs_from_json, needs_json
+
+__all__ = ["LEVELS", "VARIABLE", "Level", "Settings", "from_env", "needs_json"]
 
 VARIABLE = "TRAINCHECK_SETTINGS"
 LEVELS = ("default", "deep")
@@ -64,16 +67,6 @@ class Settings:
         }
 
 
-def needs_json(needs: Needs) -> dict[str, Any]:
-    """Needs as JSON values, in a stable order."""
-    return {
-        "calls": sorted(needs.calls),
-        "states": sorted(needs.states),
-        "kinds": sorted(needs.kinds),
-        "exact": needs.exact,
-    }
-
-
 def from_env(environ: Mapping[str, str]) -> Settings | None:
     """Settings of the run that this process belongs to; None outside of a run.
 
@@ -88,19 +81,10 @@ def from_env(environ: Mapping[str, str]) -> Settings | None:
         needs = record.pop("needs")
         return Settings(
             **{**record, "instrument": tuple(record["instrument"])},
-            needs=None if needs is None else _needs(needs),
+            needs=None if needs is None else needs_from_json(needs),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(
             f"{VARIABLE} does not hold the settings of a run: {error!r}",
             fix="do not set it by hand; start the program with traincheck-collect",
         ) from error
-
-
-def _needs(record: dict[str, Any]) -> Needs:
-    return Needs(
-        calls=frozenset(record["calls"]),
-        states=frozenset(record["states"]),
-        kinds=frozenset(record["kinds"]),
-        exact=bool(record["exact"]),
-    )

@@ -1,0 +1,229 @@
+"""traincheck-collect: record one run of a program.
+
+Reads the command line and the configuration; the work is in traincheck/collect/launch.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from traincheck.collect.settings import Level, Settings
+from traincheck.config import CollectConfig, read_collect
+from traincheck.errors import UsageError
+
+if TYPE_CHECKING:
+    from traincheck.collect.launch import Outcome
+    from traincheck.schema.claims import Needs
+
+_PROGRAM = "traincheck.program"  # key in click's context: the words after --
+_LEVELS = get_args(Level)
+
+
+class _CollectCommand(click.Command):
+    """Takes the words after ``--`` away before click reads options: they belong to the program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = args
+        if "--" in args:
+            place = args.index("--")
+            own, ctx.meta[_PROGRAM] = args[:place], args[place + 1 :]
+        try:
+            return super().parse_args(ctx, own)
+        except click.NoSuchOption as error:
+            raise UsageError(
+                f"traincheck-collect has no option {error.option_name}",
+                fix=_option_fix(error, own),
+            ) from error
+
+
+@click.command(cls=_CollectCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-p", "--script", metavar="SCRIPT", help="Python script to run.")
+@click.option("-s", "--shell", metavar="SCRIPT", help="Shell script to run.")
+@click.option(
+    "-o", "--output", metavar="DIR", help="New folder for the trace. [default: one under traces/]"
+)
+@click.option(
+    "-i",
+    "--invariants",
+    metavar="INV",
+    multiple=True,
+    help="Record only what the invariants of this file need. Repeatable.",
+)
+@click.option(
+    "--rules", is_flag=True, help="Record only what the built-in rules need (adds to -i)."
+)
+@click.option("--every", type=click.IntRange(min=1), metavar="N", help="Record each N-th step.")
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Record all of the first N steps, whatever --every says.",
+)
+@click.option(
+    "--level", type=click.Choice(_LEVELS), help="How much to record; deep adds operators."
+)
+@click.option(
+    "--instrument",
+    metavar="PKG",
+    multiple=True,
+    help="Record calls of this package of yours too. Repeatable.",
+)
+@click.option("--config", metavar="FILE", help="TOML file with these options under [collect].")
+@click.option(
+    "--quiet", is_flag=True, help="Do not tell where the trace is when the run has ended."
+)
+@click.argument("stray", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@click.pass_context
+def collect(ctx: click.Context, /, **options: Any) -> int:
+    """Record what a training program does. The program is not edited.
+
+    The program runs as it would without: same arguments, working directory, output, exit status and
+    random numbers. Every Python process that it starts is recorded too. When it has ended, one line
+    on stderr tells where the trace is.
+
+    \b
+    Examples:
+      traincheck-collect -p train.py
+      traincheck-collect -p train.py -o traces/good -- --lr 0.1 --epochs 2
+      traincheck-collect -s run.sh
+      traincheck-collect -o traces/ddp -- torchrun --nproc-per-node 2 train.py
+      traincheck-collect -p train.py -i invariant.json --every 10
+
+    \b
+    Exit status: that of the program, 128+n when signal n ended it; 2 when nothing could be started.
+    """  # noqa: D301  # click reads the escape
+    from traincheck.collect.launch import launch, new_run_id
+
+    command = _command(options, ctx.meta.get(_PROGRAM), options["stray"])
+    config = _configuration(options)
+    needs = _needs(config)
+    run_id = new_run_id(command)
+    directory = Path(config.output) if config.output else Path("traces") / run_id
+    settings = _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs)
+    outcome = launch(command, settings)
+    if not options["quiet"]:
+        click.echo(_last_line(outcome, directory), err=True)
+    return outcome.exit_status
+
+
+def _command(
+    options: dict[str, Any], program: Sequence[str] | None, stray: Sequence[str]
+) -> list[str]:
+    """The command to run, from -p, -s or the words after ``--``."""
+    from traincheck.collect.launch import check_command, script_command, shell_command
+
+    script, shell = options["script"], options["shell"]
+    if stray:
+        raise _stray_error(stray, has_script=bool(script or shell))
+    if script and shell:
+        raise UsageError("-p and -s exclude each other", fix="give one program to run")
+    if script:
+        return script_command(script, program or ())
+    if shell:
+        return shell_command(shell, program or ())
+    if not program:
+        raise UsageError(
+            "no program to run",
+            fix="traincheck-collect -p train.py, or traincheck-collect -- torchrun train.py",
+        )
+    check_command(program)
+    return list(program)
+
+
+def _stray_error(stray: Sequence[str], *, has_script: bool) -> UsageError:
+    words = shlex.join(stray)
+    if has_script:
+        fix = f"arguments of the program go after --: -- {words}"
+    elif stray[0].endswith(".py"):
+        fix = f"traincheck-collect -p {_with_arguments(stray)}"
+    elif stray[0].endswith((".sh", ".bash")):
+        fix = f"traincheck-collect -s {_with_arguments(stray)}"
+    else:
+        fix = f"traincheck-collect -- {words}"
+    return UsageError(f"unexpected argument {stray[0]!r}", fix=fix)
+
+
+def _with_arguments(words: Sequence[str]) -> str:
+    script, *arguments = words
+    return shlex.join([script, "--", *arguments] if arguments else [script])
+
+
+def _option_fix(error: click.NoSuchOption, own: Sequence[str]) -> str:
+    """What was probably meant: an option of ours misspelt, or one of the program before ``--``."""
+    if error.possibilities:
+        return f"did you mean {' or '.join(sorted(error.possibilities))}?"
+    given = next((word for word in own if word.split("=")[0] == error.option_name), None)
+    rest = list(own[own.index(given) :]) if given else [error.option_name]
+    return f"options of the program go after --: -- {shlex.join(rest)}"
+
+
+def _configuration(options: dict[str, Any]) -> CollectConfig:
+    """What the configuration file says, where the command line does not say otherwise."""
+    config = read_collect(Path(options["config"])) if options["config"] else CollectConfig()
+    names = ("output", "invariants", "rules", "every", "warmup", "level", "instrument")
+    return replace(config, **{n: options[n] for n in names if options[n] not in (None, (), False)})
+
+
+def _needs(config: CollectConfig) -> Needs | None:
+    """The union of what the invariants and, if asked for, the rules need; None for everything."""
+    if not config.invariants and not config.rules:
+        return None
+    from traincheck.schema.claims import Needs
+    from traincheck.schema.invariant_file import read_invariants
+
+    needs = Needs()
+    for path in config.invariants:
+        invariants = read_invariants(path)
+        if not invariants:
+            raise UsageError(
+                f"{path} holds no invariants, so nothing would be recorded for it",
+                fix="leave it out, or infer from more runs",
+            )
+        needs = _union(needs, (invariant.needs for invariant in invariants))
+    if config.rules:
+        from traincheck.rules._table import RULES
+
+        needs = _union(needs, (rule.needs for rule in RULES))
+    return needs
+
+
+def _union(needs: Needs, more: Iterable[Needs]) -> Needs:
+    for other in more:
+        needs |= other
+    return needs
+
+
+def _settings(
+    config: CollectConfig, *, directory: str, run_id: str, needs: Needs | None
+) -> Settings:
+    """Settings with what was given; the rest keeps the defaults of Settings."""
+    level = config.level
+    if level is not None and level not in _LEVELS:
+        raise UsageError(f"level is {level!r}", fix=f"one of {', '.join(_LEVELS)}")
+    for name, lowest in (("every", 1), ("warmup", 0)):
+        value = getattr(config, name)
+        if value is not None and value < lowest:
+            raise UsageError(f"{name} is {value}", fix=f"make it {lowest} or more")
+    given = {"level": level, "every": config.every, "warmup": config.warmup}
+    return Settings(
+        directory=directory,
+        run_id=run_id,
+        needs=needs,
+        instrument=config.instrument,
+        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+    )
+
+
+def _last_line(outcome: Outcome, directory: Path) -> str:
+    where = shlex.quote(str(directory))
+    if outcome.processes:
+        line = f"traincheck: trace in {where}; next: traincheck-check -t {where}"
+    else:
+        line = f"traincheck: no trace in {where}"
+    return "; ".join([line, *outcome.notes])

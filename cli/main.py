@@ -1,0 +1,168 @@
+"""The command group, and the one way in for every console script: errors become messages and codes.
+
+Loads a command only when it is asked for: `--help` answers before torch or pandas could be found.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+import traincheck
+from traincheck.errors import TraincheckError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141  # as a program that SIGPIPE ends
+OUR_BUG = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Where a command is, and its line in the list of commands."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS = {
+    "collect": Row(
+        module=".cmd_collect", attribute="collect", help="Record what a training run does."
+    ),
+    "infer": Row(module=".cmd_infer", attribute="infer", help="Learn what good runs always do."),
+    "check": Row(module=".cmd_check", attribute="check", help="Name the first deviation of a run."),
+    "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
+    "trace": Row(module=".cmd_trace", attribute="trace", help="Look into a trace, or convert it."),
+}
+
+
+def load(name: str) -> click.Command:
+    """The command of one row of the table."""
+    row = COMMANDS[name]
+    command = getattr(importlib.import_module(row.module, __package__), row.attribute)
+    assert isinstance(command, click.Command)
+    return command
+
+
+class _Commands(MutableMapping[str, click.Command]):
+    """The table as click wants it; an entry is imported when it is looked up."""
+
+    def __init__(self) -> None:
+        self._added: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        return self._added[name] if name in self._added else load(name)
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._added[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._added[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**COMMANDS, **self._added})
+
+    def __len__(self) -> int:
+        return len({**COMMANDS, **self._added})
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS or name in self._added
+
+
+class _Group(click.Group):
+    """A group that lists its commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order in which they are used
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row.help) for name, row in COMMANDS.items()])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> int:
+        return run(super().main, "traincheck")
+
+
+@click.group(
+    cls=_Group, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(traincheck.__version__, "-V", "--version", prog_name="traincheck")
+def main() -> None:
+    """Find silent bugs in PyTorch training.
+
+    Record a good run, learn from it, and be told what another run does differently:
+
+    \b
+      traincheck collect -p train.py -o traces/good
+      traincheck infer   -t traces/good -o invariant.json
+      traincheck collect -p new.py -o traces/new
+      traincheck check   -t traces/new -i invariant.json
+    """  # noqa: D301  # click reads the escape
+
+
+def collect_main() -> int:
+    """Entry point of traincheck-collect."""
+    return run(load("collect").main, "traincheck-collect")
+
+
+def infer_main() -> int:
+    """Entry point of traincheck-infer."""
+    return run(load("infer").main, "traincheck-infer")
+
+
+def check_main() -> int:
+    """Entry point of traincheck-check."""
+    return run(load("check").main, "traincheck-check")
+
+
+def run(invoke: Callable[..., Any], name: str) -> int:
+    """Run a click command on the command line and return its exit status. Nothing is raised."""
+    try:
+        found = invoke(prog_name=name, standalone_mode=False)
+        sys.stdout.flush()  # here, so that a reader that left is noticed here
+    except SystemExit as stop:
+        return _status(stop.code)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except TraincheckError as error:
+        _say(f"error: {error.message}")
+        if error.fix:
+            _say(f"  fix: {error.fix}")
+        return error.exit_code
+    except BrokenPipeError:
+        # Python flushes once more at exit; that must not fail loudly.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:  # the last resort of a program: never a bare traceback
+        return _our_bug(error)
+    return found if isinstance(found, int) else 0
+
+
+def _status(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    _say(str(code))
+    return 1
+
+
+def _our_bug(error: Exception) -> int:
+    _say(f"error: this is a bug in traincheck: {type(error).__name__}: {error}")
+    if os.environ.get("TRAINCHECK_DEBUG"):
+        traceback.print_exception(error)
+    else:
+        _say("  fix: please report it; TRAINCHECK_DEBUG=1 shows the traceback")
+    return OUR_BUG
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
