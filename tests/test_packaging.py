@@ -17,6 +17,7 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+DATA_FOLDERS = {"traincheck.configs"}
 COMMANDS = ("traincheck", "traincheck-collect", "traincheck-infer", "traincheck-check")
 
 
@@ -49,7 +50,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 def copy_tracked(target: Path) -> None:
     """Copy what the wheel is made of."""
-    for name in ("traincheck", "cli"):
+    for name in ("traincheck", "cli", "configs"):
         for path in (ROOT / name).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 copy = target / path.relative_to(ROOT)
@@ -63,7 +64,7 @@ def test_the_list_of_packages_is_the_folders() -> None:
     folders = import_names(ROOT / "traincheck", "traincheck") | import_names(
         ROOT / "cli", "traincheck.cli"
     )
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == folders
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == folders | DATA_FOLDERS
 
 
 def test_every_module_is_in_the_wheel(wheel_names: set[str]) -> None:
@@ -78,6 +79,7 @@ def test_the_data_files_are_in_the_wheel(wheel_names: set[str]) -> None:
     schemas = {p.relative_to(ROOT).as_posix() for p in (ROOT / "traincheck").rglob("*.json")}
     assert schemas
     expected = {"traincheck/py.typed", "traincheck/collect/bootstrap/sitecustomize.py", *schemas}
+    expected |= {f"traincheck/configs/{path.name}" for path in (ROOT / "configs").glob("*.toml")}
     assert expected <= wheel_names
 
 
