@@ -1,0 +1,246 @@
+"""Which symptom explains which, and how each is put to a person.
+
+A table and its predicates; it folds nothing.
+
+The table is closed: when A explains B and B explains C, then A explains C.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from traincheck.schema.findings import Subject, Symptom
+
+_UNOWNED = re.compile(r"opt\d+\[\d+\]")  # a parameter that no known module owns: opt0[0].3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A possible effect beside its possible cause.
+
+    subject, said: of the effect. cause_subject, variables: of the cause, names without the part
+    behind a slash. lag: steps from the cause's first to the effect's first.
+    """
+
+    subject: Subject
+    said: str
+    cause_subject: Subject
+    variables: Collection[str]
+    lag: int
+
+
+Link = Callable[[Effect], bool]
+
+
+def base_name(variable: str) -> str:
+    """The parameter behind a name: ``Net.fc1.weight/exp_avg`` belongs to ``Net.fc1.weight``."""
+    return variable.partition("/")[0]
+
+
+def _anything(effect: Effect) -> bool:
+    return True
+
+
+def _same_variable(effect: Effect) -> bool:
+    variable = effect.subject.variable
+    return variable is None or base_name(variable) in effect.variables
+
+
+def _same_variable_or_unowned(effect: Effect) -> bool:
+    return _same_variable(effect) or _UNOWNED.match(effect.subject.variable or "") is not None
+
+
+def _same_onset(effect: Effect) -> bool:
+    return abs(effect.lag) <= 1
+
+
+def _same_api(effect: Effect) -> bool:
+    return _same_onset(effect) and effect.subject.api == effect.cause_subject.api
+
+
+def _calls(*parts: str) -> Link:
+    """The missing call is one whose API holds any of ``parts``."""
+    return lambda effect: any(part in (effect.subject.api or "") for part in parts)
+
+
+def _says(*words: str) -> Link:
+    """What was expected or seen speaks of any of ``words``."""
+    return lambda effect: any(word in effect.said for word in words)
+
+
+_S = Symptom
+_UPDATES = _calls("torch.optim", ".step", "GradScaler")
+_MODES = _calls(".train", ".eval")
+
+# In order of rank: among those that explain the same violation, the first wins.
+EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
+    _S.FROZEN: {
+        _S.FROZEN: _same_onset,
+        _S.NOT_IN_OPTIMIZER: _same_variable,
+        _S.NO_GRADIENT: _same_variable,
+        _S.NOT_UPDATED: _same_variable,
+        _S.STATE_UNCHANGED: _same_variable,
+        _S.WRONG_VALUE: _says("requires_grad"),
+    },
+    _S.NOT_IN_OPTIMIZER: {
+        _S.NOT_IN_OPTIMIZER: _same_onset,
+        _S.STEP_WITHOUT_GRADIENT: _anything,
+        _S.NOT_UPDATED: _same_variable_or_unowned,
+        _S.STATE_UNCHANGED: _same_variable_or_unowned,
+        _S.MISSING_CALL: _calls("torch.optim"),
+    },
+    _S.STEP_WITHOUT_GRADIENT: {
+        _S.STEP_WITHOUT_GRADIENT: _same_onset,
+        _S.MISSING_STEP: _anything,
+        _S.MISSING_ZERO_GRAD: _anything,
+        _S.NO_GRADIENT: _anything,
+        _S.NOT_UPDATED: _anything,
+        _S.STATE_UNCHANGED: _anything,
+        _S.MISSING_CALL: _calls("torch.optim", ".step", "zero_grad", "backward", "GradScaler"),
+    },
+    _S.MISSING_STEP: {
+        _S.MISSING_STEP: _same_onset,
+        _S.NOT_UPDATED: _anything,
+        _S.STATE_UNCHANGED: _anything,
+        _S.MISSING_CALL: _UPDATES,
+    },
+    _S.MISSING_ZERO_GRAD: {
+        _S.MISSING_ZERO_GRAD: _same_onset,
+        _S.STATE_UNCHANGED: _anything,
+        _S.MISSING_CALL: _calls("zero_grad"),
+    },
+    _S.EVAL_MODE: {
+        _S.EVAL_MODE: _same_onset,
+        _S.STATE_UNCHANGED: _anything,
+        _S.MISSING_CALL: _MODES,
+        _S.WRONG_VALUE: _says("training"),
+    },
+    _S.NO_GRADIENT: {
+        _S.NO_GRADIENT: _same_onset,
+        _S.NOT_UPDATED: _same_variable,
+        _S.STATE_UNCHANGED: _same_variable,
+        _S.WRONG_VALUE: _says("requires_grad"),
+    },
+    _S.NOT_UPDATED: {_S.NOT_UPDATED: _same_onset, _S.STATE_UNCHANGED: _same_variable},
+    _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_onset},
+    _S.MISSING_CALL: {_S.MISSING_CALL: _same_api},
+    _S.WRONG_VALUE: {_S.WRONG_VALUE: _same_api},
+}
+RANK = {symptom: rank for rank, symptom in enumerate(EXPLAINS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """What is said about a symptom where the check itself says nothing.
+
+    ``{variables}`` and the like are filled in.
+    """
+
+    title: str
+    likely_cause: str
+    fix: str
+
+
+WORDING: Mapping[Symptom, Wording] = {
+    _S.MISSING_STEP: Wording(
+        title="Gradients are computed but no optimizer step applies them",
+        likely_cause=(
+            "From step {step} on, backward() runs but optimizer.step() is missing from the loop "
+            "or is never reached."
+        ),
+        fix="Call optimizer.step() after loss.backward() in every iteration.",
+    ),
+    _S.MISSING_ZERO_GRAD: Wording(
+        title="Gradients are not cleared between optimizer steps",
+        likely_cause=(
+            "optimizer.zero_grad() is missing from the loop, so that step {step} also applies "
+            "the gradients of the step before."
+        ),
+        fix="Call optimizer.zero_grad() once per optimizer step, before loss.backward().",
+    ),
+    _S.STEP_WITHOUT_GRADIENT: Wording(
+        title="The optimizer steps when it has no gradient to apply",
+        likely_cause=(
+            "optimizer.step(){where} comes before loss.backward(), or zero_grad() comes between "
+            "the two."
+        ),
+        fix="Order the loop as zero_grad(), forward, backward(), step().",
+    ),
+    _S.NOT_IN_OPTIMIZER: Wording(
+        title="No optimizer holds {variables}",
+        likely_cause=(
+            "The optimizer{where} was built from other parameters: only a part of the model, or "
+            "a model or layer that was replaced afterwards."
+        ),
+        fix=(
+            "Build the optimizer after the model is final, from all parameters that are to be "
+            "trained."
+        ),
+    ),
+    _S.EVAL_MODE: Wording(
+        title="{subject} is in the wrong mode from step {step} on",
+        likely_cause=(
+            "model.eval() was called, for evaluation perhaps, and no model.train() follows "
+            "before training goes on."
+        ),
+        fix=(
+            "Call model.train() at the start of every training epoch, and model.eval() only "
+            "around evaluation."
+        ),
+    ),
+    _S.NO_GRADIENT: Wording(
+        title="No gradient reaches {variables}",
+        likely_cause=(
+            "The graph is cut between the loss and {variables}: a detach(), .data, no_grad() "
+            "block or non-differentiable operation, or the module is not used."
+        ),
+        fix=(
+            "Remove what cuts the graph in forward, or set requires_grad=False if these "
+            "parameters are not to be trained."
+        ),
+    ),
+    _S.FROZEN: Wording(
+        title="{variables} frozen: requires_grad is False",
+        likely_cause="requires_grad was set to False for {variables} before step {step}.",
+        fix=(
+            "Remove the line that freezes them, or call requires_grad_(True) before the "
+            "optimizer is built."
+        ),
+    ),
+    _S.NOT_UPDATED: Wording(
+        title="The optimizer step leaves {variables} as it was",
+        likely_cause=(
+            "{variables} is not held by the optimizer that steps, gets no gradient, or its "
+            "update is lost (learning rate, precision)."
+        ),
+        fix=(
+            "Check that the optimizer was built from these very parameters, that they get "
+            "gradients, and that the learning rate is not zero."
+        ),
+    ),
+    _S.STATE_UNCHANGED: Wording(
+        title="{variables} does not change where it should",
+        likely_cause=(
+            "What updates {variables} is not reached: the module is in evaluation mode, is not "
+            "used, or gets no gradient."
+        ),
+        fix="Check the mode of the module and that it takes part in forward.",
+    ),
+    _S.MISSING_CALL: Wording(
+        title="{subject} is not called where it should be",
+        likely_cause=(
+            "The call to {subject} is missing from the loop, or a condition around it is never "
+            "true."
+        ),
+        fix="Restore the call to {subject} at this place of the loop.",
+    ),
+    _S.WRONG_VALUE: Wording(
+        title="{subject} is given or gives an unexpected value",
+        likely_cause=(
+            "An argument or a result of {subject} differs from what it was in every reference run."
+        ),
+        fix="Look at the call to {subject} at step {step}{where}.",
+    ),
+}

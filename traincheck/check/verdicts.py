@@ -1,0 +1,160 @@
+"""What a recorded view can decide, and what became of each check.
+
+It never lets a check pass that could not be decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Families, MarkEvent
+from traincheck.schema.findings import Verdict
+from traincheck.schema.invariant_file import needs_from_json
+
+_ALWAYS = frozenset({"step", "stage", "mark"})  # recorded whatever was asked for
+_DISCOVERY = "new"  # as a moment: variables are told of when they are found, whatever was asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """What is missing when one instrument is off. calls: beginnings of API and family names."""
+
+    calls: tuple[str, ...] = ()
+    roles: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+    def serves(self, needs: Needs) -> bool:
+        """Whether ``needs`` depends on it."""
+        return (
+            any(call.startswith(self.calls) for call in needs.calls)
+            or any(state.partition("@")[0] in self.roles for state in needs.states)
+            or not self.kinds.isdisjoint(needs.kinds)
+        )
+
+
+_VARIABLES = frozenset({"parameter", "gradient", "buffer", "optimizer_state"})
+
+# Instrument -> what it feeds. A test compares the names with the instruments there are.
+FEEDS: Mapping[str, Feed] = {
+    "modules": Feed(calls=("torch.nn.modules.", Families.MODULE, "__main__."), roles=_VARIABLES),
+    "functional": Feed(calls=("torch.nn.functional.", "torch.Tensor.", "torch.nn.init.")),
+    "optimizers": Feed(
+        calls=("torch.optim.", "torch.nn.Module.zero_grad"),
+        roles=_VARIABLES - {"buffer"},
+        kinds=frozenset({"optimizer", "step"}),
+    ),
+    "autograd": Feed(calls=("torch.autograd.",), roles=frozenset({"gradient"})),
+    "amp": Feed(calls=("torch.amp.", "torch.cuda.amp.")),
+    "schedulers": Feed(calls=("torch.optim.lr_scheduler.",)),
+    "clipping": Feed(calls=("torch.nn.utils.clip_grad",)),
+    "modes": Feed(calls=(Families.TRAIN, Families.EVAL)),
+    "data": Feed(kinds=frozenset({"batch"})),
+    "rng": Feed(kinds=frozenset({"rng"})),
+    "checkpoint": Feed(kinds=frozenset({"checkpoint"})),
+    "distributed": Feed(kinds=frozenset({"collective"})),
+    "warnings": Feed(kinds=frozenset({"warning"})),
+    "packages": Feed(),
+    "transforms": Feed(),
+}
+
+
+@dataclass(slots=True)
+class View:
+    """What one process recorded.
+
+    recorded: None for everything. off: instrument -> why it is off.
+    """
+
+    recorded: Needs | None = None
+    off: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, mark: MarkEvent) -> View:
+        """The view that a "process" mark tells of; what it does not tell is taken as recorded."""
+        recorded = mark.data.get("recorded")
+        view = cls(recorded=None if recorded is None else _needs(recorded))
+        instruments = mark.data.get("instruments")
+        for name, state in instruments.items() if isinstance(instruments, dict) else ():
+            if isinstance(state, str) and state.startswith("off"):
+                view.off[name] = state.partition(":")[2].strip() or "switched off"
+        return view
+
+    def lacks(self, needs: Needs) -> str | None:
+        """Why ``needs`` cannot be served, as half a sentence; None when it can."""
+        for name, reason in sorted(self.off.items()):
+            if name in FEEDS and FEEDS[name].serves(needs):
+                return f"instrument {name} was off ({reason})"
+        if self.recorded is None:
+            return None
+        missing = _missing(needs, self.recorded)
+        return f"the trace was recorded without {missing}" if missing else None
+
+
+def instrument_named(source: str) -> str | None:
+    """The instrument that failed, from its name or a method's: ``Autograd._describe``."""
+    name = source.partition(".")[0].lower()
+    return name if name in FEEDS else None
+
+
+def judge(
+    check_ids: Iterable[str],
+    violated: Mapping[str, int],
+    triggered: Mapping[str, int],
+    unobservable: Mapping[str, str],
+) -> dict[str, Verdict]:
+    """One verdict a check. A proof of a violation stands, whatever else could not be seen."""
+    verdicts = {}
+    for check_id in check_ids:
+        if check_id in violated:
+            verdict = Verdict.VIOLATED
+        elif check_id in unobservable:
+            verdict = Verdict.NOT_OBSERVABLE
+        elif triggered.get(check_id, 0):
+            verdict = Verdict.HELD
+        else:
+            verdict = Verdict.NOT_TRIGGERED
+        verdicts[check_id] = verdict
+    return verdicts
+
+
+def reasons(unobservable: Mapping[str, str]) -> list[str]:
+    """A line for each reason, with the number of checks that it kept from being decided."""
+    counts: dict[str, int] = {}
+    for reason in unobservable.values():
+        counts[reason] = counts.get(reason, 0) + 1
+    return [
+        f"{count} {'check' if count == 1 else 'checks'} not observable: {reason}"
+        for reason, count in sorted(counts.items())
+    ]
+
+
+def _needs(value: Any) -> Needs:
+    try:
+        return needs_from_json(value)
+    except ValueError:
+        return Needs()  # a view that cannot be read holds nothing for certain
+
+
+def _missing(needs: Needs, recorded: Needs) -> str | None:
+    kinds = sorted(needs.kinds - recorded.kinds - _ALWAYS)
+    if kinds:
+        return f"{', '.join(kinds)} events"
+    if "call" not in recorded.kinds and "*" not in recorded.calls:
+        calls = sorted(needs.calls - recorded.calls)
+        if calls:
+            return f"calls of {', '.join(calls[:3])}"
+    if "state" not in recorded.kinds:
+        states = sorted(s for s in needs.states if not _has_state(s, recorded.states))
+        if states:
+            return f"the state of {', '.join(states[:3])}"
+    if needs.exact and not recorded.exact:
+        return "exact fingerprints"
+    return None
+
+
+def _has_state(state: str, recorded: frozenset[str]) -> bool:
+    role, _, moment = state.partition("@")
+    return moment == _DISCOVERY or not recorded.isdisjoint((state, f"{role}@*", "*", "*@*"))

@@ -1,0 +1,327 @@
+"""Books that rules about parameters share: who holds what, and what became of gradients.
+
+Judges nothing.
+
+Looks at state may be written late (on CUDA), but always before the step ends. So the books of a
+step are made when it ends, in the order of the calls after which the looks were taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import (
+    CallEvent,
+    Event,
+    Families,
+    OptimizerEvent,
+    StateEvent,
+    StepEvent,
+)
+
+_LANDMARKS = frozenset(
+    {Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP, Families.SCALER_STEP}
+)
+_LOOSE = re.compile(r"opt\d+\[\d+\]\.\d+\Z")  # held by an optimizer, owned by no module
+
+# "new" is the moment of discovery, which every view records: it asks for no look.
+DISCOVERY = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
+GRADIENTS = Needs(
+    calls=frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP}),
+    states=frozenset({"gradient@backward"}),
+)
+
+
+@dataclass(slots=True)
+class Parameter:
+    """A parameter that a module owns. names: several when weights are tied."""
+
+    names: set[str]
+    requires_grad: bool
+    shape: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return min(self.names)
+
+    @property
+    def root(self) -> str:
+        return self.name.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """An optimizer and what it holds.
+
+    names: by identity; groups: index of the group by identity.
+    """
+
+    event: OptimizerEvent
+    ids: frozenset[int]
+    names: dict[int, str]
+    groups: dict[int, int]
+
+    @property
+    def label(self) -> str:
+        """``opt0 (Adam)``."""
+        return f"{self.event.id} ({self.event.cls.rpartition('.')[2]})"
+
+    def is_loose(self, identity: int) -> bool:
+        """Whether no module ever owned this one: a tensor that is optimized for itself."""
+        return _LOOSE.match(self.names[identity]) is not None
+
+
+class Moment(NamedTuple):
+    """A landmark call and what became of gradients up to its end, as identities of parameters.
+
+    cleared: gradients that left, became zero or were replaced; before those in reached. reached:
+    gradients that came or changed and are not zero. applied: of an optimizer step, the non-zero
+    gradients that its parameters had.
+    """
+
+    call: CallEvent
+    family: str
+    cleared: frozenset[int]
+    reached: frozenset[int]
+    applied: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """The books of one step.
+
+    changed: parameters that differ since; uncertain: whose looks could not tell.
+    """
+
+    event: StepEvent
+    moments: Sequence[Moment]
+    reached: frozenset[int]
+    changed: frozenset[int]
+    uncertain: frozenset[int]
+
+    @property
+    def is_gap(self) -> bool:
+        """The step was not recorded: what was awaited may have happened here."""
+        return not self.event.recorded
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what is absent really did not happen."""
+        return self.event.recorded and self.event.complete
+
+    def updates(self) -> list[Moment]:
+        """Optimizer steps that ran to their end."""
+        return [
+            moment
+            for moment in self.moments
+            if moment.family == Families.OPTIMIZER_STEP and moment.call.exception is None
+        ]
+
+
+class Ledger:
+    """The books of one process."""
+
+    def __init__(self) -> None:
+        self.holders: dict[str, Holder] = {}
+        self.parameters: dict[int, Parameter] = {}
+        self.ever_reached: set[int] = set()
+        self._ids: dict[str, int] = {}
+        self._nonzero: set[int] = set()
+        self._gradients: dict[str, int] = {}  # name -> identity of the gradient last seen
+        self._page = _Page()
+        self._last: Event | None = None
+        self._facts: StepFacts | None = None
+
+    def observe(self, event: Event) -> StepFacts | None:
+        """Enter ``event``; the facts of the step that it ends.
+
+        Monitors that share a ledger all hand it every event.
+        """
+        if event is self._last:
+            return self._facts
+        self._facts = None
+        if isinstance(event, StateEvent):
+            self._enter_state(event)
+        elif isinstance(event, CallEvent):
+            if (event.family or event.api) in _LANDMARKS:
+                self._page.timeline.append(event)
+        elif isinstance(event, StepEvent):
+            self._facts = self._turn(event)
+        elif isinstance(event, OptimizerEvent):
+            self._enter_optimizer(event)
+        self._last = event
+        return self._facts
+
+    def held(self) -> set[int]:
+        """Identities of all parameters that any optimizer holds."""
+        return {identity for holder in self.holders.values() for identity in holder.names}
+
+    def name(self, identity: int) -> str:
+        """The name to show for a parameter."""
+        parameter = self.parameters.get(identity)
+        if parameter is not None:
+            return parameter.name
+        for holder in self.holders.values():
+            if identity in holder.names:
+                return holder.names[identity]
+        return "a parameter"
+
+    def names(self, identities: Iterable[int]) -> list[str]:
+        return sorted({self.name(identity) for identity in identities})
+
+    def _enter_optimizer(self, event: OptimizerEvent) -> None:
+        names: dict[int, str] = {}
+        groups: dict[int, int] = {}
+        for index, group in enumerate(event.groups):
+            for name, identity in zip(group.params, group.ids):
+                names[identity] = name
+                groups[identity] = index
+                self._ids.setdefault(name, identity)
+        self.holders[event.id] = Holder(
+            event=event, ids=frozenset(names), names=names, groups=groups
+        )
+
+    def _enter_state(self, event: StateEvent) -> None:
+        if event.role == "gradient":
+            self._page.timeline.append(event)
+        elif event.role == "parameter":
+            if event.change in ("content", "replaced"):
+                self._page.changed.add(event.identity)
+            elif event.change == "unknown":
+                self._page.uncertain.add(event.identity)
+            self._enter_parameter(event)
+
+    def _enter_parameter(self, event: StateEvent) -> None:
+        name, identity = event.name, event.identity
+        known = self._ids.get(name)
+        if known is not None and (event.change == "gone" or known != identity):
+            self._forget_name(name, known)
+        if event.change == "gone":
+            return
+        self._ids[name] = identity
+        parameter = self.parameters.get(identity)
+        if parameter is None:
+            parameter = self.parameters[identity] = Parameter({name}, event.requires_grad)
+        parameter.names.add(name)
+        parameter.requires_grad = event.requires_grad
+        if event.summary is not None:
+            parameter.shape = event.summary.shape
+
+    def _forget_name(self, name: str, identity: int) -> None:
+        self._ids.pop(name, None)
+        parameter = self.parameters.get(identity)
+        if parameter is None:
+            return
+        parameter.names.discard(name)
+        if not parameter.names:
+            del self.parameters[identity]
+            self._nonzero.discard(identity)
+            self.ever_reached.discard(identity)
+
+    def _turn(self, event: StepEvent) -> StepFacts:
+        """Close the page of a step and begin the next."""
+        page, self._page = self._page, _Page()
+        if not event.recorded:
+            # Gradients came and went unseen; a look after the gap tells what there is, not since
+            # when.
+            self._nonzero.clear()
+            self._gradients.clear()
+        moments = self._walk(page) if event.recorded else []
+        reached = frozenset[int]().union(*(moment.reached for moment in moments))
+        self.ever_reached |= reached
+        return StepFacts(
+            event=event,
+            moments=moments,
+            reached=reached,
+            changed=frozenset(page.changed),
+            uncertain=frozenset(page.uncertain),
+        )
+
+    def _walk(self, page: _Page) -> list[Moment]:
+        spans = {entry.span for entry in page.timeline if isinstance(entry, CallEvent)}
+        looks: dict[int | None, list[StateEvent]] = defaultdict(list)
+        for entry in page.timeline:
+            if isinstance(entry, StateEvent) and entry.after in spans:
+                looks[entry.after].append(entry)
+        moments: list[Moment] = []
+        cleared: set[int] = set()
+        reached: set[int] = set()
+        for entry in page.timeline:
+            if isinstance(entry, StateEvent):
+                if entry.after not in spans:
+                    self._gradient(entry, cleared, reached)
+                continue
+            for look in looks.get(entry.span, ()):
+                self._gradient(look, cleared, reached)
+            moments.append(self._moment(entry, cleared, reached))
+            cleared, reached = set(), set()
+        return moments
+
+    def _gradient(self, look: StateEvent, cleared: set[int], reached: set[int]) -> None:
+        identity = self._ids.get(look.name)
+        if identity is None or look.change == "unknown":
+            return
+        is_another = self._gradients.get(look.name) != look.identity
+        self._gradients[look.name] = look.identity
+        if look.summary is None:
+            cleared.add(identity)
+            self._nonzero.discard(identity)
+            return
+        # Set to None by hand and computed again: between two looks only the object tells.
+        if is_another or look.change != "content":
+            cleared.add(identity)
+        if look.summary.zero is True:
+            cleared.add(identity)
+            self._nonzero.discard(identity)
+        else:
+            reached.add(identity)
+            self._nonzero.add(identity)
+
+    def _moment(self, call: CallEvent, cleared: set[int], reached: set[int]) -> Moment:
+        family = call.family or call.api
+        applied: frozenset[int] = frozenset()
+        if family == Families.ZERO_GRAD:
+            cleared |= self._zeroed_by(call)
+            self._nonzero -= cleared
+        elif family == Families.OPTIMIZER_STEP and call.owner in self.holders:
+            applied = self.holders[call.owner].ids & self._nonzero
+        return Moment(call, family, frozenset(cleared), frozenset(reached), applied)
+
+    def _zeroed_by(self, call: CallEvent) -> set[int]:
+        """Whose gradients a zero_grad clears, where no look after it tells."""
+        if call.owner in self.holders:
+            return set(self.holders[call.owner].names)
+        below = f"{call.module}."
+        return {
+            identity
+            for identity, parameter in self.parameters.items()
+            if call.module is None or any(name.startswith(below) for name in parameter.names)
+        }
+
+
+@dataclass(slots=True)
+class _Page:
+    """What was entered since the last step ended."""
+
+    timeline: list[CallEvent | StateEvent] = field(default_factory=list)
+    changed: set[int] = field(default_factory=set)
+    uncertain: set[int] = field(default_factory=set)
+
+
+def share_ledger(monitors: Iterable[object]) -> None:
+    """Let all monitors of one process keep the same ledger, so that its work is done once."""
+    shared = Ledger()
+    for monitor in monitors:
+        if isinstance(getattr(monitor, "ledger", None), Ledger):
+            monitor.ledger = shared  # type: ignore[attr-defined]
+
+
+def listing(names: Sequence[str], limit: int = 4) -> str:
+    """``a, b, c, d and 3 more``."""
+    shown = ", ".join(names[:limit])
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown

@@ -1,0 +1,163 @@
+"""TC101: a parameter is trained but no optimizer holds it. Goes by identity, never by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Ledger, StepFacts, listing
+from traincheck.schema.events import Event, StateEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class ParameterNotInOptimizer:
+    """TC101 parameter-not-in-optimizer: a parameter gets gradients but no optimizer holds it.
+
+    What it checks:
+        At the end of every step in which an optimizer stepped: each parameter that requires grad
+        and got a gradient that is not zero is held by some optimizer, by identity and not by name.
+
+    Why it matters:
+        The parameter never changes. The loss often falls all the same, because the rest of the
+        model makes up for it.
+
+    Fires on:
+        An optimizer that was given a part of a model; a layer, head or whole model that was
+        replaced, re-created or wrapped after the optimizer was built; an optimizer that holds only
+        frozen parameters.
+
+    Stays quiet on:
+        Frozen parameters and those without a gradient; a loss network that passes gradients on and
+        is in no optimizer; the two optimizers of a GAN; tied weights; parameters that move between
+        groups; an optimizer built during the first step; tensors that are optimized for themselves;
+        training without any optimizer.
+
+    Fix:
+        Build the optimizer when the model is final, from all parameters that are to be trained; use
+        add_param_group for those that come later; set requires_grad=False for those that are not to
+        be trained.
+
+    Source:
+        https://discuss.pytorch.org/t/84911, https://github.com/microsoft/nni/issues/4521,
+        https://github.com/pytorch/pytorch/issues/14467
+    """
+
+    info = CheckInfo(
+        check_id="TC101",
+        kind="rule",
+        code="TC101",
+        severity="error",
+        title="No optimizer holds {variables}",
+        likely_cause=(
+            "The optimizer{where} was not built from the parameters being trained: {observed}."
+        ),
+        fix=(
+            "Build the optimizer when the model is final, from all parameters that are to be "
+            "trained (here also {variables}), or set requires_grad=False for them."
+        ),
+    )
+    needs = DISCOVERY | GRADIENTS
+
+    def monitor(self) -> Membership:
+        return Membership()
+
+
+class Membership:
+    """Compares what got gradients with what optimizers hold, step by step."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.triggered = 0
+        self._gradients: dict[str, StateEvent] = {}  # of this step, as evidence
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        facts = self.ledger.observe(event)
+        if isinstance(event, StateEvent):
+            if event.role == "gradient" and event.summary is not None:
+                self._gradients[event.name] = event
+            return ()
+        if facts is None:
+            return ()
+        found = self._judge(facts) if facts.is_whole else []
+        self._gradients.clear()
+        return found
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _judge(self, facts: StepFacts) -> list[Violation]:
+        ledger = self.ledger
+        owners = {moment.call.owner for moment in facts.updates()}
+        stepped = [holder for key, holder in ledger.holders.items() if key in owners]
+        if not stepped:
+            return []
+        self.triggered += 1
+        held = ledger.held()
+        orphans = [i for i in facts.reached - held if self._is_trained(i)]
+        if not orphans:
+            return []
+        # Of a root that no optimizer touches nothing is certain, unless an optimizer holds what is
+        # not trained.
+        roots = {ledger.parameters[i].root for i in held if i in ledger.parameters}
+        astray = self._astray(stepped)
+        blamed = astray or stepped
+        observed = "; ".join(self._describe(holder) for holder in blamed)
+        return [
+            self._violation(identity, facts, blamed, observed)
+            for identity in sorted(orphans, key=ledger.name)
+            if astray or ledger.parameters[identity].root in roots
+        ]
+
+    def _is_trained(self, identity: int) -> bool:
+        parameter = self.ledger.parameters.get(identity)
+        return parameter is not None and parameter.requires_grad
+
+    def _astray(self, stepped: Sequence[Holder]) -> list[Holder]:
+        """Optimizers whose parameters are not the ones being trained."""
+        ledger = self.ledger
+        idle = [
+            holder
+            for holder in stepped
+            if holder.names
+            and ledger.ever_reached.isdisjoint(holder.names)
+            and not any(i not in ledger.parameters and holder.is_loose(i) for i in holder.names)
+        ]
+        if len(idle) == len(stepped):
+            return idle
+        return [holder for holder in idle if holder.ids.isdisjoint(ledger.parameters)]
+
+    def _violation(
+        self, identity: int, facts: StepFacts, blamed: Sequence[Holder], observed: str
+    ) -> Violation:
+        name = self.ledger.name(identity)
+        evidence: list[Event] = [holder.event for holder in blamed]
+        if name in self._gradients:
+            evidence.append(self._gradients[name])
+        evidence += [moment.call for moment in facts.updates()[:1]]
+        event = facts.event
+        return Violation(
+            check_id="TC101",
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(variable=name),
+            symptom=Symptom.NOT_IN_OPTIMIZER,
+            message=f"no optimizer holds {name}, although a gradient arrives there; {observed}",
+            expected=f"an optimizer holds {name}",
+            observed=observed,
+            evidence=tuple(evidence),
+        )
+
+    def _describe(self, holder: Holder) -> str:
+        """What an optimizer holds instead."""
+        parameters = self.ledger.parameters
+        alive = sorted(parameters[i].name for i in holder.names if i in parameters)
+        lost = sorted(name for i, name in holder.names.items() if i not in parameters)
+        parts = []
+        if alive:
+            is_frozen = not any(
+                parameters[i].requires_grad for i in holder.names if i in parameters
+            )
+            parts.append(f"{listing(alive)}{', which are frozen' if is_frozen else ''}")
+        if lost:
+            parts.append(f"{listing(lost)} of a model or layer that is not the one being trained")
+        return f"{holder.label} holds {' and '.join(parts)}"

@@ -1,0 +1,199 @@
+"""TC102: an optimizer step leaves a parameter as it was. Looks at content, not at calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Ledger, Moment, StepFacts
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+# One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
+_STUCK_STEPS = 3
+_STUCK_OPTIMIZER_STEPS = 2
+
+
+class ParameterNotUpdated:
+    """TC102 parameter-not-updated: a parameter does not change although it should.
+
+    What it checks:
+        After an optimizer step, each parameter that the optimizer holds, that requires grad, has a
+        gradient that is not zero and a learning rate above zero, differs from before.
+
+    Why it matters:
+        The step is lost: in a kernel that writes to a copy, in an update below the resolution of
+        the dtype, in an optimizer that does nothing.
+
+    Fires on:
+        The same parameter unchanged in 3 such steps in a row, or all parameters of an optimizer in
+        2 in a row.
+
+    Stays quiet on:
+        A learning rate of zero (warm-up); steps that GradScaler skips; gradients of zero; frozen
+        parameters; optimizers that are given a closure, which may stop when they have converged;
+        steps that were not recorded; looks that cannot tell.
+
+    Fix:
+        Print the update's size beside the parameter's: keep parameters in float32 if it is lost to
+        rounding; check that the parameter is contiguous; check what the optimizer's step really
+        does.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/118115, https://elanapearl.github.io/blog/2025/the-bug-that-taught-me-pytorch/
+    """
+
+    info = CheckInfo(
+        check_id="TC102",
+        kind="rule",
+        code="TC102",
+        severity="error",
+        title="The optimizer step leaves {variables} as it was",
+        likely_cause=(
+            "From step {step} on, the update of {variables} by optimizer.step(){where} is lost: "
+            "rounded away in a low-precision dtype, written to a copy, or not done by this "
+            "optimizer at all."
+        ),
+        fix=(
+            "Keep the parameters in float32, check that they are contiguous, and check what the "
+            "optimizer's step() does."
+        ),
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
+
+    def monitor(self) -> UpdateEffect:
+        return UpdateEffect()
+
+
+@dataclass(slots=True)
+class _Streak:
+    """Steps in a row without effect. first: the first of them."""
+
+    count: int
+    first: int | None
+
+
+class UpdateEffect:
+    """Counts for each parameter and each optimizer the steps in a row that had no effect."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.triggered = 0
+        self._parameters: dict[int, _Streak] = {}
+        self._optimizers: dict[str, _Streak] = {}
+        self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the step before
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        facts = self.ledger.observe(event)
+        if facts is None:
+            return ()
+        found: list[Violation] = []
+        if facts.is_gap:
+            self._parameters.clear()
+            self._optimizers.clear()
+        elif facts.is_whole:
+            found = self._judge(facts)
+        self._rates = facts.event.lr
+        return found
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _judge(self, facts: StepFacts) -> list[Violation]:
+        last: dict[str, Moment] = {}
+        due: dict[str, set[int]] = {}
+        for moment in facts.updates():
+            owner = moment.call.owner
+            if owner is None or owner not in self.ledger.holders or _has_closure(moment.call):
+                continue
+            last[owner] = moment
+            due.setdefault(owner, set()).update(moment.applied)
+        found: list[Violation] = []
+        for owner, identities in due.items():
+            holder = self.ledger.holders[owner]
+            awaited = {i for i in identities if self._should_move(i, holder, facts)}
+            if awaited:
+                self.triggered += 1
+                found += self._count(awaited, holder, last[owner], facts)
+        return found
+
+    def _should_move(self, identity: int, holder: Holder, facts: StepFacts) -> bool:
+        parameter = self.ledger.parameters.get(identity)
+        if parameter is None or not parameter.requires_grad or 0 in parameter.shape:
+            return False
+        if identity in facts.uncertain:
+            return False
+        group = holder.groups[identity]
+        # The rate may have been raised since the step, or been zero at it: both ends have to be
+        # above zero.
+        now = _rate(facts.event.lr.get(holder.event.id, ()), group)
+        before = _rate(self._rates.get(holder.event.id, ()), group)
+        if before is None:
+            before = _number(holder.event.groups[group].hyper.get("lr"))
+        return now is not None and now > 0 and before is not None and before > 0
+
+    def _count(
+        self, awaited: set[int], holder: Holder, moment: Moment, facts: StepFacts
+    ) -> list[Violation]:
+        step = facts.event.step
+        stuck = awaited - facts.changed
+        if facts.changed.isdisjoint(holder.names):
+            if facts.event.counters.get("scaler_step", 0):
+                return []  # a fused optimizer skips inside its kernel when a gradient overflows
+            whole = _extend(self._optimizers.get(holder.event.id), step)
+            self._optimizers[holder.event.id] = whole
+        else:
+            whole = _Streak(0, None)
+            self._optimizers.pop(holder.event.id, None)
+        for identity in awaited - stuck:
+            self._parameters.pop(identity, None)
+        found = []
+        for identity in sorted(stuck, key=self.ledger.name):
+            streak = _extend(self._parameters.get(identity), step)
+            self._parameters[identity] = streak
+            if streak.count >= _STUCK_STEPS:
+                found.append(self._violation(identity, streak, _STUCK_STEPS, moment, facts.event))
+            elif whole.count >= _STUCK_OPTIMIZER_STEPS:
+                found.append(
+                    self._violation(identity, whole, _STUCK_OPTIMIZER_STEPS, moment, facts.event)
+                )
+        return found
+
+    def _violation(
+        self, identity: int, streak: _Streak, confirmed: int, moment: Moment, event: StepEvent
+    ) -> Violation:
+        name = self.ledger.name(identity)
+        label = self.ledger.holders[str(moment.call.owner)].label
+        return Violation(
+            check_id="TC102",
+            step=streak.first if streak.count == confirmed else event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(variable=name),
+            symptom=Symptom.NOT_UPDATED,
+            message=(
+                f"the step of {label} leaves {name} as it was, with a gradient and a learning "
+                "rate that are not zero"
+            ),
+            expected=f"{name} differs after the step",
+            observed=f"unchanged in {streak.count} steps in a row",
+            evidence=(moment.call, event),
+        )
+
+
+def _extend(streak: _Streak | None, step: int | None) -> _Streak:
+    return _Streak(1, step) if streak is None else _Streak(streak.count + 1, streak.first)
+
+
+def _has_closure(call: CallEvent) -> bool:
+    return any(call.args.get(name) is not None for name in ("closure", "0"))
+
+
+def _rate(rates: Sequence[float], group: int) -> float | None:
+    return _number(rates[group]) if group < len(rates) else None
+
+
+def _number(value: object) -> float | None:
+    """A learning rate; None for what is not a number, such as one kept in a tensor on a device."""
+    return float(value) if isinstance(value, (int, float)) else None

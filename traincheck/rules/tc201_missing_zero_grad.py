@@ -1,0 +1,138 @@
+"""TC201: a step applies gradients of the step before once more.
+
+Follows gradients, not only calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Ledger, Moment, StepFacts
+from traincheck.schema.events import Event, Families
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class MissingZeroGrad:
+    """TC201 missing-zero-grad: gradients are not cleared between two steps of an optimizer.
+
+    What it checks:
+        Between two steps of the same optimizer, gradients that the first has applied are cleared
+        before backward() adds to them: by zero_grad() of the optimizer or the model, or by hand.
+
+    Why it matters:
+        Every step applies the sum of all gradients so far. Training goes on, with a direction that
+        is stale and a size that grows.
+
+    Fires on:
+        A loop without zero_grad(); a zero_grad() of another optimizer or of another model; a
+        zero_grad() that is reached only now and then.
+
+    Stays quiet on:
+        zero_grad() at the head or at the end of the loop, of the optimizer or of the model;
+        gradients set to None by hand; accumulation over several backward() between two steps; the
+        generator's backward() that reaches a discriminator; closures (LBFGS); the first step; steps
+        that GradScaler skips; steps that were not recorded.
+
+    Fix:
+        Call optimizer.zero_grad() once per optimizer step.
+
+    Source:
+        https://stackoverflow.com/questions/60335387
+    """
+
+    info = CheckInfo(
+        check_id="TC201",
+        kind="rule",
+        code="TC201",
+        severity="error",
+        title="Gradients are not cleared between optimizer steps",
+        likely_cause=(
+            "optimizer.zero_grad() is missing: optimizer.step(){where} at step {step} applies "
+            "gradients of {variables} that still contain those of the step before."
+        ),
+        fix="Call optimizer.zero_grad() once in every iteration, before loss.backward().",
+    )
+    needs = DISCOVERY | GRADIENTS
+
+    def monitor(self) -> GradientWindow:
+        return GradientWindow()
+
+
+@dataclass(slots=True)
+class _Window:
+    """Since the last step of an optimizer.
+
+    used: applied and not cleared since; piled: then added to.
+    """
+
+    used: set[int] = field(default_factory=set)
+    piled: set[int] = field(default_factory=set)
+
+
+class GradientWindow:
+    """Follows the gradients of each optimizer from one of its steps to the next."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.triggered = 0
+        self._windows: dict[str, _Window] = {}
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        facts = self.ledger.observe(event)
+        if facts is None:
+            return ()
+        if not facts.is_whole:
+            self._windows.clear()
+            return ()
+        found: list[Violation] = []
+        for moment in facts.moments:
+            for window in self._windows.values():
+                window.used -= moment.cleared
+                window.piled -= moment.cleared
+                window.piled |= window.used & moment.reached
+            if (
+                moment.family == Families.OPTIMIZER_STEP
+                and moment.call.owner in self.ledger.holders
+            ):
+                found += self._step(moment, facts)
+        return found
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _step(self, moment: Moment, facts: StepFacts) -> list[Violation]:
+        owner = str(moment.call.owner)
+        window = self._windows.get(owner)
+        self._windows[owner] = _Window(used=set(moment.applied))
+        if window is None:
+            return []
+        self.triggered += 1
+        return [
+            self._violation(self.ledger.name(identity), moment, facts)
+            for identity in sorted(window.piled, key=self.ledger.name)
+        ]
+
+    def _violation(self, name: str, moment: Moment, facts: StepFacts) -> Violation:
+        event = facts.event
+        label = self.ledger.holders[str(moment.call.owner)].label
+        backward = [
+            m.call
+            for m in facts.moments
+            if m.family == Families.BACKWARD and m.call.span < moment.call.span
+        ]
+        return Violation(
+            check_id="TC201",
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=Families.ZERO_GRAD, variable=name),
+            symptom=Symptom.MISSING_ZERO_GRAD,
+            message=(
+                f"{label} steps again although the gradient of {name} still contains that of the "
+                "step before: there is no zero_grad() in between"
+            ),
+            expected="gradients are cleared between two steps of an optimizer",
+            observed=f"backward() added to the gradient of {name} that the step before had applied",
+            evidence=(moment.call, *backward[-1:]),
+        )

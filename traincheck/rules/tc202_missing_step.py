@@ -1,0 +1,125 @@
+"""TC202: gradients are computed and no optimizer step ever applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Ledger, StepFacts
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2  # one step without an update may be the last, or a look at gradients before training
+
+
+class MissingStep:
+    """TC202 missing-step: gradients are computed but the optimizer never steps.
+
+    What it checks:
+        An optimizer whose parameters get gradients steps, or GradScaler steps it.
+
+    Why it matters:
+        Nothing is learned. With dropout and shuffled batches the loss still moves enough to look
+        like training.
+
+    Fires on:
+        Two complete steps in a row in which backward() reaches parameters of an optimizer that has
+        never stepped, and no optimizer steps.
+
+    Stays quiet on:
+        Accumulation over several backward(); one of two optimizers that waits for its turn;
+        backward() for saliency or Fisher information after training; updates by hand without an
+        optimizer; steps that GradScaler skips; a run that ends in its first step.
+
+    Fix:
+        Call optimizer.step() after loss.backward(), or scaler.step(optimizer) with GradScaler.
+
+    Source:
+        https://pytorch.org/tutorials/beginner/basics/optimization_tutorial.html (the right loop)
+    """
+
+    info = CheckInfo(
+        check_id="TC202",
+        kind="rule",
+        code="TC202",
+        severity="error",
+        title="Gradients are computed but the optimizer never steps",
+        likely_cause="optimizer.step() is missing from the loop or is never reached: {observed}.",
+        fix="Call optimizer.step() after loss.backward(){where} in every iteration.",
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCALER_STEP}))
+
+    def monitor(self) -> StepAwaited:
+        return StepAwaited()
+
+
+class StepAwaited:
+    """Counts steps in a row that end without any update."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.triggered = 0
+        self._stepped: set[str] = set()
+        self._count = 0
+        self._first: int | None = None
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        facts = self.ledger.observe(event)
+        if facts is None:
+            return ()
+        counters = facts.event.counters
+        families = {moment.family for moment in facts.moments}
+        self._stepped |= {str(m.call.owner) for m in facts.updates()}
+        is_updated = (
+            counters.get("optimizer_step", 0)
+            or counters.get("scaler_step", 0)
+            or not families.isdisjoint((Families.OPTIMIZER_STEP, Families.SCALER_STEP))
+        )
+        if is_updated or facts.is_gap:
+            self.triggered += bool(facts.reached)
+            self._count = 0
+            return ()
+        return self._judge(facts) if facts.is_whole else ()
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _judge(self, facts: StepFacts) -> list[Violation]:
+        waiting = {key: h for key, h in self.ledger.holders.items() if key not in self._stepped}
+        victims = {i for holder in waiting.values() for i in holder.names} & facts.reached
+        if not victims:
+            return []
+        self.triggered += 1
+        step = facts.event.step
+        self._count += 1
+        if self._count == 1:
+            self._first = step
+        if self._count < _CONFIRMED:
+            return []
+        labels = [h.label for h in waiting.values() if not victims.isdisjoint(h.names)]
+        first = self._first if self._count == _CONFIRMED else step
+        calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
+        return [
+            self._violation(self.ledger.name(i), ", ".join(labels), first, facts, calls)
+            for i in sorted(victims, key=self.ledger.name)
+        ]
+
+    def _violation(
+        self, name: str, labels: str, step: int | None, facts: StepFacts, calls: list[CallEvent]
+    ) -> Violation:
+        event = facts.event
+        return Violation(
+            check_id="TC202",
+            step=step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
+            symptom=Symptom.MISSING_STEP,
+            message=f"backward() computes gradients for {name}, but {labels} never steps",
+            expected="a step of the optimizer after backward()",
+            observed=(
+                f"{labels} holds parameters that get gradients in every step and has not "
+                "stepped once"
+            ),
+            evidence=(*calls, event),
+        )

@@ -1,0 +1,143 @@
+"""TC203: an optimizer steps with nothing to apply.
+
+One such step proves nothing; two in a row do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Ledger, Moment, StepFacts
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2  # once may be a conditional branch
+
+
+class StepWithoutGradient:
+    """TC203 step-without-gradient: an optimizer steps before backward or after zero_grad.
+
+    What it checks:
+        When an optimizer steps, its parameters have the gradients that backward() has computed for
+        them since its last step.
+
+    Why it matters:
+        Nothing is learned, although every call of the loop is there. The loss still moves with the
+        batches.
+
+    Fires on:
+        Two steps in a row of an optimizer, all of whose gradients are None or zero, while
+        backward() did compute gradients for its parameters that were cleared unused.
+
+    Stays quiet on:
+        A single step() before training, as schedulers ask for; an iteration in which nothing is to
+        be learned; optimizers that are idle for some steps; zero_grad() after the step; gradients
+        that are assigned by hand; steps that were not recorded.
+
+    Fix:
+        Order the loop as zero_grad(), forward, backward(), step().
+
+    Source:
+        https://discuss.pytorch.org/t/what-step-backward-and-zero-grad-do/33301
+    """
+
+    info = CheckInfo(
+        check_id="TC203",
+        kind="rule",
+        code="TC203",
+        severity="error",
+        title="The optimizer steps when it has no gradient to apply",
+        likely_cause=(
+            "{observed}: step(){where} comes before backward(), or zero_grad() comes between "
+            "backward() and step()."
+        ),
+        fix="Order the loop as optimizer.zero_grad(), forward, loss.backward(), optimizer.step().",
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
+
+    def monitor(self) -> EmptySteps:
+        return EmptySteps()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Empty steps of one optimizer in a row.
+
+    wasted: those before which gradients were cleared unused.
+    """
+
+    wasted: int = 0
+    first: int | None = None
+    first_call: CallEvent | None = None
+    reached: bool = False  # backward has computed gradients since the last step
+
+
+class EmptySteps:
+    """Follows each optimizer from step to step."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.triggered = 0
+        self._runs: dict[str, _Run] = {}
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        facts = self.ledger.observe(event)
+        if facts is None:
+            return ()
+        if not facts.is_whole:
+            self._runs.clear()
+            return ()
+        found: list[Violation] = []
+        for moment in facts.moments:
+            if moment.reached:
+                for key, holder in self.ledger.holders.items():
+                    if not moment.reached.isdisjoint(holder.names):
+                        self._runs.setdefault(key, _Run()).reached = True
+            if (
+                moment.family == Families.OPTIMIZER_STEP
+                and moment.call.owner in self.ledger.holders
+            ):
+                found += self._step(moment, facts)
+        return found
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _step(self, moment: Moment, facts: StepFacts) -> list[Violation]:
+        owner = str(moment.call.owner)
+        run = self._runs.setdefault(owner, _Run())
+        was_reached, run.reached = run.reached, False
+        self.triggered += was_reached
+        if moment.applied or not facts.changed.isdisjoint(self.ledger.holders[owner].names):
+            self._runs[owner] = _Run()
+            return []
+        if run.first_call is None or not was_reached:
+            run.first, run.first_call, run.wasted = facts.event.step, moment.call, 0
+        run.wasted += was_reached
+        if run.wasted < _CONFIRMED:
+            return []
+        step = run.first if run.wasted == _CONFIRMED else facts.event.step
+        return [self._violation(owner, step, run, facts)]
+
+    def _violation(self, owner: str, step: int | None, run: _Run, facts: StepFacts) -> Violation:
+        event = facts.event
+        label = self.ledger.holders[owner].label
+        calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
+        first = [run.first_call] if run.first_call is not None else []
+        return Violation(
+            check_id="TC203",
+            step=step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=Families.OPTIMIZER_STEP),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
+            message=(
+                f"{label} steps while every gradient it could apply is None or zero, and the "
+                "gradients that backward() computes are cleared unused"
+            ),
+            expected="gradients from backward() are there when the optimizer steps",
+            observed=f"{label} finds no gradient at its step",
+            evidence=(*first, *calls),
+        )
