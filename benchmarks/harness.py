@@ -120,10 +120,11 @@ def collect(
     invariants: Path | None = None,
     rules: bool = False,
     every: int = 1,
+    more: Sequence[str] = (),
     timeout_s: float = 900,
 ) -> Done:
     """Record a run of a script into ``out``; with invariants or rules, only what those need."""
-    options: list[str | Path] = ["-p", script, "-o", out]
+    options: list[str | Path] = ["-p", script, "-o", out, *more]
     if invariants is not None:
         options += ["-i", invariants]
     if rules:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
-import threading
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,10 @@ VIEWS = (FULL, SELECTIVE)
 
 
 class Lab:
-    """Runs and invariant files by what they were made from. Safe to use from several threads."""
+    """Runs and invariant files by what they were made from; threads and processes may share one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._locks: dict[Path, threading.Lock] = {}
-        self._guard = threading.Lock()
 
     def reference(self, script: Path) -> Path:
         """A clean run of a script, recorded in full."""
@@ -37,7 +37,9 @@ class Lab:
         out = self.folder / ("-".join(script.stem for script in scripts) + ".invariant.json")
         with self._lock(out):
             if not out.exists():
-                harness.infer([self.reference(script) for script in scripts], out)
+                unfinished = out.with_suffix(".part")
+                harness.infer([self.reference(script) for script in scripts], unfinished)
+                unfinished.rename(out)
         return out
 
     def trace(
@@ -56,13 +58,16 @@ class Lab:
         out = self.folder / f"{script.stem}-{digest}"
         with self._lock(out):
             if not out.exists():
-                harness.collect(
-                    script,
-                    out,
-                    env=env,
-                    invariants=invariants if selected else None,
-                    rules=selected and rules,
-                ).expect()
+                with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+                    unfinished = Path(scratch) / "run"
+                    harness.collect(
+                        script,
+                        unfinished,
+                        env=env,
+                        invariants=invariants if selected else None,
+                        rules=selected and rules,
+                    ).expect()
+                    unfinished.rename(out)
         return out
 
     def check(
@@ -78,9 +83,11 @@ class Lab:
         trace = self.trace(script, env, view=view, invariants=invariants, rules=rules)
         return harness.check(trace, [invariants] if invariants else [], rules=rules)
 
-    def _lock(self, path: Path) -> threading.Lock:
-        with self._guard:
-            return self._locks.setdefault(path, threading.Lock())
+    @contextlib.contextmanager
+    def _lock(self, path: Path) -> Iterator[None]:
+        with path.with_suffix(".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
+            yield
 
 
 def first_finding(report: Report) -> dict[str, Any] | None:

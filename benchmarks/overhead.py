@@ -24,7 +24,7 @@ from benchmarks import harness
 from benchmarks.harness import WORKLOADS, spread
 from benchmarks.peer import Peer
 
-SETTLE = 3  # steps at the start that do not count: allocators warm up, lazy imports happen
+SETTLE = 3  # steps at the start do not count: allocators warm up, lazy imports happen
 EVERY = 10
 PEER_STEPS = 8
 STARTUP_TARGET_S = 1.0
@@ -33,7 +33,7 @@ CALL_TARGET_US = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A measured program. steps: enough for a steady median in a few seconds. Targets are ratios."""
+    """A measured program; enough steps for a steady median. Targets are ratios."""
 
     letter: str
     name: str

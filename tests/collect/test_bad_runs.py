@@ -1,0 +1,236 @@
+"""Runs that go wrong: an error that names the path, or training unharmed and nothing lost."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import harness
+from benchmarks.harness import PROGRAMS
+
+LOOP = """
+import os, signal, sys
+import torch
+from torch import nn
+
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    if step == 9:
+        {end}
+print("reached the end")
+"""
+
+
+@pytest.fixture
+def collect(tmp_path):
+    """Record a script given as text, into a folder of its own."""
+
+    def start(text, out=None, **options):
+        script = tmp_path / "script.py"
+        script.write_text(text)
+        return harness.collect(script, out or tmp_path / "run", **options)
+
+    return start
+
+
+def steps_in(trace):
+    return [r["s"] for r in harness.records(trace) if r["k"] == "step"]
+
+
+def assert_clean_error(done, *words):
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert str(word) in done.stderr
+
+
+def test_missing_script(tmp_path):
+    missing = tmp_path / "nowhere.py"
+    done = harness.collect(missing, tmp_path / "run")
+    assert_clean_error(done, missing)
+    assert not (tmp_path / "run").exists()
+
+
+def test_script_with_a_syntax_error(tmp_path, collect):
+    done = collect("def broken(:\n")
+    bare = harness.plain(tmp_path / "script.py")
+    assert done.returncode == bare.returncode == 1
+    assert "SyntaxError" in done.stderr
+    assert bare.stderr in done.stderr  # Python's own words, with none of our frames among them
+
+
+def test_script_that_raises(tmp_path, collect):
+    done = collect(LOOP.format(end="raise ValueError('on purpose')"))
+    bare = harness.plain(tmp_path / "script.py")
+    assert done.returncode == bare.returncode == 1
+    assert "ValueError: on purpose" in bare.stderr
+    assert bare.stderr in done.stderr
+    assert len(steps_in(tmp_path / "run")) == 10
+
+
+@pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("sys.exit(0)", 0)])
+def test_exit_status_is_the_programs_own(tmp_path, collect, end, status):
+    assert collect(LOOP.format(end=end)).returncode == status
+    assert len(steps_in(tmp_path / "run")) == 10
+
+
+def test_raise_in_a_library_call_keeps_its_traceback(tmp_path, collect):
+    """A call fails inside torch while it is recorded: the exception passes through as it was."""
+    done = collect(LOOP.format(end="model(torch.randn(8, 5))"))
+    bare = harness.plain(tmp_path / "script.py")
+    assert done.returncode == bare.returncode == 1
+    assert bare.stderr.strip().splitlines()[-1] in done.stderr.splitlines()
+    exceptions = [r for r in harness.records(tmp_path / "run") if r.get("exception")]
+    assert exceptions
+
+
+def test_sigkill_loses_nothing_that_happened(tmp_path, collect):
+    done = collect(LOOP.format(end="os.kill(os.getpid(), signal.SIGKILL)"))
+    assert done.returncode == 128 + signal.SIGKILL
+    # The last step may be open: its end is seen only when the next one begins.
+    assert steps_in(tmp_path / "run")[:9] == list(range(9))
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["signal"] in (signal.SIGKILL, "SIGKILL")
+    report = harness.check(tmp_path / "run")
+    assert report["summary"]["steps"] >= 9
+    assert report["findings"] == []
+
+
+def test_torn_last_line_is_skipped_and_counted(tmp_path, collect):
+    collect(LOOP.format(end="os.kill(os.getpid(), signal.SIGKILL)"))
+    whole = harness.check(tmp_path / "run")["summary"]
+    (file,) = harness.event_files(tmp_path / "run")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])
+    done = harness.run(harness.check_argv(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]["events"] == whole["events"] - 1
+    text = harness.run([harness.command("traincheck-check"), "-t", tmp_path / "run"])
+    said = (text.stdout + text.stderr).lower()
+    assert "1 line" in said or "skipped" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_reaches_the_program(tmp_path, collect, number):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(17))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    argv = [harness.command("traincheck-collect"), "-p", script, "-o", tmp_path / "run"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 17
+
+
+MARKER = "import pathlib; pathlib.Path({path!r}).touch()"
+
+
+def test_output_path_is_a_file(tmp_path, collect):
+    out, marker = tmp_path / "taken", tmp_path / "ran"
+    out.write_text("mine")
+    assert_clean_error(collect(MARKER.format(path=str(marker)), out=out), out)
+    assert out.read_text() == "mine"
+    assert not marker.exists()  # nothing is run that cannot be recorded
+
+
+def test_output_folder_cannot_be_written(tmp_path, collect):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    # Root may write everywhere but in the kernel's own file systems.
+    out = locked / "run" if os.geteuid() else "/proc/traincheck-run"
+    assert_clean_error(collect("print('ran')", out=out), out)
+
+
+def test_output_folder_that_holds_a_trace_is_kept(tmp_path, collect):
+    collect("import torch")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert_clean_error(collect("import torch"), tmp_path / "run")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def assert_unharmed(bare, done, trace):
+    """Training went on to its own end, and what is missing is admitted."""
+    assert done.returncode == bare.returncode == 0, done.stderr
+    assert done.stdout == bare.stdout
+    assert "Traceback" not in done.stderr
+    report = harness.run(harness.check_argv(trace))
+    assert report.returncode in (0, 1), report.stderr
+    summary = json.loads(report.stdout)["summary"]
+    assert summary["events"] > 0
+
+
+def test_file_size_limit_does_not_harm_training(tmp_path):
+    """Writing fails in mid-run (RLIMIT_FSIZE, which needs no privilege)."""
+    script, out = PROGRAMS / "mlp_dropout.py", tmp_path / "run"
+    bare = harness.plain(script)
+    collect = [harness.command("traincheck-collect"), "-p", script, "-o", out]
+    limited = ["sh", "-c", 'ulimit -f 64; exec "$@"', "sh", *collect]  # blocks of 512 bytes
+    assert_unharmed(bare, harness.run(limited), out)
+    manifest = (out / "manifest.json").read_text()
+    assert sum(path.stat().st_size for path in harness.event_files(out)) <= 64 * 1024
+    assert "notes" in manifest
+    assert json.loads(manifest)["notes"], "what was not written must be admitted"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 200 kB, where mounting is permitted."""
+    mount, unmount = shutil.which("mount"), shutil.which("umount")
+    place = tmp_path / "small"
+    place.mkdir()
+    argv = [mount, "-t", "tmpfs", "-o", "size=200k", "tmpfs", place]
+    if (
+        mount is None
+        or unmount is None
+        or subprocess.run(argv, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("mounting a tmpfs is not permitted here")
+    yield place
+    subprocess.run([unmount, "-l", place], check=True)
+
+
+def test_full_disk_does_not_harm_training(small_disk):
+    script, out = PROGRAMS / "mlp_dropout.py", small_disk / "run"
+    bare = harness.plain(script, env={"UP_STEPS": 40})
+    done = harness.collect(script, out, env={"UP_STEPS": 40})
+    assert shutil.disk_usage(small_disk).free < 8192
+    assert_unharmed(bare, done, out)
+
+
+def test_environment_stays_out_of_the_trace(tmp_path, collect):
+    secrets = {
+        "AWS_SECRET_ACCESS_KEY": "s3cret-alpha-1",
+        "HF_TOKEN": "s3cret-beta-2",
+        "MY_SETTING": "s3cret-gamma-3",
+        "TRAINCHECK_NOT_OURS": "s3cret-delta-4",
+    }
+    done = collect(LOOP.format(end="print(len(os.environ['HF_TOKEN']))"), env=secrets)
+    assert done.returncode == 0
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(files) >= 2
+    for path in files:
+        assert b"s3cret" not in path.read_bytes(), path
+
+
+def test_program_started_with_no_collector_of_its_own_is_admitted(tmp_path):
+    """``-I`` and ``-E`` interpreters escape: the run ends as it would, and the manifest says so."""
+    collect = [harness.command("traincheck-collect"), "-o", tmp_path / "run", "--"]
+    done = harness.run([*collect, sys.executable, "-I", "-c", "print('ran')"])
+    assert done.returncode == 0
+    assert done.stdout == "ran\n"
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["processes"] == []
+    assert manifest["notes"]

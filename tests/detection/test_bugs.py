@@ -1,0 +1,59 @@
+"""The planted bugs: each found at its first affected step, its cause first, the variables named.
+
+The healthy twins of these runs are in test_healthy.py: a false alarm fails as loudly as a miss.
+"""
+
+import pytest
+
+from benchmarks.cases import BUGS, TRANSFERS
+from benchmarks.lab import FULL, SELECTIVE, brief, faults
+
+QUICK_BUGS = {"mlp_digits-forum84911", "mlp_digits-no_zero_grad", "mlp_digits-eval_stuck"}
+QUICK_TRANSFERS = {"mlp_digits-finds-finetune_digits-head_replaced"}
+
+
+def cases(items, quick):
+    marks = {False: [pytest.mark.slow], True: []}
+    return [pytest.param(item, id=item.id, marks=marks[item.id in quick]) for item in items]
+
+
+def assert_found(bug, report):
+    wrong = faults(bug, report)
+    assert not wrong, (wrong, brief(report["findings"]))
+
+
+@pytest.mark.parametrize("bug", cases(BUGS, QUICK_BUGS))
+def test_found_by_invariants_and_rules(lab, bug):
+    learned = lab.invariants(bug.script)
+    assert_found(bug, lab.check(bug.script, bug.env, view=FULL, invariants=learned))
+
+
+@pytest.mark.parametrize("bug", cases(BUGS, QUICK_BUGS))
+def test_found_by_invariants_alone(lab, bug):
+    learned = lab.invariants(bug.script)
+    report = lab.check(bug.script, bug.env, view=FULL, invariants=learned, rules=False)
+    assert_found(bug, report)
+
+
+@pytest.mark.parametrize("bug", cases([bug for bug in BUGS if bug.by_rules], QUICK_BUGS))
+def test_found_by_rules_alone(lab, bug):
+    assert_found(bug, lab.check(bug.script, bug.env, view=FULL))
+
+
+@pytest.mark.parametrize("bug", cases(BUGS, {"mlp_digits-no_zero_grad"}))
+def test_found_in_a_selective_trace(lab, bug):
+    learned = lab.invariants(bug.script)
+    assert_found(bug, lab.check(bug.script, bug.env, view=SELECTIVE, invariants=learned))
+
+
+@pytest.mark.parametrize("bug", cases([bug for bug in BUGS if bug.by_rules], ()))
+def test_found_by_rules_in_a_trace_of_what_rules_need(lab, bug):
+    assert_found(bug, lab.check(bug.script, bug.env, view=SELECTIVE))
+
+
+@pytest.mark.parametrize("case", cases(TRANSFERS, QUICK_TRANSFERS))
+def test_found_by_invariants_of_another_program(lab, case):
+    learned = lab.invariants(case.reference)
+    bug = case.bug
+    report = lab.check(bug.script, bug.env, view=FULL, invariants=learned, rules=False)
+    assert_found(bug, report)

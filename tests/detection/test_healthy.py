@@ -1,0 +1,88 @@
+"""Healthy runs: no finding, whatever differs from the reference. Twins of test_bugs.py."""
+
+import pytest
+
+from benchmarks.cases import FINETUNE, GPT, HEALTHY, MLP, TARGET_STEPS
+from benchmarks.harness import PROGRAMS
+from benchmarks.lab import FULL, VIEWS, brief
+
+QUICK = {("mlp_digits-sgd", "full"), ("mlp_digits-no_eval", "selective")}
+
+# Programs of many kinds, each with a setting that makes it another case.
+KINDS = (
+    ("mlp_dropout", {}),
+    ("cnn_bf16", {}),
+    ("gpt_tiny", {}),
+    ("gan", {}),
+    ("lbfgs", {}),
+    ("loader_workers", {}),
+    ("copied", {}),
+    ("compiled", {}),
+    ("finetune_digits", {}),
+    ("finetune_digits", {"UP_FREEZE": 1}),
+)
+QUICK_KINDS = {"gan", "lbfgs", "gpt_tiny"}
+
+
+def assert_silent(report):
+    assert not report["findings"], brief(report["findings"])
+
+
+@pytest.mark.parametrize(
+    ("case", "view"),
+    [
+        pytest.param(
+            case,
+            view,
+            id=f"{case.id}-{view}",
+            marks=[] if (case.id, view) in QUICK else [pytest.mark.slow],
+        )
+        for case in HEALTHY
+        for view in VIEWS
+    ],
+)
+def test_variant_of_the_reference_is_left_alone(lab, case, view):
+    learned = lab.invariants(case.script)
+    report = lab.check(case.script, case.env, view=view, invariants=learned)
+    assert_silent(report)
+    assert report["summary"]["held"] > 0  # silence must not come from having checked nothing
+
+
+@pytest.mark.parametrize(
+    ("program", "changes"),
+    [
+        pytest.param(
+            name,
+            changes,
+            id="-".join([name, *changes]),
+            marks=[] if name in QUICK_KINDS else [pytest.mark.slow],
+        )
+        for name, changes in KINDS
+    ],
+)
+def test_rules_leave_a_healthy_program_alone(lab, program, changes):
+    report = lab.check(PROGRAMS / f"{program}.py", changes, view=FULL)
+    assert_silent(report)
+    assert report["summary"]["steps"] > 0
+    assert report["summary"]["held"] > 0
+
+
+@pytest.mark.parametrize(
+    ("reference", "target"),
+    [
+        pytest.param(MLP, FINETUNE, id="mlp-on-finetune"),
+        pytest.param(FINETUNE, MLP, id="finetune-on-mlp", marks=pytest.mark.slow),
+        pytest.param(GPT, MLP, id="gpt-on-mlp", marks=pytest.mark.slow),
+        pytest.param(GPT, FINETUNE, id="gpt-on-finetune", marks=pytest.mark.slow),
+    ],
+)
+def test_invariants_of_another_program_leave_a_healthy_one_alone(lab, reference, target):
+    learned = lab.invariants(reference)
+    report = lab.check(target, {"UP_STEPS": TARGET_STEPS}, view=FULL, invariants=learned)
+    assert_silent(report)
+
+
+def test_reference_is_left_alone_by_its_own_invariants(lab):
+    learned = lab.invariants(MLP)
+    env = {"UP_SEED": 7, "UP_STEPS": 60}
+    assert_silent(lab.check(MLP, env, view=FULL, invariants=learned))
