@@ -32,8 +32,9 @@ class ParameterNotUpdated:
 
     Stays quiet on:
         A learning rate of zero (warm-up); steps that GradScaler skips; gradients of zero; frozen
-        parameters; optimizers that are given a closure, which may stop when they have converged;
-        steps that were not recorded; looks that cannot tell.
+        parameters; a bias beside a weight that moves, for in front of a normalization its gradient
+        is rounding noise; optimizers that are given a closure, which may stop when they have
+        converged; steps that were not recorded; looks that cannot tell.
 
     Fix:
         Print the update's size beside the parameter's: keep parameters in float32 if it is lost to
@@ -138,6 +139,7 @@ class UpdateEffect:
     ) -> list[Violation]:
         step = facts.event.step
         stuck = awaited - facts.changed
+        stuck -= self._cancelled(stuck, facts)
         if facts.changed.isdisjoint(holder.names):
             if facts.event.counters.get("scaler_step", 0):
                 return []  # a fused optimizer skips inside its kernel when a gradient overflows
@@ -159,6 +161,17 @@ class UpdateEffect:
                     self._violation(identity, whole, _STUCK_OPTIMIZER_STEPS, moment, facts.event)
                 )
         return found
+
+    def _cancelled(self, stuck: set[int], facts: StepFacts) -> set[int]:
+        """Biases beside a weight that moves: a normalization that follows subtracts them again."""
+        books = self.ledger.parameters
+        moved = {name for i in facts.changed if i in books for name in books[i].names}
+        return {
+            identity
+            for identity in stuck
+            for module, _, kind in (name.rpartition(".") for name in books[identity].names)
+            if kind == "bias" and f"{module}.weight" in moved
+        }
 
     def _violation(
         self, identity: int, streak: _Streak, confirmed: int, moment: Moment, event: StepEvent
