@@ -1,0 +1,180 @@
+"""One event file, read in pieces: complete lines become events, bad ones are skipped and counted.
+
+Replay and tail both read through here. Knows neither other files nor order among them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from traincheck.schema.codec import decode
+from traincheck.schema.events import Event
+from traincheck.store.filter import LineFilter
+
+CHUNK_BYTES = 1 << 18
+MAX_LINE_BYTES = 1 << 24  # no event is this long: what is, is not a trace, and must not fill memory
+MAX_SKIPS = 1000  # described; all are counted
+
+_TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """A line that is not an event. line: number in its file, from 1."""
+
+    path: Path
+    line: int
+    reason: str
+
+
+class SkipLog:
+    """What was skipped in a run: all of it counted, the first ones described."""
+
+    def __init__(self) -> None:
+        self.skips: list[Skip] = []
+        self.by_file: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        return self.by_file.total()
+
+    def add(self, path: Path, line: int, reason: str) -> None:
+        self.by_file[path.name] += 1
+        if len(self.skips) < MAX_SKIPS:
+            self.skips.append(Skip(path=path, line=line, reason=reason))
+
+
+class EventFile:
+    """Reads one file forward from where it stopped; it may be growing or be renamed meanwhile.
+
+    Args:
+        path: set it again when the file was renamed.
+        rank: of the events.
+        stream: of the events.
+        log: where bad lines are noted.
+        wanted: which lines to decode; all by default.
+        chunk_bytes: how much is read at once.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        stream: str,
+        log: SkipLog,
+        *,
+        wanted: LineFilter | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.path = path
+        self.rank = rank
+        self.stream = stream
+        self.offset = 0
+        self.decoded = 0
+        self._log = log
+        self._wanted = wanted
+        self._chunk_bytes = chunk_bytes
+        self._line = 0  # lines taken so far
+        self._rest = b""  # the beginning of a line whose end is not there yet
+        self._is_dropping = False  # inside a line that is too long
+
+    def read(self) -> Iterator[list[Event]]:
+        """Events of the lines that are complete by now, in batches. Call again after it grew.
+
+        Raises:
+            FileNotFoundError: the file was renamed or removed.
+        """
+        # The file is closed between pieces: a run may have more files than a process may hold open.
+        while True:
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(self.offset)
+                piece = file.read(self._chunk_bytes)
+            if not piece:
+                return
+            self.offset += len(piece)
+            events = self._take(piece)
+            if events:
+                yield events
+
+    def finish(self) -> list[Event]:
+        """Nothing more will come. The last line counts if only its line feed is missing."""
+        rest, self._rest = self._rest, b""
+        if self._is_dropping or not rest:
+            if self._is_dropping:
+                self._skip(_TOO_LONG)
+            self._is_dropping = False
+            return []
+        try:
+            event = decode(orjson.loads(rest), self.rank, self.stream)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self._skip("the last line is torn")
+            return []
+        self._line += 1
+        self.decoded += 1
+        return [event]
+
+    def _take(self, piece: bytes) -> list[Event]:
+        lines = (self._rest + piece).split(b"\n")
+        self._rest = lines.pop()
+        if self._is_dropping:
+            if not lines:
+                self._rest = b""
+                return []
+            del lines[0]
+            self._is_dropping = False
+            self._skip(_TOO_LONG)
+        if len(self._rest) > MAX_LINE_BYTES:
+            self._rest, self._is_dropping = b"", True
+        if self._wanted is not None:
+            return self._decode_wanted(lines, self._wanted)
+        return self._decode(lines)
+
+    def _decode(self, lines: Sequence[bytes]) -> list[Event]:
+        events: list[Event] = []
+        first, rank, stream = self._line, self.rank, self.stream
+        loads, add = orjson.loads, events.append
+        for line in lines:
+            try:
+                add(decode(loads(line), rank, stream))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self._line = first + len(events)
+                self._skip(_reason(line, error))
+                first += 1
+        self._line = first + len(events)
+        self.decoded += len(events)
+        return events
+
+    def _decode_wanted(self, lines: Sequence[bytes], wanted: LineFilter) -> list[Event]:
+        """As ``_decode``, line by line: which lines are left out decides where the numbers fall."""
+        events: list[Event] = []
+        for line in lines:
+            if wanted.leaves_out(line):
+                self._line += 1
+                continue
+            events.extend(self._decode((line,)))
+        return events
+
+    def _skip(self, reason: str) -> None:
+        self._line += 1
+        self._log.add(self.path, self._line, reason)
+
+
+def _reason(line: bytes, error: Exception) -> str:
+    """What is wrong with a line, in words."""
+    if not line.strip():
+        return "blank"
+    if isinstance(error, orjson.JSONDecodeError):
+        return f"not JSON: {error.msg}"
+    record = orjson.loads(line)
+    if not isinstance(record, dict):
+        return f"a JSON {type(record).__name__}, not an object"
+    if isinstance(error, KeyError):
+        if "k" in record and error.args[0] == record["k"]:
+            return f"unknown kind {record['k']!r}"
+        return f"field {error.args[0]!r} is missing"
+    return str(error)

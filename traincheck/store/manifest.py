@@ -1,0 +1,152 @@
+"""The manifest of a run: who ran what, when, how it ended. Reads any; an unreadable one is a note.
+
+The launcher writes it (collect/run_manifest.py); tools that make traces write it from here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from traincheck.errors import TraceFormatError
+from traincheck.schema.codec import SCHEMA_VERSION
+from traincheck.schema.layout import MANIFEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Facts about a run. What its end alone tells is None or empty while it runs.
+
+    Attributes:
+        schema_version: of the trace format.
+        run_id: name of the run.
+        command: as it was started.
+        cwd: working directory it was started in.
+        started: ISO 8601 time in UTC.
+        ended: ISO 8601 time in UTC; None while it runs, or when its launcher was killed.
+        exit_status: the program's own; 128+n for signal n.
+        signal: name of the signal that ended it.
+        launcher_pid: process id of the launcher; None when the manifest does not tell.
+        created_with: versions of traincheck and Python, platform, hostname.
+        settings: the view that was recorded: level, every, warmup, needs.
+        environment: variables of the allow-list that were set.
+        processes: rank, pid and files of each process, once the run ended.
+        notes: what was not observed, as sentences.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str = ""
+    command: tuple[str, ...] = ()
+    cwd: str = ""
+    started: str | None = None
+    ended: str | None = None
+    exit_status: int | None = None
+    signal: str | None = None
+    launcher_pid: int | None = None
+    created_with: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    processes: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def hostname(self) -> str | None:
+        """The machine that the launcher ran on."""
+        name = self.created_with.get("hostname")
+        return name if isinstance(name, str) else None
+
+
+def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
+    """The manifest of a run and what is wrong with it, as sentences; None when there is none.
+
+    Raises:
+        TraceFormatError: a newer traincheck wrote it.
+    """
+    path = directory / MANIFEST
+    try:
+        record = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None, [f"{path} is missing: when and how the run ended is not known"]
+    except (OSError, orjson.JSONDecodeError) as error:
+        return None, [f"{path} cannot be read and is ignored: {error}"]
+    if not isinstance(record, dict) or "schema_version" not in record:
+        return None, [f"{path} is not the manifest of a trace and is ignored"]
+    _check_version(path, record["schema_version"])
+    return _typed(path, record)
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Replace the manifest at once: a reader finds the old one or the new one, never a part.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    temporary = directory / f".{MANIFEST}.{os.getpid()}"
+    temporary.write_bytes(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2) + b"\n")
+    temporary.replace(directory / MANIFEST)
+
+
+def _check_version(path: Path, version: Any) -> None:
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise TraceFormatError(
+            f"{path} was written by schema {version}, this is {SCHEMA_VERSION}",
+            fix="pip install -U traincheck",
+        )
+
+
+def _typed(path: Path, record: Mapping[str, Any]) -> tuple[Manifest, list[str]]:
+    """Keep what has the right form; name the rest."""
+    facts: dict[str, Any] = {}
+    notes = []
+    for name, form in _FORMS.items():
+        value = record.get(name)
+        if value is None:
+            continue
+        if not form(value):
+            notes.append(f"{path}: field {name!r} has the wrong form and is ignored")
+            continue
+        facts[name] = tuple(value) if isinstance(value, list) else value
+    return Manifest(**facts), notes
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+_FORMS = {
+    "schema_version": _is_number,
+    "run_id": _is_text,
+    "command": _is_texts,
+    "cwd": _is_text,
+    "started": _is_text,
+    "ended": _is_text,
+    "exit_status": _is_number,
+    "signal": _is_text,
+    "launcher_pid": _is_number,
+    "created_with": _is_object,
+    "settings": _is_object,
+    "environment": _is_object,
+    "processes": _is_objects,
+    "notes": _is_texts,
+}

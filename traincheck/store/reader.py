@@ -1,0 +1,181 @@
+"""Replay a finished or abandoned run. Follows nothing that still grows: tail.py does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from traincheck.errors import TraceFormatError
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event
+from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
+from traincheck.store.filter import LineFilter
+from traincheck.store.lines import CHUNK_BYTES, EventFile, Skip, SkipLog
+from traincheck.store.manifest import Manifest, read_manifest
+from traincheck.store.order import merge_ranks, merge_streams
+from traincheck.store.runs import check_run
+
+_READ_AHEAD_BYTES = 1 << 25  # of all files of a run together
+_MIN_CHUNK_BYTES = 1 << 14
+_FIRST_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """One process of a run. facts: the data of its "process" mark, empty when that is missing."""
+
+    rank: int
+    pid: int
+    files: tuple[Path, ...]
+    facts: dict[str, Any]
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it served another process' loop, as a DataLoader worker does."""
+        return bool(self.facts.get("worker"))
+
+
+class TraceReader:
+    """The events of one recorded run, any number of times.
+
+    Args:
+        path: the run directory.
+
+    Raises:
+        TraceFormatError: ``path`` is not a run, or a newer traincheck wrote it.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        check_run(self.path)
+        self.manifest: Manifest | None
+        self.manifest, notes = read_manifest(self.path)
+        self.notes: list[str] = notes
+        self.left_out = 0
+        self._log = SkipLog()
+        self._files = event_files(self.path)
+        if not self._files:
+            raise TraceFormatError(
+                f"{self.path} has event files, but none is named events-r<rank>-p<pid>-t<n>.jsonl",
+                fix="do not rename the files of a trace",
+            )
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that left events."""
+        return sorted({rank for _, rank, _ in self._files})
+
+    @property
+    def skipped(self) -> int:
+        """How many lines the last reading skipped."""
+        return self._log.count
+
+    @property
+    def skips(self) -> Sequence[Skip]:
+        """The lines that the last reading skipped, the first thousand of them."""
+        return self._log.skips
+
+    @property
+    def processes(self) -> list[ProcessInfo]:
+        """The processes that left events, by rank and pid."""
+        return process_infos(self._files)
+
+    def events(self, needs: Needs | None = None) -> Iterator[Event]:
+        """All events: streams of a rank merged by time, ranks by step (order.py).
+
+        Args:
+            needs: what the caller uses; events that nobody needs may be left out (counted in
+                ``left_out``), undecoded. Steps, stages and marks are always there.
+
+        Raises:
+            TraceFormatError: lines there are, but none of them is an event; or a file cannot be
+                read.
+        """
+        self._log = SkipLog()
+        wanted = None if needs is None else LineFilter(needs)
+        ahead = _READ_AHEAD_BYTES // len(self._files)
+        chunk_bytes = max(_MIN_CHUNK_BYTES, min(CHUNK_BYTES, ahead))
+        files = [
+            EventFile(path, rank, stream, self._log, wanted=wanted, chunk_bytes=chunk_bytes)
+            for path, rank, stream in self._files
+        ]
+        for batch in self._merged(files):
+            yield from batch
+        self.left_out = 0 if wanted is None else wanted.left_out
+        if not self.left_out and not any(file.decoded for file in files):
+            self._refuse()
+
+    def _merged(self, files: Sequence[EventFile]) -> Iterator[Sequence[Event]]:
+        by_rank = [
+            (rank, list(members)) for rank, members in groupby(files, key=lambda file: file.rank)
+        ]
+        ranks = [
+            (rank, merge_streams((file.stream, _all_of(file)) for file in members))
+            for rank, members in by_rank
+        ]
+        return ranks[0][1] if len(ranks) == 1 else merge_ranks(ranks)
+
+    def _refuse(self) -> None:
+        if not self._log.count:
+            raise TraceFormatError(
+                f"the event files of {self.path} are empty: the program ended before anything "
+                "was recorded",
+                fix="record the run again with traincheck-collect",
+            )
+        first = self._log.skips[0]
+        raise TraceFormatError(
+            f"{self.path} holds no event: all {self._log.count} lines are bad, "
+            f"the first being {first.path.name}:{first.line}: {first.reason}",
+            fix="the files were damaged or are not from traincheck; record the run again",
+        )
+
+
+def event_files(directory: Path) -> list[tuple[Path, int, str]]:
+    """Path, rank and stream of every event file, by rank and stream."""
+    found = []
+    for path in directory.glob(EVENT_GLOB):
+        parsed = parse_event_file_name(path.name)
+        if parsed is not None and path.is_file():
+            found.append((path, *parsed))
+    return sorted(found, key=lambda file: file[1:])
+
+
+def process_infos(files: Sequence[tuple[Path, int, str]]) -> list[ProcessInfo]:
+    """The processes behind event files; a file begins with the facts about its process."""
+    members: dict[tuple[int, int], list[Path]] = {}
+    for path, rank, stream in files:
+        members.setdefault((rank, int(stream[1 : stream.index("-")])), []).append(path)
+    return [
+        ProcessInfo(rank=rank, pid=pid, files=tuple(paths), facts=_process_facts(paths))
+        for (rank, pid), paths in sorted(members.items())
+    ]
+
+
+def _process_facts(paths: Sequence[Path]) -> dict[str, Any]:
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                record = orjson.loads(file.readline(_FIRST_LINE_BYTES))
+            if record["k"] == "mark" and record["text"] == "process":
+                return dict(record["data"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # events() counts and describes what is wrong with the line
+    return {}
+
+
+def _all_of(file: EventFile) -> Iterator[Sequence[Event]]:
+    try:
+        yield from file.read()
+    except OSError as error:
+        raise TraceFormatError(
+            f"{file.path} cannot be read: {error.strerror}",
+            fix="check its permissions, and that nothing moves the trace away meanwhile",
+        ) from error
+    last = file.finish()
+    if last:
+        yield last

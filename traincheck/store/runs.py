@@ -1,0 +1,96 @@
+"""Find run directories, and say what a path is that holds none. Looks at names, not into events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traincheck.errors import TraceFormatError
+from traincheck.schema.layout import EVENT_GLOB, MANIFEST
+
+_DEPTH = 2  # folders of runs are looked into this deep
+_SHOWN = 5
+_MAKE_ONE = "record a run with traincheck-collect and name its directory"
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory looks like a run: it has a manifest or event files."""
+    return (path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))
+
+
+def find_runs(path: Path | str) -> list[Path]:
+    """The run that ``path`` is, or the runs in it up to two folders deep, sorted.
+
+    Raises:
+        TraceFormatError: there is no run; says what is there instead.
+    """
+    path = Path(path)
+    _check_directory(path)
+    if is_run(path):
+        return [path]
+    runs = sorted(_runs_below(path, _DEPTH))
+    if not runs:
+        raise TraceFormatError(f"{path} holds no run: {_contents(path)}", fix=_MAKE_ONE)
+    return runs
+
+
+def check_run(path: Path) -> None:
+    """See whether ``path`` is one run with event files, finished or not.
+
+    Raises:
+        TraceFormatError: it is not; says what it is instead.
+    """
+    _check_directory(path)
+    if any(path.glob(EVENT_GLOB)):
+        return
+    if (path / MANIFEST).is_file():
+        raise TraceFormatError(
+            f"{path} has a manifest but no event files: {_contents(path)}",
+            fix="nothing was recorded; see its notes with traincheck trace show, "
+            "and check that the program imports torch",
+        )
+    runs = sorted(_runs_below(path, _DEPTH))
+    if runs:
+        names = ", ".join(str(run.relative_to(path)) for run in runs[:_SHOWN])
+        more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+        raise TraceFormatError(
+            f"{path} is a folder of runs, not a run: {names}{more}",
+            fix=f"name one of them, e.g. {runs[-1]}",
+        )
+    raise TraceFormatError(f"{path} is not a trace: {_contents(path)}", fix=_MAKE_ONE)
+
+
+def _check_directory(path: Path) -> None:
+    if path.is_dir():
+        return
+    if path.exists():
+        fix = f"name the run directory, {path.parent}" if is_run(path.parent) else _MAKE_ONE
+        raise TraceFormatError(f"{path} is a file, not a run directory", fix=fix)
+    raise TraceFormatError(f"{path} does not exist", fix=f"check the path; this is {Path.cwd()}")
+
+
+def _runs_below(path: Path, depth: int) -> list[Path]:
+    found = []
+    for child in _folders(path):
+        if is_run(child):
+            found.append(child)
+        elif depth > 1:
+            found.extend(_runs_below(child, depth - 1))
+    return found
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [child for child in path.iterdir() if child.is_dir() and child.name[0] != "."]
+    except PermissionError:
+        return []
+
+
+def _contents(path: Path) -> str:
+    try:
+        names = sorted(child.name + "/" * child.is_dir() for child in path.iterdir())
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    if not names:
+        return "it is empty"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"it holds {', '.join(names[:_SHOWN])}{more}"
