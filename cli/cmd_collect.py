@@ -5,6 +5,7 @@ Reads the command line and the configuration; the work is in traincheck/collect/
 
 from __future__ import annotations
 
+import difflib
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -34,7 +35,7 @@ class _CollectCommand(click.Command):
             place = args.index("--")
             own, ctx.meta[_PROGRAM] = args[:place], args[place + 1 :]
         try:
-            return super().parse_args(ctx, own)
+            return super().parse_args(ctx, list(own))  # click empties the list it is given
         except click.NoSuchOption as error:
             raise UsageError(
                 f"traincheck-collect has no option {error.option_name}",
@@ -156,10 +157,12 @@ def _with_arguments(words: Sequence[str]) -> str:
 
 def _option_fix(error: click.NoSuchOption, own: Sequence[str]) -> str:
     """What was probably meant: an option of ours misspelt, or one of the program before ``--``."""
-    if error.possibilities:
-        return f"did you mean {' or '.join(sorted(error.possibilities))}?"
-    given = next((word for word in own if word.split("=")[0] == error.option_name), None)
-    rest = list(own[own.index(given) :]) if given else [error.option_name]
+    name = error.option_name
+    nearest = difflib.get_close_matches(name, error.possibilities or (), n=1, cutoff=0.75)
+    if nearest:
+        return f"did you mean {nearest[0]}? Options of the program go after --"
+    place = next((n for n, word in enumerate(own) if word.split("=")[0] == name), None)
+    rest = [name] if place is None else own[place:]
     return f"options of the program go after --: -- {shlex.join(rest)}"
 
 
@@ -167,7 +170,11 @@ def _configuration(options: dict[str, Any]) -> CollectConfig:
     """What the configuration file says, where the command line does not say otherwise."""
     config = read_collect(Path(options["config"])) if options["config"] else CollectConfig()
     names = ("output", "invariants", "rules", "every", "warmup", "level", "instrument")
-    return replace(config, **{n: options[n] for n in names if options[n] not in (None, (), False)})
+    # An empty tuple or False is an option not given, but 0 is a number of steps.
+    given = {name: options[name] for name in names}
+    return replace(
+        config, **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
+    )
 
 
 def _needs(config: CollectConfig) -> Needs | None:

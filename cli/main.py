@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import click
 import traincheck
 from traincheck.errors import TraincheckError
 
+BAD_USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # as a program that SIGPIPE ends
 OUR_BUG = 3
@@ -87,7 +88,7 @@ class _Group(click.Group):
             formatter.write_dl([(name, row.help) for name, row in COMMANDS.items()])
 
     def __call__(self, *args: Any, **kwargs: Any) -> int:
-        return run(super().main, "traincheck")
+        return run(self, "traincheck", *args, **kwargs)
 
 
 @click.group(
@@ -109,29 +110,30 @@ def main() -> None:
 
 def collect_main() -> int:
     """Entry point of traincheck-collect."""
-    return run(load("collect").main, "traincheck-collect")
+    return run(load("collect"), "traincheck-collect")
 
 
 def infer_main() -> int:
     """Entry point of traincheck-infer."""
-    return run(load("infer").main, "traincheck-infer")
+    return run(load("infer"), "traincheck-infer")
 
 
 def check_main() -> int:
     """Entry point of traincheck-check."""
-    return run(load("check").main, "traincheck-check")
+    return run(load("check"), "traincheck-check")
 
 
-def run(invoke: Callable[..., Any], name: str) -> int:
-    """Run a click command on the command line and return its exit status. Nothing is raised."""
+def run(command: click.Command, name: str, args: Sequence[str] | None = None) -> int:
+    """Run a click command, by default on the command line, and return its exit status.
+
+    Nothing is raised.
+    """
     try:
-        found = invoke(prog_name=name, standalone_mode=False)
+        status = _invoke(command, name, list(sys.argv[1:] if args is None else args))
         sys.stdout.flush()  # here, so that a reader that left is noticed here
-    except SystemExit as stop:
-        return _status(stop.code)
     except click.ClickException as error:
         error.show()
-        return error.exit_code
+        return BAD_USAGE  # click itself has 1 for some, which means findings
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except TraincheckError as error:
@@ -145,14 +147,22 @@ def run(invoke: Callable[..., Any], name: str) -> int:
         return BROKEN_PIPE
     except Exception as error:  # the last resort of a program: never a bare traceback
         return _our_bug(error)
+    return status
+
+
+def _invoke(command: click.Command, name: str, args: list[str]) -> int:
+    # Not command.main: it makes a reader that left look like exit status 1, which means findings.
+    try:
+        with command.make_context(name, args) as context:
+            found = command.invoke(context)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            _say(stop.code)
+            return 1
+        return stop.code or 0
     return found if isinstance(found, int) else 0
-
-
-def _status(code: object) -> int:
-    if code is None or isinstance(code, int):
-        return code or 0
-    _say(str(code))
-    return 1
 
 
 def _our_bug(error: Exception) -> int:

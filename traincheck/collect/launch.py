@@ -57,6 +57,11 @@ def launch(command: Sequence[str], settings: Settings) -> Outcome:
             f"PYTHONPATH cannot hold the folder of traincheck, {str(BOOTSTRAP)!r}",
             fix=f"install traincheck in a folder without {os.pathsep!r} in its name",
         )
+    if run_manifest.as_text(settings.directory) != settings.directory:
+        raise OutputError(
+            f"the name of the output path is not UTF-8: {run_manifest.as_text(settings.directory)}",
+            fix="give -o a folder whose path is UTF-8",
+        )
     made = _make_directory(directory)
     manifest = run_manifest.started(settings, command, os.environ)
     _write_first(directory, manifest, made=made)

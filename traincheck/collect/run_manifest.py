@@ -90,14 +90,14 @@ def started(
             "hostname": platform.node(),
         },
         "run_id": settings.run_id,
-        "command": list(command),
-        "cwd": os.getcwd(),
+        "command": [as_text(word) for word in command],
+        "cwd": as_text(os.getcwd()),
         "started": _now(),
         "ended": None,
         "exit_status": None,
         "signal": None,
         "settings": settings.summary(),
-        "environment": {name: environ[name] for name in ENVIRONMENT if name in environ},
+        "environment": {name: as_text(environ[name]) for name in ENVIRONMENT if name in environ},
         "processes": [],
         "notes": interpreter_notes(command),
     }
@@ -108,7 +108,7 @@ def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict
     processes = find_processes(directory)
     notes = [*manifest["notes"], *_not_traced(directory)]
     if not processes and not notes:
-        notes.append("nothing was recorded: no process imported torch")
+        notes.append("nothing was recorded: no process used torch")
     return {
         **manifest,
         "ended": _now(),
@@ -206,6 +206,11 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # real-time signals between the first and the last have no name
         return f"SIG{number}"
+
+
+def as_text(value: str) -> str:
+    """Text of the operating system as JSON can hold it: bytes that are not UTF-8 become escapes."""
+    return os.fsencode(value).decode("utf-8", "backslashreplace")
 
 
 def _now() -> str:

@@ -1,0 +1,130 @@
+"""The way in: every error becomes a message and an exit status; commands load when asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+
+from traincheck import __version__
+from traincheck.cli import main as entry
+from traincheck.errors import OutputError, TraincheckError, UsageError
+
+ENTRY = "import sys; from traincheck.cli.main import main; sys.exit(main())"
+
+
+def run(callback: Callable[[], object]) -> int:
+    return entry.run(click.Command("x", callback=callback), "traincheck-x", [])
+
+
+def run_raising(error: BaseException) -> int:
+    def invoke() -> None:
+        raise error
+
+    return run(invoke)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (UsageError("x is 1", fix="make it 2"), 2, "error: x is 1\n  fix: make it 2\n"),
+        (OutputError("cannot write"), 2, "error: cannot write\n"),
+        (click.ClickException("no such thing"), 2, "Error: no such thing\n"),
+        (click.Abort(), 130, ""),
+        (KeyboardInterrupt(), 130, ""),
+        (click.exceptions.Exit(4), 4, ""),
+        (SystemExit(4), 4, ""),
+        (SystemExit(None), 0, ""),
+        (SystemExit("a reason"), 1, "a reason\n"),
+        (BrokenPipeError(), 141, ""),
+    ],
+)
+def test_an_error_becomes_a_status_and_a_message(error, status, message, capfd) -> None:
+    stdout = os.dup(1)
+    try:
+        assert run_raising(error) == status
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+    assert capfd.readouterr().err == message
+
+
+def test_a_bug_of_ours_is_called_that(capfd, monkeypatch) -> None:
+    monkeypatch.delenv("TRAINCHECK_DEBUG", raising=False)
+    assert run_raising(ZeroDivisionError("by zero")) == 3
+    text = capfd.readouterr().err
+    assert "bug in traincheck: ZeroDivisionError: by zero" in text
+    assert "TRAINCHECK_DEBUG=1" in text
+    assert "Traceback" not in text
+
+
+def test_a_bug_of_ours_shows_its_traceback_on_request(capfd, monkeypatch) -> None:
+    monkeypatch.setenv("TRAINCHECK_DEBUG", "1")
+    assert run_raising(ZeroDivisionError("by zero")) == 3
+    assert "Traceback" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("returned", "status"), [(0, 0), (1, 1), (None, 0), ("text", 0)])
+def test_a_command_returns_its_status(returned, status) -> None:
+    assert run(lambda: returned) == status
+
+
+def test_every_error_of_ours_is_bad_input_unless_it_says_otherwise() -> None:
+    assert {kind.exit_code for kind in TraincheckError.__subclasses__()} == {2}
+
+
+@pytest.mark.parametrize("name", sorted(entry.COMMANDS))
+def test_a_row_of_the_table_is_a_command(name) -> None:
+    assert entry.load(name).help
+
+
+def test_the_group_lists_and_finds_its_commands() -> None:
+    assert list(entry.main.commands) == list(entry.COMMANDS)
+    assert len(entry.main.commands) == len(entry.COMMANDS)
+    assert "collect" in entry.main.commands
+    assert "colect" not in entry.main.commands
+    assert entry.main.commands["collect"] is entry.load("collect")
+
+
+def test_help_lists_every_command_without_loading_one() -> None:
+    code = f"{ENTRY[:-17]}\ntry: main()\nfinally: print([m for m in sys.modules if '.cmd_' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True
+    )
+    for name, row in entry.COMMANDS.items():
+        assert f"  {name} " in done.stdout
+        assert row.help in done.stdout
+    assert done.stdout.endswith("[]\n")
+
+
+def test_the_version_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRY, "--version"], capture_output=True, text=True, check=True
+    )
+    assert __version__ in done.stdout
+
+
+def test_an_unknown_command_is_bad_usage() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRY, "colect"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "colect" in done.stderr
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    receiver, sender = os.pipe()
+    os.close(receiver)
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRY, "--help"],
+        stdout=sender,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(sender)
+    assert (done.returncode, done.stderr) == (141, "")
