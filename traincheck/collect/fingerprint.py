@@ -96,7 +96,9 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     """The dense tensors that make up ``tensor`` (values and indices of a sparse one, this rank's shard); None without data."""
     if tensor.is_meta or "FakeTensor" in type(tensor).__name__:
         return None
-    local = getattr(tensor, "_local_tensor", None)  # DTensor: this rank's shard, without a collective
+    local = getattr(
+        tensor, "_local_tensor", None
+    )  # DTensor: this rank's shard, without a collective
     if isinstance(local, torch.Tensor):
         return components(local)
     if tensor.layout is torch.sparse_coo:
@@ -139,8 +141,14 @@ _zeros: dict[tuple[torch.dtype, torch.Size], str] = {}
 
 # mix-128: sum over words w at position i of f(w, i) modulo 2**64, twice with different constants. For a fixed i, f is a bijection of w,
 # so a single changed word always shows; moved words change because i enters f nonlinearly.
-_GOLDEN = (-7046029254386353131, -4658895280553007687)  # odd; 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 as signed
-_STIR = (-7723592293110705685, -8663945395140668459)  # 0x94D049BB133111EB, 0x87C37B91114253D5 as signed
+_GOLDEN = (
+    -7046029254386353131,
+    -4658895280553007687,
+)  # odd; 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 as signed
+_STIR = (
+    -7723592293110705685,
+    -8663945395140668459,
+)  # 0x94D049BB133111EB, 0x87C37B91114253D5 as signed
 _LOW_35 = (1 << 35) - 1
 _LOW_32 = (1 << 32) - 1
 
@@ -151,10 +159,14 @@ def start_device(part: torch.Tensor) -> torch.Tensor:
     total = torch.zeros(2, dtype=torch.int64, device=part.device)
     for first in range(0, words.numel(), _CHUNK):
         chunk = words[first : first + _CHUNK].to(torch.int64)
-        position = torch.arange(first + 1, first + 1 + chunk.numel(), dtype=torch.int64, device=part.device)
+        position = torch.arange(
+            first + 1, first + 1 + chunk.numel(), dtype=torch.int64, device=part.device
+        )
         for lane in (0, 1):
             mixed = (chunk ^ (position * _GOLDEN[lane])) * _STIR[lane]
-            mixed = mixed ^ ((mixed >> 29) & _LOW_35)  # masked: a logical shift, so that no bit is lost
+            mixed = mixed ^ (
+                (mixed >> 29) & _LOW_35
+            )  # masked: a logical shift, so that no bit is lost
             mixed = (mixed + position) * _GOLDEN[1 - lane]
             mixed = mixed ^ ((mixed >> 32) & _LOW_32)
             total[lane] += mixed.sum()

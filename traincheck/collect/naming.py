@@ -10,7 +10,13 @@ import torch
 
 WRAPPER_ATTRIBUTES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
 _WRAPPER_CLASSES = frozenset(
-    {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "DeepSpeedEngine"}
+    {
+        "DistributedDataParallel",
+        "DataParallel",
+        "FullyShardedDataParallel",
+        "OptimizedModule",
+        "DeepSpeedEngine",
+    }
 )
 _FSDP2_PREFIX = "FSDP"  # fully_shard swaps the class for one made on the fly: FSDPNet
 
@@ -31,7 +37,11 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
 def class_of(module: torch.nn.Module) -> type:
     """The class as the user wrote it."""
     cls = type(module)
-    if cls.__name__.startswith(_FSDP2_PREFIX) and len(cls.__mro__) > 2 and "FSDPModule" in {c.__name__ for c in cls.__mro__}:
+    if (
+        cls.__name__.startswith(_FSDP2_PREFIX)
+        and len(cls.__mro__) > 2
+        and "FSDPModule" in {c.__name__ for c in cls.__mro__}
+    ):
         return cls.__mro__[2] if cls.__mro__[1].__name__ == "FSDPModule" else cls.__mro__[1]
     return cls
 
@@ -58,7 +68,12 @@ def walk(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
         for name, child in module._modules.items():
             if child is not None:
                 below = clean_path(f"{path}.{name}" if path else name)
-                children.append((below, child if type(child).__name__ not in _WRAPPER_CLASSES else unwrap(child)))
+                children.append(
+                    (
+                        below,
+                        child if type(child).__name__ not in _WRAPPER_CLASSES else unwrap(child),
+                    )
+                )
         pending.extend(reversed(children))
 
 

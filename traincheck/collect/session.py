@@ -41,7 +41,9 @@ class Session:
         self.rank = int(os.environ.get("RANK", "0") or 0)
         needs = settings.needs
         self.needs = needs
-        self.tracker = Tracker(None if needs is None else needs.states, exact=needs is None or needs.exact)
+        self.tracker = Tracker(
+            None if needs is None else needs.states, exact=needs is None or needs.exact
+        )
         self.steps = StepCounter(self._end_step, self._stepping_optimizers)
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
@@ -76,7 +78,6 @@ class Session:
         atexit.register(self.close)
         self._patch_exit()
         self._patch_excepthook()
-        self.clock.step = 0
         self._apply_sampling()
 
     def stop(self) -> None:
@@ -124,7 +125,7 @@ class Session:
     def become_worker(self) -> None:
         """This process serves another one's loop (a DataLoader worker): its events have no step."""
         self.is_worker = True
-        self.clock.step = None
+        self.clock.set(None, self.clock.stage)
 
     def _patch_exit(self) -> None:
         leave = os._exit
@@ -139,7 +140,9 @@ class Session:
     def _patch_excepthook(self) -> None:
         show = sys.excepthook
 
-        def excepthook(kind: type[BaseException], value: BaseException, tb: TracebackType | None) -> None:
+        def excepthook(
+            kind: type[BaseException], value: BaseException, tb: TracebackType | None
+        ) -> None:
             show(kind, value, _without_ours(value, tb))
 
         sys.excepthook = excepthook
@@ -199,7 +202,13 @@ class Session:
         frame = traceback.extract_tb(error.__traceback__)[-1:] if error.__traceback__ else []
         at = f"{frame[0].name}:{frame[0].lineno}" if frame else ""
         try:
-            em.event("mark", {"text": "instrument disabled", "data": {"instrument": name, "reason": repr(error), "at": at}})
+            em.event(
+                "mark",
+                {
+                    "text": "instrument disabled",
+                    "data": {"instrument": name, "reason": repr(error), "at": at},
+                },
+            )
         except Exception:  # the failure may be in writing itself
             logger.debug("could not note a fault", exc_info=True)
 
@@ -216,13 +225,15 @@ class Session:
 
     def live_optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
         """Id and object of every optimizer that is still alive."""
-        return [(name, found) for name, ref in self.optimizers.items() if (found := ref()) is not None]
+        return [
+            (name, found) for name, ref in self.optimizers.items() if (found := ref()) is not None
+        ]
 
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter a stage; recorded when it is another one."""
         previous = self.clock.stage
         if stage != previous:
-            self.clock.stage = stage
+            self.clock.set(self.clock.step, stage)
             if self.switch.on:
                 em.event("stage", {"previous": previous})
 
@@ -238,7 +249,7 @@ class Session:
                 look(em)
         self._write_step(em, complete=True)
         em.flush()
-        self.clock.step = self.steps.step + 1
+        self.clock.set(self.steps.step + 1, self.clock.stage)
         self._apply_sampling()
 
     def _apply_sampling(self) -> None:
@@ -255,8 +266,12 @@ class Session:
         if not self.switch.on:
             em.event("step", {**fields, "recorded": False})
             return
-        fields["lr"] = {name: [_lr(g.get("lr")) for g in o.param_groups] for name, o in self.live_optimizers()}
-        fields["modes"] = {name: m.training for name, ref in self.modes.items() if (m := ref()) is not None}
+        fields["lr"] = {
+            name: [_lr(g.get("lr")) for g in o.param_groups] for name, o in self.live_optimizers()
+        }
+        fields["modes"] = {
+            name: m.training for name, ref in self.modes.items() if (m := ref()) is not None
+        }
         if not complete:
             fields["complete"] = False
         em.event("step", fields)
@@ -278,7 +293,9 @@ def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackTy
         first = first.tb_next
     entry = first
     while entry is not None:
-        while entry.tb_next is not None and entry.tb_next.tb_frame.f_code.co_filename == HIDDEN_FILE:
+        while (
+            entry.tb_next is not None and entry.tb_next.tb_frame.f_code.co_filename == HIDDEN_FILE
+        ):
             entry.tb_next = entry.tb_next.tb_next
         entry = entry.tb_next
     return first

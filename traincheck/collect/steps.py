@@ -28,10 +28,14 @@ class StepCounter:
         self.manual = False  # the user marks steps; signals count but do not end them
         self._on_end = on_end
         self._optimizers = optimizers
-        self._expected: set[str] | None = None  # those that stepped in the step before; None until then
+        self._expected: set[str] | None = (
+            None  # those that stepped in the step before; None until then
+        )
         self._stepped: set[str] = set()
         self._zeroed: set[str] = set()
-        self._inside = 0  # depth of optimizer steps: an LBFGS closure runs forward and backward in there
+        self._inside = (
+            0  # depth of optimizer steps: an LBFGS closure runs forward and backward in there
+        )
         self._ever_stepped = False
         self._ever_zeroed = False
 
@@ -59,7 +63,9 @@ class StepCounter:
         counters = self.counters
         if not counters["forward"] and not counters["batch"] and self.is_between:
             self.end()
-        elif not self._ever_stepped and not self._inside and not self.manual and counters["backward"]:
+        elif (
+            not self._ever_stepped and not self._inside and not self.manual and counters["backward"]
+        ):
             endless = counters["backward"] >= MAX_ACCUMULATION
             if (not self._optimizers() or endless) and not self._ever_zeroed:
                 self.end()
@@ -70,7 +76,9 @@ class StepCounter:
         key = optimizer or ""
         again = key in self._zeroed
         if not self._inside and not self.manual:
-            unused = self.counters["backward"] and not self._stepped and not self.counters["scaler_step"]
+            unused = (
+                self.counters["backward"] and not self._stepped and not self.counters["scaler_step"]
+            )
             repeated = again and (self._is_done() or optimizer in self._stepped)
             if unused or repeated:
                 self.end()

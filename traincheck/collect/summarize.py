@@ -19,12 +19,12 @@ _INT64 = 1 << 63
 _Key = tuple[torch.dtype, torch.Size, bool, torch.device]
 
 
-class TensorCache(dict[_Key, orjson.Fragment]):
+class TensorCache(dict[_Key, bytes]):
     """Serialized summaries by what they say. Bounded: variable shapes must not grow the training process."""
 
     LIMIT = 4096
 
-    def __missing__(self, key: _Key) -> orjson.Fragment:
+    def __missing__(self, key: _Key) -> bytes:
         dtype, shape, requires_grad, device = key
         fields: dict[str, Any] = {
             "dtype": str(dtype).removeprefix("torch."),
@@ -35,11 +35,32 @@ class TensorCache(dict[_Key, orjson.Fragment]):
             fields["requires_grad"] = True
         if len(self) >= self.LIMIT:
             self.clear()
-        found = self[key] = orjson.Fragment(orjson.dumps(fields))
+        found = self[key] = orjson.dumps(fields)
         return found
 
 
 _cache = TensorCache()
+
+
+def encode(value: Any) -> bytes:
+    """`summarize`, serialized. The hot path: a tensor takes 0.5 microseconds."""
+    kind = type(value)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        try:
+            shape = value.shape
+            if shape:
+                return _cache[value.dtype, shape, value.requires_grad, value.device]
+        except (
+            TypeError,
+            RuntimeError,
+        ):  # symbolic sizes, nested layouts: the slow path knows them
+            pass
+    elif kind is bool or value is None:
+        return _SIMPLE[value]
+    return orjson.dumps(summarize(value), default=repr)
+
+
+_SIMPLE: dict[bool | None, bytes] = {None: b"null", True: b"true", False: b"false"}
 
 
 def summarize_tensor(tensor: torch.Tensor) -> Any:
@@ -48,18 +69,24 @@ def summarize_tensor(tensor: torch.Tensor) -> Any:
         shape = tensor.shape
         key = (tensor.dtype, shape, tensor.requires_grad, tensor.device)
         if shape:
-            return _cache[key]
+            return orjson.Fragment(_cache[key])
         return _scalar(tensor, key)
-    except (TypeError, RuntimeError):  # symbolic sizes, nested layouts, wrapped tensors inside a transform
-        return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": [], "type": dotted(type(tensor))}
+    except (TypeError, RuntimeError):  # symbolic sizes, nested layouts, values inside a transform
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return {"dtype": dtype, "shape": [], "type": dotted(type(tensor))}
 
 
 def _scalar(tensor: torch.Tensor, key: _Key) -> Any:
     if not tensor.is_cpu:  # reading it would wait for the device
-        return _cache[key]
+        return orjson.Fragment(_cache[key])
     value = number(tensor.item())
     dtype, _, requires_grad, device = key
-    fields = {"dtype": str(dtype).removeprefix("torch."), "shape": [], "device": str(device), "value": value}
+    fields = {
+        "dtype": str(dtype).removeprefix("torch."),
+        "shape": [],
+        "device": str(device),
+        "value": value,
+    }
     if requires_grad:
         fields["requires_grad"] = True
     return fields

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from time import monotonic_ns
 from typing import Any
 
 import orjson
@@ -34,23 +35,28 @@ class Variable:
     """One named tensor and what was last seen of it."""
 
     __slots__ = (
-        "digest", "exact_only", "head", "identity", "is_new", "module_class", "name", "owner", "probe", "requires_grad",
+        "digest", "exact_only", "fixed", "head", "identity", "is_new", "module_class", "name", "owner", "probe", "requires_grad",
         "role", "shape", "storage", "zero", "zero_digest",
     )  # fmt: skip
 
-    def __init__(self, name: str, role: str, module_class: str | None, owner: str | None = None) -> None:
+    def __init__(
+        self, name: str, role: str, module_class: str | None, owner: str | None = None
+    ) -> None:
         self.name = name
         self.role = role
         self.module_class = module_class
         self.owner = owner
         self.digest: str | None = None  # exact fingerprint last seen; None when it is not known
         self.probe: str | None = None
-        self.exact_only = False  # a probe missed a change once: written in few places, like an embedding
+        self.exact_only = (
+            False  # a probe missed a change once: written in few places, like an embedding
+        )
         self.identity = 0
         self.storage = 0
         self.requires_grad = False
         self.is_new = True
-        self.head = b""
+        self.head = b""  # serialized dtype, shape and device
+        self.fixed = b""  # serialized name, role, identity ...
         self.shape: torch.Size | None = None
         self.zero: bool | None = None
         self.zero_digest: str | None = None
@@ -128,7 +134,11 @@ class Tracker:
             found = self._modules.get(id(module))
             if found is not None and found[0]() is module:
                 return found[1]
-        self._modules[id(module)] = (weakref.ref(module), dotted(class_of(module)), root or Root(module, ""))
+        self._modules[id(module)] = (
+            weakref.ref(module),
+            dotted(class_of(module)),
+            root or Root(module, ""),
+        )
         return None
 
     def _map(self, root: Root, top: torch.nn.Module) -> None:
@@ -138,9 +148,16 @@ class Tracker:
             known = self._modules.get(id(module))
             if known is None or known[0]() is not module or known[2] is root:
                 self._modules[id(module)] = (weakref.ref(module), name, root)
-            root.sizes += [(module._modules, len(module._modules)), (module._parameters, len(module._parameters))]
-            root.slots += [(module._modules, key, id(child)) for key, child in module._modules.items()]
-            root.slots += [(module._parameters, key, id(p)) for key, p in module._parameters.items()]
+            root.sizes += [
+                (module._modules, len(module._modules)),
+                (module._parameters, len(module._parameters)),
+            ]
+            root.slots += [
+                (module._modules, key, id(child)) for key, child in module._modules.items()
+            ]
+            root.slots += [
+                (module._parameters, key, id(p)) for key, p in module._parameters.items()
+            ]
 
     def track(self, em: Emitter, root: Root) -> None:
         """Begin to follow the variables of ``root``, or find out what changed in its structure."""
@@ -159,17 +176,32 @@ class Tracker:
             owner_class = dotted(class_of(module))
             for key, parameter in module._parameters.items():
                 if parameter is not None:
-                    self._add_parameter(em, root, f"{prefix}.{key}", (module._parameters, key), owner_class, old)
+                    self._add_parameter(
+                        em, root, f"{prefix}.{key}", (module._parameters, key), owner_class, old
+                    )
             for key, buffer in module._buffers.items():
                 if buffer is not None:
-                    self._add_buffer(em, root, f"{prefix}.{key}", (module._buffers, key), owner_class, old_buffers)
+                    self._add_buffer(
+                        em,
+                        root,
+                        f"{prefix}.{key}",
+                        (module._buffers, key),
+                        owner_class,
+                        old_buffers,
+                    )
         for name in sorted(set(old) - set(root.parameters)):
             self._write(em, old[name][2], "gone", None, None)
         for name in sorted(set(old_buffers) - set(root.buffers)):
             self._write(em, old_buffers[name][2], "gone", None, None)
 
     def _add_parameter(
-        self, em: Emitter, root: Root, name: str, slot: tuple[dict[str, Any], str], owner_class: str, old: dict[str, Any]
+        self,
+        em: Emitter,
+        root: Root,
+        name: str,
+        slot: tuple[dict[str, Any], str],
+        owner_class: str,
+        old: dict[str, Any],
     ) -> None:
         parameter = slot[0][slot[1]]
         known = old.get(name)
@@ -184,7 +216,13 @@ class Tracker:
         self._first(em, variable, parameter, "new" if known is None else "replaced")
 
     def _add_buffer(
-        self, em: Emitter, root: Root, name: str, slot: tuple[dict[str, Any], str], owner_class: str, old: dict[str, Any]
+        self,
+        em: Emitter,
+        root: Root,
+        name: str,
+        slot: tuple[dict[str, Any], str],
+        owner_class: str,
+        old: dict[str, Any],
     ) -> None:
         buffer = slot[0][slot[1]]
         known = old.get(name)
@@ -195,7 +233,14 @@ class Tracker:
         root.buffers[name] = (*slot, variable)
         self._first(em, variable, buffer, "new" if known is None else "replaced")
 
-    def _first(self, em: Emitter, variable: Variable, tensor: torch.Tensor, change: str, after: int | None = None) -> None:
+    def _first(
+        self,
+        em: Emitter,
+        variable: Variable,
+        tensor: torch.Tensor,
+        change: str,
+        after: int | None = None,
+    ) -> None:
         variable.identity = self.identities.of(tensor)
         variable.storage = _storage(tensor)
         variable.requires_grad = tensor.requires_grad
@@ -227,7 +272,12 @@ class Tracker:
         if not unknown:
             return
         live = list(self.created)
-        parents = {id(child): module for module in live for child in module._modules.values() if child is not None}
+        parents = {
+            id(child): module
+            for module in live
+            for child in module._modules.values()
+            if child is not None
+        }
         owners = [m for m in live if any(id(p) in unknown for p in m._parameters.values())]
         roots: dict[int, torch.nn.Module] = {}
         for module in owners:
@@ -236,7 +286,9 @@ class Tracker:
                 top = parents[id(top)]
                 seen.add(id(top))
             roots[id(unwrap(top))] = unwrap(top)
-        for top in sorted(roots.values(), key=lambda m: (class_of(m).__name__, self.identities.of(m))):
+        for top in sorted(
+            roots.values(), key=lambda m: (class_of(m).__name__, self.identities.of(m))
+        ):
             self.track(em, self.find(top)[1])
 
     # -- looks
@@ -260,7 +312,9 @@ class Tracker:
                     self._flags(em, parameter, tensor, after)
                 self._look_gradient(em, variable, tensor.grad, after)
 
-    def _look_gradient(self, em: Emitter, variable: Variable, gradient: torch.Tensor | None, after: int) -> None:
+    def _look_gradient(
+        self, em: Emitter, variable: Variable, gradient: torch.Tensor | None, after: int
+    ) -> None:
         if gradient is None:
             if variable.identity:
                 variable.identity, variable.digest, variable.zero = 0, None, None
@@ -273,7 +327,9 @@ class Tracker:
             variable.identity = id(gradient)
             self._appeared(em, variable, gradient, after)
 
-    def _appeared(self, em: Emitter, variable: Variable, gradient: torch.Tensor, after: int) -> None:
+    def _appeared(
+        self, em: Emitter, variable: Variable, gradient: torch.Tensor, after: int
+    ) -> None:
         if is_plain_cpu(gradient):
             if variable.zero_digest is None or variable.shape != gradient.shape:
                 variable.zero_digest = zero_fingerprint(gradient)
@@ -300,7 +356,9 @@ class Tracker:
             if tensor is not None:
                 self._look(em, variable, tensor, after)
 
-    def look_optimizer(self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer) -> None:
+    def look_optimizer(
+        self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
+    ) -> None:
         """Find the state tensors of an optimizer that appeared or changed."""
         for name, parameter in self.held(owner, optimizer):
             for key, value in optimizer.state.get(parameter, {}).items():
@@ -309,13 +367,17 @@ class Tracker:
                 variable = self._optimizer_state.get((owner, label := f"{name}/{key}"))
                 if variable is None:
                     known = self._by_parameter.get(id(parameter))
-                    variable = Variable(label, "optimizer_state", known[2] if known else None, owner)
+                    variable = Variable(
+                        label, "optimizer_state", known[2] if known else None, owner
+                    )
                     self._optimizer_state[owner, label] = variable
                     self._first(em, variable, value, "new", after)
                 else:
                     self._look(em, variable, value, after)
 
-    def held(self, owner: str, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    def held(
+        self, owner: str, optimizer: torch.optim.Optimizer
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and parameter of all that an optimizer holds."""
         for group_index, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
@@ -372,7 +434,14 @@ class Tracker:
             variable.exact_only = digest != variable.digest
             self._compare(em, variable, tensor, digest, after)
 
-    def _compare(self, em: Emitter, variable: Variable, tensor: torch.Tensor, digest: str | None, after: int | None) -> None:
+    def _compare(
+        self,
+        em: Emitter,
+        variable: Variable,
+        tensor: torch.Tensor,
+        digest: str | None,
+        after: int | None,
+    ) -> None:
         if digest != variable.digest:
             variable.digest = digest
             if variable.role == "gradient":
@@ -381,35 +450,37 @@ class Tracker:
         elif variable.role != "gradient" and tensor.requires_grad is not variable.requires_grad:
             self._flags(em, variable, tensor, after)
 
-    def _flags(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int | None) -> None:
+    def _flags(
+        self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int | None
+    ) -> None:
         variable.requires_grad = tensor.requires_grad
         self._write(em, variable, "flags", tensor, variable.digest, after)
 
     def _write(
-        self, em: Emitter, variable: Variable, change: str, tensor: torch.Tensor | None, digest: str | None, after: int | None = None
+        self,
+        em: Emitter,
+        variable: Variable,
+        change: str,
+        tensor: torch.Tensor | None,
+        digest: str | None,
+        after: int | None = None,
     ) -> None:
-        fields: dict[str, Any] = {"name": variable.name, "role": variable.role, "change": change}
         if tensor is not None:
             if variable.shape != tensor.shape:
                 variable.shape, variable.head = tensor.shape, _head(tensor)
-            if variable.role != "gradient":
-                variable.requires_grad = tensor.requires_grad
-            zero = b"" if variable.zero is None else b',"zero":true' if variable.zero else b',"zero":false'
-            mark = b"" if digest is None else b',"fingerprint":"' + digest.encode() + b'"'
-            fields["summary"] = orjson.Fragment(variable.head + mark + zero + b"}")
-        if variable.requires_grad:
-            fields["requires_grad"] = True
-        if variable.role != "gradient":  # of a gradient it is a memory address: of no use to a reader
-            fields["identity"] = variable.identity
-        if variable.storage:
-            fields["storage"] = variable.storage
-        if after is not None:
-            fields["after"] = after
-        if variable.module_class is not None:
-            fields["module_class"] = variable.module_class
-        if variable.owner is not None:
-            fields["owner"] = variable.owner
-        em.event("state", fields)
+            if variable.role != "gradient" and tensor.requires_grad is not variable.requires_grad:
+                variable.requires_grad, variable.fixed = tensor.requires_grad, b""
+        if change not in _REPEATED:
+            variable.fixed = b""
+        body = variable.fixed or _fixed(variable)
+        if tensor is not None:
+            mark = b"" if digest is None else b',"fingerprint":"%b"' % digest.encode()
+            body = b'%b,"change":"%b","summary":%b%b%b}' % (
+                body, change.encode(), variable.head, mark, _ZERO[variable.zero]
+            )  # fmt: skip
+        else:
+            body = b'%b,"change":"%b"' % (body, change.encode())
+        em.state(monotonic_ns(), body if after is None else b'%b,"after":%d' % (body, after))
 
     # -- devices: digests are computed where the tensor is and read once a step
 
@@ -428,7 +499,9 @@ class Tracker:
             digest = finish_device(pair, tensor)
             appeared = variable.role == "gradient" and variable.digest is None
             if variable.role == "gradient" and variable.zero_digest is None:
-                variable.zero_digest = finish_device(start_device(torch.zeros_like(tensor)).tolist(), tensor)
+                variable.zero_digest = finish_device(
+                    start_device(torch.zeros_like(tensor)).tolist(), tensor
+                )
             if appeared:
                 variable.digest, variable.zero = digest, digest == variable.zero_digest
                 self._write(em, variable, "set", tensor, digest, after)
@@ -436,15 +509,44 @@ class Tracker:
                 self._compare(em, variable, tensor, digest, after)
 
 
+_ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
+_REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable itself is as it was
+
+
+def _fixed(variable: Variable) -> bytes:
+    """The fields of a variable that stay the same from look to look, serialized once."""
+    fields: dict[str, Any] = {"name": variable.name, "role": variable.role}
+    if variable.requires_grad:
+        fields["requires_grad"] = True
+    if variable.role != "gradient":  # of a gradient it is a memory address: no use to a reader
+        fields["identity"] = variable.identity
+    if variable.storage:
+        fields["storage"] = variable.storage
+    if variable.module_class is not None:
+        fields["module_class"] = variable.module_class
+    if variable.owner is not None:
+        fields["owner"] = variable.owner
+    variable.fixed = orjson.dumps(fields)[1:-1]
+    return variable.fixed
+
+
 def _storage(tensor: torch.Tensor) -> int:
     try:
         return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError, AttributeError):  # sparse, meta and wrapped tensors have none
+    except (
+        RuntimeError,
+        NotImplementedError,
+        AttributeError,
+    ):  # sparse, meta and wrapped tensors have none
         return 0
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().coalesce().values() if tensor.layout is torch.sparse_coo else tensor.detach()
+    return (
+        tensor.detach().coalesce().values()
+        if tensor.layout is torch.sparse_coo
+        else tensor.detach()
+    )
 
 
 def _head(tensor: torch.Tensor) -> bytes:

@@ -65,7 +65,10 @@ class Instrument:
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Originals are in place while this lasts, for code that looks at functions rather than calling them."""
-        ours = [(holder, attribute, getattr(holder, attribute)) for holder, attribute, _ in self._originals]
+        ours = [
+            (holder, attribute, getattr(holder, attribute))
+            for holder, attribute, _ in self._originals
+        ]
         for holder, attribute, original in reversed(self._originals):
             if original is _MISSING:
                 delattr(holder, attribute)
@@ -77,7 +80,9 @@ class Instrument:
             for holder, attribute, replacement in ours:
                 setattr(holder, attribute, replacement)
 
-    def replace(self, holder: Any, attribute: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def replace(
+        self, holder: Any, attribute: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
         """Set ``holder.attribute`` to ``make(original)``, which takes on the original's name and documentation."""
         original = getattr(holder, attribute)
         stored = vars(holder).get(attribute, _MISSING)

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.emit import Emitter, span_wrapper, where
+from traincheck.collect.emit import Emitter, where
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import summarize
+from traincheck.collect.wrap import span_wrapper
 from traincheck.schema.events import Families
 
 
@@ -38,22 +39,33 @@ class Amp(Instrument):
         return None
 
     def _describe(self, family: str, args: tuple[Any, ...], result: Any) -> dict[str, Any]:
-        fields: dict[str, Any] = {"api": family, "args": {}, "result": summarize(result), "where": where()}
+        fields: dict[str, Any] = {
+            "api": family,
+            "args": {},
+            "result": summarize(result),
+            "where": where(),
+        }
         if len(args) > 1 and isinstance(args[1], torch.optim.Optimizer):
             fields["owner"] = self._owner(args[1])
         return fields
 
     def _wrap(self, original: Callable[..., Any], family: str) -> Callable[..., Any]:
-        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
             return self._describe(family, args, result)
 
         return span_wrapper(original, self.session, describe)
 
     def _wrap_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
             return self._describe(Families.SCALER_STEP, args, result)
 
-        def after(em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        def after(
+            em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> None:
             owner = self._owner(args[1] if len(args) > 1 else kwargs.get("optimizer"))
             if owner is not None:
                 self.session.steps.scaler_step(owner)

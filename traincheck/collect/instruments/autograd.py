@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.emit import Emitter, function_wrapper, span_wrapper, where
+from traincheck.collect.emit import Emitter, where
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import summarize
+from traincheck.collect.wrap import function_wrapper, span_wrapper
 from traincheck.schema.events import Families
 
 
@@ -26,12 +27,19 @@ class Autograd(Instrument):
         if self.wants_call("torch.autograd.grad"):
             names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
             self.replace(
-                torch.autograd, "grad", lambda f: function_wrapper(f, "torch.autograd.grad", names, {}, self.session)
+                torch.autograd,
+                "grad",
+                lambda f: function_wrapper(f, "torch.autograd.grad", names, {}, self.session),
             )
 
     def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
         return span_wrapper(
-            original, self.session, self._describe, before=self._before, after=self._after, sees_idle=True
+            original,
+            self.session,
+            self._describe,
+            before=self._before,
+            after=self._after,
+            sees_idle=True,
         )
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
@@ -41,12 +49,18 @@ class Autograd(Instrument):
         if session.switch.on:
             session.stage(em, "train")
 
-    def _after(self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def _after(
+        self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         if self.session.switch.on and self.session.tracker.wants("gradient", "backward"):
             self.session.tracker.look_gradients(em, span)
 
-    def _describe(self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
-        named = dict(zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), map(summarize, args)))
+    def _describe(
+        self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> dict[str, Any]:
+        named = dict(
+            zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), map(summarize, args))
+        )
         named.update({name: summarize(value) for name, value in kwargs.items()})
         return {
             "api": Families.BACKWARD,

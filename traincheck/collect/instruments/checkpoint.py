@@ -43,13 +43,17 @@ class Checkpoint(Instrument):
         em.busy = True
         try:
             fields = describe(result)
-            em.event("checkpoint", {key: value for key, value in fields.items() if value is not None})
+            em.event(
+                "checkpoint", {key: value for key, value in fields.items() if value is not None}
+            )
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._run, error)
         em.busy = False
         return result
 
-    def _wrap_file(self, original: Callable[..., Any], op: str, position: int) -> Callable[..., Any]:
+    def _wrap_file(
+        self, original: Callable[..., Any], op: str, position: int
+    ) -> Callable[..., Any]:
         run = self._run
 
         def file_operation(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +107,11 @@ class Checkpoint(Instrument):
             def describe(result: Any) -> dict[str, Any]:
                 state = args[0] if args else kwargs.get("state_dict", {})
                 entries = len(state.get("state", {})) if isinstance(state, dict) else None
-                return {"op": "load_state_dict", "target": dotted(type(optimizer)), "entries": entries}
+                return {
+                    "op": "load_state_dict",
+                    "target": dotted(type(optimizer)),
+                    "entries": entries,
+                }
 
             return run(lambda: original(optimizer, *args, **kwargs), describe)
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch.nn import utils
 
-from traincheck.collect.emit import Emitter, span_wrapper, where
+from traincheck.collect.emit import Emitter, where
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import summarize
+from traincheck.collect.wrap import span_wrapper
 from traincheck.schema.events import Families
 
 
@@ -21,15 +22,24 @@ class Clipping(Instrument):
     families = (Families.CLIP_NORM, Families.CLIP_VALUE)
 
     def install(self) -> None:
-        for attribute, family in (("clip_grad_norm_", Families.CLIP_NORM), ("clip_grad_value_", Families.CLIP_VALUE)):
+        for attribute, family in (
+            ("clip_grad_norm_", Families.CLIP_NORM),
+            ("clip_grad_value_", Families.CLIP_VALUE),
+        ):
             describe = _describer(family)
-            self.replace(utils, attribute, lambda f, describe=describe: span_wrapper(f, self.session, describe))  # type: ignore[misc]
+            self.replace(
+                utils,
+                attribute,
+                lambda f, describe=describe: span_wrapper(f, self.session, describe),
+            )  # type: ignore[misc]
 
 
 def _describer(family: str) -> Any:
     limit = "max_norm" if family == Families.CLIP_NORM else "clip_value"
 
-    def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    def describe(
+        em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> dict[str, Any]:
         named: dict[str, Any] = {}
         given = kwargs.get(limit, args[1] if len(args) > 1 else None)
         if given is not None:
@@ -38,7 +48,9 @@ def _describer(family: str) -> Any:
         if isinstance(parameters, torch.Tensor):
             named["parameters"] = 1
         elif isinstance(parameters, (list, tuple)):
-            named["parameters"] = len(parameters)  # a generator is spent: counting it would have emptied it
+            named["parameters"] = len(
+                parameters
+            )  # a generator is spent: counting it would have emptied it
         return {"api": family, "args": named, "result": summarize(result), "where": where()}
 
     return describe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import monotonic_ns
 from typing import Any
 
 import torch
@@ -50,7 +49,12 @@ class Data(Instrument):
             try:
                 label, epoch = self._loaders.get(id(loader), (f"loader{len(self._loaders)}", -1))
                 self._loaders[id(loader)] = (label, epoch + 1)
-                iterator._traincheck = [id(loader), 0, dotted(type(loader.sampler)), loader.num_workers]
+                iterator._traincheck = [
+                    id(loader),
+                    0,
+                    dotted(type(loader.sampler)),
+                    loader.num_workers,
+                ]
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
             return iterator
@@ -94,7 +98,6 @@ class Data(Instrument):
         leaves = dict(_leaves("batch", batch))
         first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
         fields: dict[str, Any] = {
-            "k": "batch", "n": 0, "t": monotonic_ns(), "s": session.clock.step, "g": session.clock.stage,
             "loader": label, "index": index, "epoch": epoch,
             "leaves": {path: _leaf(leaf) for path, leaf in leaves.items()},
         }  # fmt: skip
@@ -103,7 +106,7 @@ class Data(Instrument):
         fields["sampler"] = sampler
         if workers:
             fields["workers"] = workers
-        em.record(fields)
+        em.event("batch", fields)
 
 
 def _leaf(tensor: torch.Tensor) -> dict[str, Any]:

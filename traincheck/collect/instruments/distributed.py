@@ -9,10 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from traincheck.collect.emit import Emitter, hidden, span_wrapper, where
+from traincheck.collect.emit import Emitter, hidden, where
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import summarize
+from traincheck.collect.wrap import span_wrapper
 
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
@@ -56,8 +57,14 @@ class Distributed(Instrument):
         return hidden(init_process_group)
 
     def _wrap_ddp(self, original: Callable[..., None]) -> Callable[..., None]:
-        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
-            named = {name: summarize(value) for name, value in kwargs.items() if isinstance(value, (bool, int, str))}
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
+            named = {
+                name: summarize(value)
+                for name, value in kwargs.items()
+                if isinstance(value, (bool, int, str))
+            }
             return {"api": DDP_INIT, "args": named, "where": where()}
 
         return span_wrapper(original, self.session, describe)
@@ -76,7 +83,9 @@ class Distributed(Instrument):
             result = original(*args, **kwargs)
             em.busy = True
             try:
-                self._write(em, op, kwargs.get("group"), tensor, before, is_async=result is not None)
+                self._write(
+                    em, op, kwargs.get("group"), tensor, before, is_async=result is not None
+                )
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._write, error)
             em.busy = False
@@ -85,7 +94,14 @@ class Distributed(Instrument):
         return hidden(collective)
 
     def _write(
-        self, em: Emitter, op: str, group: Any, tensor: torch.Tensor | None, before: str | None, *, is_async: bool
+        self,
+        em: Emitter,
+        op: str,
+        group: Any,
+        tensor: torch.Tensor | None,
+        before: str | None,
+        *,
+        is_async: bool,
     ) -> None:
         name = "world" if group is None else str(getattr(group, "group_name", "group"))
         fields: dict[str, Any] = {"op": op, "group": name, "number": self._numbers[name]}
@@ -94,7 +110,9 @@ class Distributed(Instrument):
             fields["shape"] = list(tensor.shape)
             fields["dtype"] = str(tensor.dtype).removeprefix("torch.")
             fields["before"] = before
-            fields["after"] = None if is_async else _digest(tensor)  # an asynchronous one may still be under way
+            fields["after"] = (
+                None if is_async else _digest(tensor)
+            )  # an asynchronous one may still be under way
         em.event("collective", fields)
 
 

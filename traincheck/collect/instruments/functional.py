@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional
 from torch.nn import init
 
-from traincheck.collect.emit import function_wrapper
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.wrap import function_wrapper
 
 # Argument names of the C functions that have no Python signature.
 _C_SIGNATURES = {
@@ -48,11 +48,28 @@ _C_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 # Tensor functions that a training script calls as layers, and methods that cut or mark the graph.
-DEFAULT_TORCH = ("matmul", "bmm", "mm", "einsum", "softmax", "log_softmax", "sigmoid", "tanh", "relu", "dropout")
+DEFAULT_TORCH = (
+    "matmul",
+    "bmm",
+    "mm",
+    "einsum",
+    "softmax",
+    "log_softmax",
+    "sigmoid",
+    "tanh",
+    "relu",
+    "dropout",
+)
 DEFAULT_TENSOR = ("detach", "detach_", "requires_grad_")
 
 # How torch dispatches, not what is computed.
-_PLUMBING = ("has_torch_function", "handle_torch_function", "boolean_dispatch", "assert_int_or_pair", "calculate_gain")
+_PLUMBING = (
+    "has_torch_function",
+    "handle_torch_function",
+    "boolean_dispatch",
+    "assert_int_or_pair",
+    "calculate_gain",
+)
 
 
 class Functional(Instrument):
@@ -75,7 +92,11 @@ class Functional(Instrument):
     def _targets(self) -> Iterator[tuple[Any, str, str]]:
         for module in (torch.nn.functional, init):
             for name, found in vars(module).items():
-                if not name.startswith(("_", *_PLUMBING)) and _is_function(found) and _is_home(found, module):
+                if (
+                    not name.startswith(("_", *_PLUMBING))
+                    and _is_function(found)
+                    and _is_home(found, module)
+                ):
                     yield module, name, f"{module.__name__}.{name}"
         if self.session.settings.level == "deep":
             yield from _operators()
@@ -85,7 +106,9 @@ class Functional(Instrument):
         for name in DEFAULT_TENSOR:
             yield torch.Tensor, name, f"torch.Tensor.{name}"
 
-    def _replace_function(self, holder: Any, attribute: str, api: str, replaced: dict[Any, Any]) -> None:
+    def _replace_function(
+        self, holder: Any, attribute: str, api: str, replaced: dict[Any, Any]
+    ) -> None:
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
         # What a functional calls in turn is its own business, unless operators are asked for.
@@ -105,9 +128,15 @@ class Functional(Instrument):
                 continue
             for function in vars(cls).values():
                 bound = getattr(function, "__defaults__", None)
-                if isinstance(function, types.FunctionType) and bound and any(_in(replaced, v) for v in bound):
+                if (
+                    isinstance(function, types.FunctionType)
+                    and bound
+                    and any(_in(replaced, v) for v in bound)
+                ):
                     self._originals.append((function, "__defaults__", bound))
-                    function.__defaults__ = tuple(replaced[v] if _in(replaced, v) else v for v in bound)
+                    function.__defaults__ = tuple(
+                        replaced[v] if _in(replaced, v) else v for v in bound
+                    )
 
 
 def _in(table: dict[Any, Any], value: Any) -> bool:
@@ -123,7 +152,9 @@ def _operators() -> Iterator[tuple[Any, str, str]]:
             found = inspect.getattr_static(holder, name, None)
             if name in _NO_OPERATORS or not callable(getattr(holder, name, None)):
                 continue
-            if getattr(holder, name) in functions and not isinstance(found, (property, types.GetSetDescriptorType)):
+            if getattr(holder, name) in functions and not isinstance(
+                found, (property, types.GetSetDescriptorType)
+            ):
                 yield holder, name, f"{label}.{name}"
 
 
@@ -142,7 +173,11 @@ def _is_function(found: Any) -> bool:
 def _is_home(found: Any, module: Any) -> bool:
     """Whether a function belongs to this module's public face rather than being imported for its own use."""
     home = getattr(found, "__module__", None)
-    return home == module.__name__ or isinstance(found, types.BuiltinFunctionType) or home == "torch._jit_internal"
+    return (
+        home == module.__name__
+        or isinstance(found, types.BuiltinFunctionType)
+        or home == "torch._jit_internal"
+    )
 
 
 def signature(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -153,6 +188,10 @@ def signature(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...],
         parameters = inspect.signature(inspect.unwrap(function)).parameters.values()
     except (TypeError, ValueError):
         return (), {}
-    names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-    defaults = {p.name: p.default for p in parameters if isinstance(p.default, (bool, int, float, str))}
+    names = tuple(
+        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    )
+    defaults = {
+        p.name: p.default for p in parameters if isinstance(p.default, (bool, int, float, str))
+    }
     return names, defaults

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from traincheck.collect.emit import Emitter, hidden, span_wrapper, where
+from traincheck.collect.emit import Emitter, hidden, where
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.wrap import span_wrapper
 from traincheck.schema.events import Families
 
 
@@ -27,8 +28,13 @@ class Modes(Instrument):
     def _wrap(self, original: Callable[..., Any], family: str) -> Callable[..., Any]:
         depth = self._depth
 
-        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
-            mode = bool(kwargs.get("mode", args[1] if len(args) > 1 else True)) and family == Families.TRAIN
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
+            mode = (
+                bool(kwargs.get("mode", args[1] if len(args) > 1 else True))
+                and family == Families.TRAIN
+            )
             return {
                 "api": Families.TRAIN if mode else Families.EVAL,
                 "module": self.session.tracker.find(args[0])[0],

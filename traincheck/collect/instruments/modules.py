@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import monotonic_ns
 from typing import Any
 
+import orjson
 import torch
 from torch.compiler import is_compiling
 
 from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.summarize import dotted, summarize
+from traincheck.collect.summarize import dotted, encode
 from traincheck.collect.variables import Root
 from traincheck.schema.events import Families
 
@@ -26,6 +28,7 @@ class Modules(Instrument):
 
     def install(self) -> None:
         self._apis: dict[type, str] = {}
+        self._heads: dict[tuple[str, str | None, bool], bytes] = {}
         self._root: Root | None = None
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__call__", self._wrap_call)
@@ -54,7 +57,12 @@ class Modules(Instrument):
 
     def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session, switch, local = self.session, self.session.switch, self.session.local
-        enter, leave, open_span, record = self._enter_root, self._leave_root, self._open, self._record
+        enter, leave, open_span, record = (
+            self._enter_root,
+            self._leave_root,
+            self._open,
+            self._record,
+        )
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() or switch.idle:
@@ -74,7 +82,16 @@ class Modules(Instrument):
             except BaseException as error:
                 em.modules -= 1
                 em.top = parent
-                record(em, module, (span, parent, start), args, kwargs, None, is_root, type(error).__name__)
+                record(
+                    em,
+                    module,
+                    (span, parent, start),
+                    args,
+                    kwargs,
+                    None,
+                    is_root,
+                    type(error).__name__,
+                )
                 raise
             em.modules -= 1
             em.top = parent
@@ -90,7 +107,7 @@ class Modules(Instrument):
         em.next_span = span + 1
         parent = em.top
         em.top = span
-        return span, parent, em.now()
+        return span, parent, monotonic_ns()
 
     def _enter_root(self, em: Emitter, module: torch.nn.Module) -> None:
         em.busy = True
@@ -114,7 +131,12 @@ class Modules(Instrument):
 
     def _leave_root(self, em: Emitter, span: int) -> None:
         root, tracker = self._root, self.session.tracker
-        if root is None or not root.buffers or not tracker.wants("buffer", "forward") or not torch.is_grad_enabled():
+        if (
+            root is None
+            or not root.buffers
+            or not tracker.wants("buffer", "forward")
+            or not torch.is_grad_enabled()
+        ):
             return
         em.busy = True
         try:
@@ -139,32 +161,46 @@ class Modules(Instrument):
             return
         em.busy = True
         try:
-            api = self._api(type(module))
-            if not self._wants(api, is_root=is_root):
-                em.busy = False
-                return
-            tracker = session.tracker
-            path = tracker.find(module)[0] if is_root else tracker.child(module, self._root)
-            clock = em.clock
-            fields: dict[str, Any] = {
-                "k": "call", "n": 0, "t": 0, "s": clock.step, "g": clock.stage, "api": api, "family": Families.MODULE,
-                "id": span[0], "parent": span[1], "start": span[2],
-                "args": {str(i): summarize(value) for i, value in enumerate(args)},
-            }  # fmt: skip
-            for name, value in kwargs.items():
-                if value is not None:
-                    fields["args"][name] = summarize(value)
-            fields["result"] = summarize(result)
-            if path is not None:
-                fields["module"] = path
-            if is_root:
-                fields["root"] = True
-            fields["training"] = module.training
-            if exception is not None:
-                fields["exception"] = exception
-            context(fields)
-            fields["t"] = em.now()
-            em.record(fields)
+            body = self._body(module, args, kwargs, result, is_root=is_root)
+            if body is not None:
+                if exception is not None:
+                    body += b',"exception":"%b"' % exception.encode()
+                em.call(*span, body)
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._record, error)
         em.busy = False
+
+    def _body(
+        self,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        *,
+        is_root: bool,
+    ) -> bytes | None:
+        api = self._api(type(module))
+        if not self._wants(api, is_root=is_root):
+            return None
+        tracker = self.session.tracker
+        path = tracker.find(module)[0] if is_root else tracker.child(module, self._root)
+        head = self._heads.get((api, path, is_root)) or self._head(api, path, is_root=is_root)
+        given = [b'"%d":%b' % (i, encode(value)) for i, value in enumerate(args)]
+        if kwargs:
+            given += [orjson.dumps(k) + b":" + encode(v) for k, v in kwargs.items()]
+        return b'%b,"training":%b,"args":{%b},"result":%b%b' % (
+            head,
+            b"true" if module.training else b"false",
+            b",".join(given),
+            encode(result),
+            context(),
+        )
+
+    def _head(self, api: str, path: str | None, *, is_root: bool) -> bytes:
+        fields: dict[str, Any] = {"api": api, "family": Families.MODULE}
+        if path is not None:
+            fields["module"] = path
+        if is_root:
+            fields["root"] = True
+        head = self._heads[api, path, is_root] = orjson.dumps(fields)[1:-1]
+        return head

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from traincheck.collect.emit import Emitter, hidden, span_wrapper, where
+from traincheck.collect.emit import Emitter, hidden, where
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import dotted, summarize
+from traincheck.collect.wrap import span_wrapper
 from traincheck.schema.events import Families
 
 _WRAPPED = "_traincheck_wrapped"
@@ -82,12 +83,18 @@ class Optimizers(Instrument):
         return [
             (
                 [(id(p), tracker.name_of(p)) for p in group["params"]],
-                [(key, value) for key, value in group.items() if isinstance(value, (int, str, tuple, type(None)))],
+                [
+                    (key, value)
+                    for key, value in group.items()
+                    if isinstance(value, (int, str, tuple, type(None)))
+                ],
             )
             for group in optimizer.param_groups
         ]
 
-    def _write(self, em: Emitter, owner: str, optimizer: Optimizer, change: str, at: str | None) -> None:
+    def _write(
+        self, em: Emitter, owner: str, optimizer: Optimizer, change: str, at: str | None
+    ) -> None:
         tracker = self.session.tracker
         names = iter([name for name, _ in tracker.held(owner, optimizer)])
         groups = []
@@ -104,7 +111,9 @@ class Optimizers(Instrument):
     def owner(self, optimizer: Optimizer) -> str | None:
         """The id of a live optimizer."""
         found = self._ids.get(id(optimizer))
-        return found if found is not None and self.session.optimizers[found]() is optimizer else None
+        return (
+            found if found is not None and self.session.optimizers[found]() is optimizer else None
+        )
 
     # -- step
 
@@ -123,11 +132,18 @@ class Optimizers(Instrument):
             after=self._after_step,
             sees_idle=True,
         )
-        stepping, owner_of, steps, signal = self._stepping, self.owner, self.session.steps, self.session.signal
+        stepping, owner_of, steps, signal = (
+            self._stepping,
+            self.owner,
+            self.session.steps,
+            self.session.signal,
+        )
 
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             owner = owner_of(optimizer)
-            if id(optimizer) in stepping or owner is None:  # a subclass that calls its parent's step: one step, not two
+            if (
+                id(optimizer) in stepping or owner is None
+            ):  # a subclass that calls its parent's step: one step, not two
                 return original(optimizer, *args, **kwargs)
             stepping.add(id(optimizer))
             steps.enter_optimizer(owner)
@@ -145,7 +161,9 @@ class Optimizers(Instrument):
             self.session.stage(em, "train")
             self._groups(em, args[0])
 
-    def _after_step(self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def _after_step(
+        self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         session, optimizer = self.session, args[0]
         owner = self.owner(optimizer) or ""
         if session.switch.on:
@@ -155,7 +173,9 @@ class Optimizers(Instrument):
             if tracker.wants("optimizer_state", "step"):
                 tracker.look_optimizer(em, span, owner, optimizer)
 
-    def _describe_step(self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    def _describe_step(
+        self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> dict[str, Any]:
         optimizer = args[0]
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         return {
@@ -170,7 +190,9 @@ class Optimizers(Instrument):
     # -- zero_grad
 
     def _wrap_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
-        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
             return {
                 "api": f"{dotted(type(args[0]))}.zero_grad",
                 "family": Families.ZERO_GRAD,
@@ -182,10 +204,14 @@ class Optimizers(Instrument):
         def before(em: Emitter, args: tuple[Any, ...]) -> None:
             self._zeroing(em, self.owner(args[0]))
 
-        return span_wrapper(original, self.session, describe, before=before, after=self._after_zero, sees_idle=True)
+        return span_wrapper(
+            original, self.session, describe, before=before, after=self._after_zero, sees_idle=True
+        )
 
     def _wrap_module_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
-        def describe(em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
             return {
                 "api": "torch.nn.Module.zero_grad",
                 "family": Families.ZERO_GRAD,
@@ -197,7 +223,9 @@ class Optimizers(Instrument):
         def before(em: Emitter, args: tuple[Any, ...]) -> None:
             self._zeroing(em, None)
 
-        return span_wrapper(original, self.session, describe, before=before, after=self._after_zero, sees_idle=True)
+        return span_wrapper(
+            original, self.session, describe, before=before, after=self._after_zero, sees_idle=True
+        )
 
     def _zeroing(self, em: Emitter, owner: str | None) -> None:
         self.session.steps.zero_grad(owner)
@@ -205,7 +233,9 @@ class Optimizers(Instrument):
         if self.session.switch.on:
             self.session.stage(em, "train")
 
-    def _after_zero(self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def _after_zero(
+        self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         if self.session.switch.on and self.session.tracker.wants("gradient", "zero_grad"):
             self.session.tracker.look_gradients(em, span)
 

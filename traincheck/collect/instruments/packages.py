@@ -9,9 +9,9 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from traincheck.collect.emit import function_wrapper
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments.functional import signature
+from traincheck.collect.wrap import function_wrapper
 
 
 class Packages(Instrument):
@@ -35,7 +35,10 @@ class Packages(Instrument):
 
     def covers(self, name: str) -> bool:
         """Whether a module belongs to a package that is to be recorded."""
-        return any(name == package or name.startswith(f"{package}.") for package in self.session.settings.instrument)
+        return any(
+            name == package or name.startswith(f"{package}.")
+            for package in self.session.settings.instrument
+        )
 
     def wrap_module(self, module: types.ModuleType) -> None:
         """Wrap the public functions, and the public methods of the classes, that ``module`` itself defines."""
@@ -46,12 +49,20 @@ class Packages(Instrument):
                 self._wrap_function(module, name, f"{module.__name__}.{name}")
             elif isinstance(found, type):
                 for method, body in list(vars(found).items()):
-                    if isinstance(body, types.FunctionType) and not method.startswith("_") and method != "forward":
-                        self._wrap_function(found, method, f"{module.__name__}.{found.__qualname__}.{method}")
+                    if (
+                        isinstance(body, types.FunctionType)
+                        and not method.startswith("_")
+                        and method != "forward"
+                    ):
+                        self._wrap_function(
+                            found, method, f"{module.__name__}.{found.__qualname__}.{method}"
+                        )
 
     def _wrap_function(self, holder: Any, name: str, api: str) -> None:
         names, defaults = signature(getattr(holder, name), name)
-        self.replace(holder, name, lambda f: function_wrapper(f, api, names, defaults, self.session))
+        self.replace(
+            holder, name, lambda f: function_wrapper(f, api, names, defaults, self.session)
+        )
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -26,7 +26,13 @@ class PythonWarnings(Instrument):
         self.replace(warnings, "warn", self._wrap)
 
     def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
-        def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **kwargs: Any) -> None:
+        def warn(
+            message: Any,
+            category: Any = None,
+            stacklevel: int = 1,
+            source: Any = None,
+            **kwargs: Any,
+        ) -> None:
             frame, distance = _target(sys._getframe(1), stacklevel)
             self._note(message, category, frame)
             # Our own frame is between; being hidden, it makes the interpreter count every frame as it comes.
@@ -44,7 +50,10 @@ class PythonWarnings(Instrument):
             em = em or session.emitter()
             kind = type(message) if isinstance(message, Warning) else category or UserWarning
             at = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            em.event("warning", {"category": kind.__name__, "text": str(message)[:_MAX_TEXT], "where": at})
+            em.event(
+                "warning",
+                {"category": kind.__name__, "text": str(message)[:_MAX_TEXT], "where": at},
+            )
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._note, error)
 

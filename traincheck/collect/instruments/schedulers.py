@@ -8,9 +8,10 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-from traincheck.collect.emit import Emitter, hidden, span_wrapper, where
+from traincheck.collect.emit import Emitter, hidden, where
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import dotted, summarize
+from traincheck.collect.wrap import span_wrapper
 from traincheck.schema.events import Families
 
 
@@ -23,7 +24,11 @@ class Schedulers(Instrument):
     def install(self) -> None:
         self._stepping: set[int] = set()
         for cls in list(vars(lr_scheduler).values()):
-            if isinstance(cls, type) and issubclass(cls, lr_scheduler.LRScheduler) and "step" in vars(cls):
+            if (
+                isinstance(cls, type)
+                and issubclass(cls, lr_scheduler.LRScheduler)
+                and "step" in vars(cls)
+            ):
                 self.replace(cls, "step", self._wrap)
 
     def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -43,10 +48,14 @@ class Schedulers(Instrument):
 
         return hidden(step)
 
-    def _describe(self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    def _describe(
+        self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> dict[str, Any]:
         scheduler = args[0]
         optimizer = getattr(scheduler, "optimizer", None)
-        owner = next((name for name, live in self.session.live_optimizers() if live is optimizer), None)
+        owner = next(
+            (name for name, live in self.session.live_optimizers() if live is optimizer), None
+        )
         named = {str(i): summarize(value) for i, value in enumerate(args[1:])}
         return {
             "api": f"{dotted(type(scheduler))}.step",

@@ -62,7 +62,10 @@ class Transforms(Instrument):
                 first = args[0] if args else None
                 plain = getattr(first, "__wrapped__", None)
                 # A model may hold one of our functions as an attribute (``self.act = F.relu``)
-                if isinstance(plain, types.FunctionType) and first.__code__.co_filename == HIDDEN_FILE:
+                if (
+                    isinstance(plain, types.FunctionType)
+                    and first.__code__.co_filename == HIDDEN_FILE
+                ):
                     kwargs["_rcb"] = torch._jit_internal.createResolutionCallbackFromClosure(plain)
                     args = (plain, *args[1:])
                 return original(*args, **kwargs)

@@ -1,0 +1,187 @@
+"""Turn calls into spans. Wrappers never change what a call does, returns or raises; what goes wrong in them is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import orjson
+from torch.compiler import is_compiling
+
+from traincheck.collect.emit import Emitter, context, hidden
+from traincheck.collect.summarize import encode, summarize
+
+if TYPE_CHECKING:
+    from traincheck.collect.session import Session
+
+_dumps = orjson.dumps
+
+Describe: TypeAlias = Callable[[Emitter, tuple[Any, ...], Mapping[str, Any], Any], dict[str, Any]]
+Before: TypeAlias = Callable[[Emitter, tuple[Any, ...]], None]
+After: TypeAlias = Callable[[Emitter, int, tuple[Any, ...], Mapping[str, Any], Any], None]
+
+
+def span_wrapper(
+    function: Callable[..., Any],
+    session: Session,
+    describe: Describe,
+    *,
+    before: Before | None = None,
+    after: After | None = None,
+    sees_idle: bool = False,
+) -> Callable[..., Any]:
+    """Wrap a landmark of the training loop, so that each call becomes a span with looks around it.
+
+    Args:
+        describe: fields of the record besides the common ones, from arguments and result (None after an exception).
+        before, after: run inside our guard around the call; ``after`` runs before the record is written.
+        sees_idle: run ``before`` and ``after`` also on steps that are not recorded: steps are counted by a few calls.
+    """
+    switch, local = session.switch, session.local
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or (switch.idle and not sees_idle):
+            return function(*args, **kwargs)
+        em = local.em or session.emitter()
+        if em.busy:
+            return function(*args, **kwargs)
+        if before is not None:
+            _guarded(em, before, args)
+        span = em.next_span
+        em.next_span = span + 1
+        parent = em.top
+        em.top = span
+        start = monotonic_ns()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            em.top = parent
+            _guarded(
+                em, _close, describe, (span, parent, start), args, kwargs, type(error).__name__
+            )
+            raise
+        em.top = parent
+        if after is not None:
+            _guarded(em, after, span, args, kwargs, result)
+        if switch.on:
+            _guarded(em, _close, describe, (span, parent, start), args, kwargs, None, result)
+        return result
+
+    return hidden(wrapper)
+
+
+def _guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:
+    em.busy = True
+    try:
+        action(em, *rest)
+    except Exception as error:  # training must go on whatever we got wrong
+        em.session.fault(action, error)
+    em.busy = False
+
+
+def _close(
+    em: Emitter,
+    describe: Describe,
+    span: tuple[int, int | None, int],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    exception: str | None,
+    result: Any = None,
+) -> None:
+    if not em.session.switch.on:
+        return
+    fields = describe(em, args, kwargs, result)
+    if exception is not None:
+        fields["exception"] = exception
+    em.call(*span, _dumps(fields, default=repr)[1:-1])
+
+
+def function_wrapper(
+    function: Callable[..., Any],
+    api: str,
+    names: tuple[str, ...],
+    defaults: dict[str, Any],
+    session: Session,
+    *,
+    skip_inner: bool = False,
+) -> Callable[..., Any]:
+    """Wrap a stateless function. `span_wrapper` with everything inlined, as nine calls in ten pass here.
+
+    Args:
+        names: of the positional parameters. defaults: values of parameters that are not passed, when worth recording.
+        skip_inner: leave out calls made by another recorded function.
+    """
+    switch, local = session.switch, session.local
+    templates = CallTemplates(api, names, defaults)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or not switch.on:
+            return function(*args, **kwargs)
+        em = local.em or session.emitter()
+        inner = em.inner
+        if em.busy or (inner and skip_inner):
+            return function(*args, **kwargs)
+        span = em.next_span
+        em.next_span = span + 1
+        parent = em.top
+        em.top = span
+        em.inner = True
+        start = monotonic_ns()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            em.top, em.inner = parent, inner
+            _guarded(
+                em, _close, describe, (span, parent, start), args, kwargs, type(error).__name__
+            )
+            raise
+        em.top, em.inner = parent, inner
+        em.busy = True
+        try:
+            template = templates[(len(args), *kwargs) if kwargs else len(args)]
+            values = [encode(value) for value in args]
+            if kwargs:
+                values += map(encode, kwargs.values())
+            values += (encode(result), context())
+            em.call(span, parent, start, template % tuple(values))
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(describe, error)
+        em.busy = False
+        return result
+
+    def describe(
+        em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> dict[str, Any]:
+        given = dict(zip(templates.labels(len(args)), map(summarize, args)))
+        given.update({name: summarize(value) for name, value in kwargs.items()})
+        return {"api": api, "args": {**defaults, **given}}
+
+    return hidden(wrapper)
+
+
+class CallTemplates(dict[Any, bytes]):
+    """Records of one function by how it is called: the number of positional arguments, or that and the keywords."""
+
+    def __init__(self, api: str, names: tuple[str, ...], defaults: dict[str, Any]) -> None:
+        self._api = api
+        self._names = names
+        self._defaults = defaults
+
+    def labels(self, count: int) -> tuple[str, ...]:
+        """Names of the first ``count`` positional arguments."""
+        return self._names[:count] + tuple(str(i) for i in range(len(self._names), count))
+
+    def __missing__(self, key: int | tuple[Any, ...]) -> bytes:
+        count, *keywords = (key,) if isinstance(key, int) else key
+        labels = [*self.labels(count), *keywords]
+        unset = {name: value for name, value in self._defaults.items() if name not in labels}
+        fixed = [_escaped(_dumps(name) + b":" + _dumps(value)) for name, value in unset.items()]
+        given = [_escaped(_dumps(name)) + b":%b" for name in labels]
+        fields = b'"args":{' + b",".join(given + fixed) + b'},"result":%b%b'
+        template = self[key] = b'"api":' + _escaped(_dumps(self._api)) + b"," + fields
+        return template
+
+
+def _escaped(text: bytes) -> bytes:
+    return text.replace(b"%", b"%%")
