@@ -290,12 +290,22 @@ def run_checks(
         on_violation: told of each violation that is the first of its check about its subject.
     """
     engine = Engine(invariants, rules, relations)
-    observe = engine.observe
-    for event in source.events():
-        for violation in observe(event):
-            if on_violation is not None:
-                on_violation(violation, engine.infos[violation.check_id])
+    watch(engine, source.events(), on_violation)
     return engine.finish()
+
+
+def watch(
+    engine: Engine,
+    events: Iterable[Event],
+    on_violation: Callable[[Violation, CheckInfo], None] | None = None,
+) -> None:
+    """Feed ``events`` to ``engine``, and return when they end; see `run_checks`."""
+    observe = engine.observe
+    for event in events:
+        found = observe(event)
+        if found and on_violation is not None:
+            for violation in found:
+                on_violation(violation, engine.infos[violation.check_id])
 
 
 def _prepare(

@@ -200,7 +200,7 @@ def _finding(root: Cluster, info: CheckInfo) -> Finding:
         stage=head.stage,
         violations=sum(tally.count for tally in everything),
         subject=subject,
-        expected=head.expected,
+        expected=_with_all(head.expected, head, variables),
         observed=head.observed,
         evidence=head.evidence[:_SHOWN_EVENTS],
         likely_cause=fill(info.likely_cause or words.likely_cause, 3),
@@ -216,12 +216,17 @@ def _message(head: Violation, info: CheckInfo, variables: Sequence[str], step: i
     said = head.message.rstrip(".")
     names = join_names(variables, _SHOWN_NAMES)
     if info.kind == "rule":
-        named = said.replace(head.subject.variable or "", names, 1) if variables else said
-        return f"{at}: {named}."[:1].upper() + f"{at}: {named}."[1:]
+        return f"{at[:1].upper()}{at[1:]}: {_with_all(said, head, variables)}."
     about = f" ({names})" if names else ""
     return (
         f"In every reference run: {said}. Here, {at}: {head.observed or 'it does not hold'}{about}."
     )
+
+
+def _with_all(text: str, head: Violation, variables: Sequence[str]) -> str:
+    """``text`` with all names in place of the one that it was written for."""
+    own = head.subject.variable
+    return text.replace(own, join_names(variables, _SHOWN_NAMES), 1) if own and variables else text
 
 
 def join_names(names: Sequence[str], limit: int) -> str:

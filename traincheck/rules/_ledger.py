@@ -188,7 +188,9 @@ class Ledger:
 
     def _enter_state(self, event: StateEvent) -> None:
         if event.role == "gradient":
-            self._page.timeline.append(event)
+            identity = self._ids.get(event.name)  # now: the name may go to another object later
+            if identity is not None and event.change != "unknown":
+                self._page.timeline.append(_Look(event, identity))
         elif event.role == "parameter":
             if event.change in ("content", "replaced"):
                 self._page.changed.add(event.identity)
@@ -234,6 +236,7 @@ class Ledger:
         moments = self._walk(page) if event.recorded else []
         reached = frozenset[int]().union(*(moment.reached for moment in moments))
         self.ever_reached |= reached
+        self._nonzero.intersection_update(self.parameters)  # of those replaced nothing more is seen
         return StepFacts(
             event=event,
             moments=moments,
@@ -244,16 +247,16 @@ class Ledger:
 
     def _walk(self, page: _Page) -> list[Moment]:
         spans = {entry.span for entry in page.timeline if isinstance(entry, CallEvent)}
-        looks: dict[int | None, list[StateEvent]] = defaultdict(list)
+        looks: dict[int | None, list[_Look]] = defaultdict(list)
         for entry in page.timeline:
-            if isinstance(entry, StateEvent) and entry.after in spans:
-                looks[entry.after].append(entry)
+            if isinstance(entry, _Look) and entry.event.after in spans:
+                looks[entry.event.after].append(entry)
         moments: list[Moment] = []
         cleared: set[int] = set()
         reached: set[int] = set()
         for entry in page.timeline:
-            if isinstance(entry, StateEvent):
-                if entry.after not in spans:
+            if isinstance(entry, _Look):
+                if entry.event.after not in spans:
                     self._gradient(entry, cleared, reached)
                 continue
             for look in looks.get(entry.span, ()):
@@ -262,10 +265,8 @@ class Ledger:
             cleared, reached = set(), set()
         return moments
 
-    def _gradient(self, look: StateEvent, cleared: set[int], reached: set[int]) -> None:
-        identity = self._ids.get(look.name)
-        if identity is None or look.change == "unknown":
-            return
+    def _gradient(self, entry: _Look, cleared: set[int], reached: set[int]) -> None:
+        look, identity = entry
         is_another = self._gradients.get(look.name) != look.identity
         self._gradients[look.name] = look.identity
         if look.summary is None:
@@ -304,11 +305,18 @@ class Ledger:
         }
 
 
+class _Look(NamedTuple):
+    """What was seen of the gradient of the parameter ``identity``."""
+
+    event: StateEvent
+    identity: int
+
+
 @dataclass(slots=True)
 class _Page:
     """What was entered since the last step ended."""
 
-    timeline: list[CallEvent | StateEvent] = field(default_factory=list)
+    timeline: list[CallEvent | _Look] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
 

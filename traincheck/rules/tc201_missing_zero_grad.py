@@ -133,6 +133,6 @@ class GradientWindow:
                 "step before: there is no zero_grad() in between"
             ),
             expected="gradients are cleared between two steps of an optimizer",
-            observed=f"backward() added to the gradient of {name} that the step before had applied",
+            observed="backward() added to gradients that the step before had applied",
             evidence=(moment.call, *backward[-1:]),
         )

@@ -58,6 +58,7 @@ class TraceReader:
         self.notes: list[str] = notes
         self.left_out = 0
         self._log = SkipLog()
+        self._reading: list[EventFile] = []
         self._files = event_files(self.path)
         if not self._files:
             raise TraceFormatError(
@@ -69,6 +70,16 @@ class TraceReader:
     def ranks(self) -> list[int]:
         """The ranks that left events."""
         return sorted({rank for _, rank, _ in self._files})
+
+    @property
+    def bytes_total(self) -> int:
+        """Size of all event files, in bytes."""
+        return sum(path.stat().st_size for path, _, _ in self._files)
+
+    @property
+    def bytes_read(self) -> int:
+        """How far the current reading has come, in bytes; another thread may ask."""
+        return sum(file.offset for file in self._reading)
 
     @property
     def skipped(self) -> int:
@@ -104,6 +115,7 @@ class TraceReader:
             EventFile(path, rank, stream, self._log, wanted=wanted, chunk_bytes=chunk_bytes)
             for path, rank, stream in self._files
         ]
+        self._reading = files
         for batch in self._merged(files):
             yield from batch
         self.left_out = 0 if wanted is None else wanted.left_out

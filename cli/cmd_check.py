@@ -1,0 +1,196 @@
+"""traincheck-check: name the first deviation of a run.
+
+Reads the command line; traincheck.api does the work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from traincheck.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from traincheck.report._table import Sink
+    from traincheck.schema.findings import CheckInfo, Report, Violation
+    from traincheck.store.reader import TraceReader
+
+_SEVERITIES = ("error", "warning", "info")
+_FINDINGS = 1
+_REFRESH_S = 0.1
+_SHOWN_RUNS = 10
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-t", "--trace", metavar="DIR", required=True, help="The run to check.")
+@click.option(
+    "-i",
+    "--invariants",
+    metavar="INV",
+    multiple=True,
+    help="Invariants of reference runs, made with traincheck-infer. Repeatable.",
+)
+@click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
+@click.option("--follow", is_flag=True, help="Check a run that is still going, until it ends.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the report.",
+)
+@click.option("--output", metavar="FILE", help="Write the report there. [default: stdout]")
+@click.option(
+    "--fail-on",
+    type=click.Choice(_SEVERITIES),
+    default="warning",
+    show_default=True,
+    help="Lowest severity of a finding that makes the exit status 1.",
+)
+@click.option(
+    "--select",
+    metavar="CODE",
+    multiple=True,
+    help="Check only rules of this code or relations of this name. Repeatable.",
+)
+@click.option("--ignore", metavar="CODE", multiple=True, help="Leave these out. Repeatable.")
+def check(**options: Any) -> int:
+    """Check a run: by built-in rules, and by what reference runs always do.
+
+    The report shows the first violation with its cause and its fix, then the other findings, then
+    what was checked and what could not be.
+
+    \b
+    Examples:
+      traincheck-check -t traces/new
+      traincheck-check -t traces/new -i invariant.json
+      traincheck-check -t traces/live -i invariant.json --follow
+      traincheck-check -t traces/new --format json --output report.json
+
+    \b
+    Exit status: 0 no finding at or above --fail-on; 1 findings; 2 bad input or usage; 3 our bug.
+    """  # noqa: D301  # click reads the escape
+    from traincheck.report._table import SINKS
+
+    _refuse_output(options["output"])
+    report = _check(options)
+    _write(report, SINKS[options["form"]], options["output"])
+    failing = _SEVERITIES[: _SEVERITIES.index(options["fail_on"]) + 1]
+    return _FINDINGS if any(f.severity in failing for f in report.findings) else 0
+
+
+def _check(options: dict[str, Any]) -> Report:
+    from traincheck.api import check_source, make_engine
+    from traincheck.store.reader import TraceReader
+
+    run = one_run(options["trace"], is_live=options["follow"])
+    engine = make_engine(
+        options["invariants"],
+        rules=not options["no_rules"],
+        select=_codes(options["select"]),
+        ignore=_codes(options["ignore"]),
+    )
+    if options["follow"]:
+        from traincheck.store.tail import TailReader
+
+        return check_source(engine, TailReader(run), _tell, is_live=True)
+    reader = TraceReader(run)
+    with progress(reader):
+        return check_source(engine, reader)
+
+
+def one_run(path: str, *, is_live: bool = False) -> Path:
+    """The run that ``path`` is, or the only one in it.
+
+    Raises:
+        UsageError: there is none, or there are several to choose from.
+    """
+    from traincheck.store.runs import find_runs
+
+    folder = Path(path)
+    if is_live and not folder.exists():
+        return folder  # it may be about to begin
+    runs = find_runs(folder)
+    if len(runs) == 1:
+        return runs[0]
+    shown = "".join(f"\n    traincheck-check -t {run}" for run in runs[:_SHOWN_RUNS])
+    left = len(runs) - _SHOWN_RUNS
+    more = f"\n    and {left} more" if left > 0 else ""
+    raise UsageError(f"{path} holds {len(runs)} runs", fix=f"check one of them:{shown}{more}")
+
+
+@contextlib.contextmanager
+def progress(reader: TraceReader) -> Iterator[None]:
+    """A bar on stderr while the run is read, when somebody may look at it."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=reader.bytes_total)
+        done = threading.Event()
+
+        def show() -> None:
+            while not done.wait(_REFRESH_S):
+                bar.update(task, completed=reader.bytes_read)
+
+        watcher = threading.Thread(target=show, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+
+
+def _codes(values: Sequence[str]) -> list[str]:
+    """Codes, each option one or several with commas between."""
+    return [code.strip() for value in values for code in value.split(",") if code.strip()]
+
+
+def _tell(violation: Violation, info: CheckInfo) -> None:
+    """One line for a violation as it comes."""
+    step = "before the first step" if violation.step is None else f"step {violation.step}"
+    subject = violation.subject
+    about = subject.variable or subject.module or subject.api or ""
+    said = violation.observed or violation.message
+    line = f"{step} rank {violation.rank}: {info.code} {info.severity}: {about}: {said}"
+    click.echo(line, err=True)
+
+
+def _refuse_output(output: str | None) -> None:
+    """Before a long reading rather than after it."""
+    if output is None:
+        return
+    path = Path(output)
+    reason = None
+    if path.is_dir():
+        reason = "is a directory"
+    elif not path.parent.is_dir():
+        reason = f"cannot be written: {path.parent} is not a directory"
+    if reason is not None:
+        raise OutputError(f"{output} {reason}", fix="choose a file in a writable directory")
+
+
+def _write(report: Report, sink: Sink, output: str | None) -> None:
+    if output is None:
+        sink(report, sys.stdout)
+        return
+    try:
+        with Path(output).open("w", encoding="utf-8") as stream:
+            sink(report, stream)
+    except OSError as error:
+        raise OutputError(
+            f"{output}: cannot be written: {error.strerror or error}",
+            fix="choose a file in a writable directory on a disk with room",
+        ) from error

@@ -1,0 +1,42 @@
+"""Check hand-made traces in a test, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tests.builders import MLP, TraceBuilder
+from traincheck.check.engine import Engine
+from traincheck.rules._table import RULES
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.protocols import Rule
+
+BY_CODE = {rule.info.code: rule for rule in RULES}
+
+
+def report_of(events: Iterable[Event], rules: Sequence[Rule] = RULES) -> Report:
+    """What rules say about a trace."""
+    engine = Engine(rules=rules)
+    for event in events:
+        engine.observe(event)
+    return engine.finish()
+
+
+def fires(code: str, events: Iterable[Event]) -> Finding:
+    """The one finding of one rule."""
+    report = report_of(events, [BY_CODE[code]])
+    assert [finding.code for finding in report.findings] == [code]
+    assert report.verdicts == {code: Verdict.VIOLATED}
+    return report.findings[0]
+
+
+def quiet(code: str, events: Iterable[Event]) -> Verdict:
+    """What became of one rule that finds nothing."""
+    report = report_of(events, [BY_CODE[code]])
+    assert report.findings == []
+    return report.verdicts[code]
+
+
+def net(**options: object) -> TraceBuilder:
+    """A process with a small model and one optimizer over all of it."""
+    return TraceBuilder().process().model("Net", MLP).optimizer(**options)  # type: ignore[arg-type]

@@ -1,0 +1,169 @@
+"""TC101: parameters that are trained but that no optimizer holds."""
+
+from __future__ import annotations
+
+from tests.builders import ADAM, MLP, MLP_BN, SGD, TraceBuilder
+from tests.checking import fires, net, quiet
+from traincheck.schema.findings import Symptom, Verdict
+
+ALL = [f"Net.{name}" for name in MLP]
+HEAD = ["Net.fc2.bias", "Net.fc2.weight"]
+BODY = ["Net.fc1.bias", "Net.fc1.weight"]
+
+
+def start() -> TraceBuilder:
+    return TraceBuilder().process()
+
+
+def test_fires_when_the_optimizer_got_a_part() -> None:
+    finding = fires("TC101", start().model().optimizer(names=HEAD).steps(3).build())
+    assert finding.variables == tuple(BODY)
+    assert (finding.step, finding.first_step, finding.last_step) == (0, 0, 2)
+    assert "opt0 (Adam) holds Net.fc2.bias, Net.fc2.weight" in finding.message
+    assert "train.py:40" in finding.likely_cause
+
+
+def test_fires_when_a_head_is_replaced_after_the_optimizer_was_built() -> None:
+    events = net().steps(2).replace(*HEAD).steps(2).build()
+    finding = fires("TC101", events)
+    assert finding.variables == tuple(HEAD)
+    assert finding.first_step == 2
+    assert "not the one being trained" in finding.observed
+
+
+def test_fires_when_the_model_is_created_again() -> None:
+    finding = fires("TC101", net(cls=SGD).replace(*ALL).steps(2).build())
+    assert finding.variables == tuple(sorted(ALL))
+    assert "not the one being trained" in finding.observed
+
+
+def test_fires_when_the_optimizer_holds_a_twin_that_is_never_trained() -> None:
+    events = start().model("Net").model("Net#2").optimizer(names=ALL)
+    only = [name.replace("Net.", "Net#2.") for name in ALL]
+    for _ in range(2):
+        events.begin_step().zero_grad().forward("Net#2").backward(only).optimizer_step()
+    assert fires("TC101", events.build()).variables == tuple(sorted(only))
+
+
+def test_fires_and_says_that_the_optimizer_holds_frozen_parameters() -> None:
+    # forum 84911: all but batch norm is frozen, and the optimizer is over the last layer
+    events = start().model("Net", MLP_BN, frozen=ALL).optimizer(names=HEAD).steps(3).build()
+    finding = fires("TC101", events)
+    assert finding.variables == ("Net.bn.bias", "Net.bn.weight")
+    assert "Net.fc2.bias, Net.fc2.weight, which are frozen" in finding.likely_cause
+    assert "Net.bn.bias, Net.bn.weight" in finding.title
+
+
+def test_fires_on_the_discriminator_when_only_its_optimizer_is_stale() -> None:
+    events = start().model("G").model("D")
+    gen, dis = [[f"{m}.{name}" for name in MLP] for m in "GD"]
+    events.optimizer(names=gen).optimizer(names=dis).replace(*dis)
+    for _ in range(2):
+        events.begin_step().zero_grad("opt0").zero_grad("opt1").forward().backward()
+        events.optimizer_step("opt0").optimizer_step("opt1")
+    assert fires("TC101", events.build()).variables == tuple(sorted(dis))
+
+
+def test_quiet_when_all_is_held() -> None:
+    assert quiet("TC101", net().steps(3).build()) is Verdict.HELD
+
+
+def test_quiet_on_frozen_parameters_outside_the_optimizer() -> None:
+    events = start().model(frozen=BODY).optimizer(names=HEAD).steps(3).build()
+    assert quiet("TC101", events) is Verdict.HELD
+
+
+def test_quiet_on_parameters_without_a_gradient() -> None:
+    events = start().model().optimizer(names=HEAD).steps(3, no_gradient=BODY).build()
+    assert quiet("TC101", events) is Verdict.HELD
+
+
+def test_quiet_on_parameters_whose_gradient_is_zero() -> None:
+    events = start().model().optimizer(names=HEAD)
+    for _ in range(3):
+        events.begin_step().zero_grad().forward().backward(HEAD)
+        for name in BODY:
+            events._state(events.models["Net"].parameters[name], "gradient", "set", zero=True)
+        events.optimizer_step()
+    assert quiet("TC101", events.build()) is Verdict.HELD
+
+
+def test_quiet_on_a_loss_network() -> None:
+    events = start().model("Net").model("VGG").optimizer(names=ALL).steps(3).build()
+    assert quiet("TC101", events) is Verdict.HELD
+
+
+def test_quiet_on_a_tensor_that_is_optimized_for_itself() -> None:
+    # style transfer: the optimizer holds the image, gradients pass through a network
+    events = start().model("VGG").optimizer(names=(), foreign={"opt0[0].0": 77})
+    events.steps(3)
+    assert quiet("TC101", events.build()) is Verdict.HELD
+
+
+def test_quiet_on_a_gan() -> None:
+    events = start().model("G").model("D")
+    gen, dis = [[f"{m}.{name}" for name in MLP] for m in "GD"]
+    events.optimizer(names=gen).optimizer(names=dis)
+    for _ in range(3):
+        events.begin_step().zero_grad("opt1").forward("D").backward(dis).optimizer_step("opt1")
+        events.zero_grad("opt0").forward().backward().optimizer_step("opt0")
+    assert quiet("TC101", events.build()) is Verdict.HELD
+
+
+def test_quiet_on_an_optimizer_that_is_built_during_the_first_step() -> None:
+    events = start().model().optimizer(names=HEAD).begin_step().forward().backward()
+    events.optimizer(names=BODY).optimizer_step("opt0").optimizer_step("opt1")
+    assert quiet("TC101", events.build()) is Verdict.HELD
+
+
+def test_quiet_without_any_optimizer() -> None:
+    events = start().model()
+    for _ in range(3):
+        events.begin_step().forward().backward()
+    assert quiet("TC101", events.build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_tied_weights() -> None:
+    events = start().model()
+    first, second = (events.models["Net"].parameters[f"Net.{n}.weight"] for n in ("fc1", "fc2"))
+    second.identity = first.identity
+    events._state(second, "parameter", "replaced")
+    events.optimizer(names=[name for name in ALL if name != second.name]).steps(3)
+    assert quiet("TC101", events.build()) is Verdict.HELD
+
+
+def test_quiet_when_a_parameter_moves_between_optimizers() -> None:
+    events = start().model().optimizer(names=HEAD).optimizer(names=BODY).steps(2)
+    head, body = events.optimizers["opt0"], events.optimizers["opt1"]
+    head.names.append(body.names.pop())
+    head.identities.append(body.identities.pop())
+    events.change_groups("opt0").change_groups("opt1").steps(2)
+    assert quiet("TC101", events.build()) is Verdict.HELD
+
+
+def test_quiet_on_an_unfinished_step() -> None:
+    events = start().model().optimizer(names=HEAD).step().build(last_complete=False)
+    assert quiet("TC101", events) is Verdict.NOT_TRIGGERED
+
+
+def test_several_optimizers_are_all_named() -> None:
+    events = (
+        start().model("Net", MLP_BN).optimizer(ADAM, HEAD).optimizer(SGD, BODY).steps(2).build()
+    )
+    observed = fires("TC101", events).observed
+    assert "opt0 (Adam) holds" in observed
+    assert "opt1 (SGD) holds" in observed
+
+
+def test_the_evidence_shows_the_optimizer_the_gradient_and_the_step() -> None:
+    finding = fires("TC101", start().model().optimizer(names=HEAD).steps(2).build())
+    assert [event.kind for event in finding.evidence] == ["optimizer", "state", "call"]
+
+
+def test_says_its_symptom() -> None:
+    from tests.checking import BY_CODE
+
+    monitor = BY_CODE["TC101"].monitor()
+    events = start().model().optimizer(names=HEAD).steps(2).build()
+    symptoms = {v.symptom for event in events for v in monitor.observe(event)}
+    assert symptoms == {Symptom.NOT_IN_OPTIMIZER}

@@ -1,0 +1,141 @@
+"""TC102: parameters that an optimizer step leaves as they were."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder
+from tests.checking import fires, net, quiet
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Verdict
+
+STUCK = "Net.fc1.weight"
+ALL = [f"Net.{name}" for name in MLP]
+
+
+def test_fires_on_one_parameter_after_three_steps() -> None:
+    finding = fires("TC102", net().steps(1).steps(3, not_updated=[STUCK]).build())
+    assert finding.variables == (STUCK,)
+    assert (finding.first_step, finding.last_step) == (1, 1)
+    assert STUCK in finding.title
+
+
+def test_fires_again_in_every_further_step() -> None:
+    finding = fires("TC102", net().steps(6, not_updated=[STUCK]).build())
+    assert (finding.first_step, finding.last_step, finding.violations) == (0, 5, 4)
+
+
+def test_fires_after_two_steps_when_nothing_moves() -> None:
+    finding = fires("TC102", net().steps(2, not_updated=ALL).build())
+    assert finding.variables == tuple(sorted(ALL))
+    assert finding.first_step == 0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_quiet_when_one_parameter_rests_for_a_step_or_two(count: int) -> None:
+    events = net().steps(1).steps(count, not_updated=[STUCK]).steps(2)
+    events.steps(count, not_updated=[STUCK]).steps(1)
+    assert quiet("TC102", events.build()) is Verdict.HELD
+
+
+def test_quiet_when_all_rest_for_one_step() -> None:
+    events = net().steps(2).steps(1, not_updated=ALL).steps(2).build()
+    assert quiet("TC102", events) is Verdict.HELD
+
+
+def test_quiet_when_all_moves() -> None:
+    assert quiet("TC102", net().steps(4).build()) is Verdict.HELD
+
+
+def test_quiet_at_a_learning_rate_of_zero() -> None:
+    assert quiet("TC102", net(lr=0.0).steps(5, not_updated=ALL).build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_when_the_rate_was_zero_at_the_step_and_is_raised_after_it() -> None:
+    events = net(lr=0.0)
+    for _ in range(4):  # the scheduler steps before the end of the step is recorded
+        events.step(not_updated=ALL)
+        events.optimizers["opt0"].hyper["lr"] = 1e-3
+        events.end_step()
+        events.optimizers["opt0"].hyper["lr"] = 0.0
+        events.step(not_updated=ALL).end_step()
+    assert quiet("TC102", events.build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_a_learning_rate_that_cannot_be_read() -> None:
+    events = net(lr=None).steps(5, not_updated=ALL).build()  # type: ignore[arg-type]
+    assert quiet("TC102", events) is Verdict.NOT_TRIGGERED
+
+
+def scaled(*, stuck: bool) -> TraceBuilder:
+    """Steps of a fused optimizer under GradScaler, which skips inside its kernel when ``stuck``."""
+    events = net()
+    for _ in range(4):
+        events.begin_step().zero_grad().forward().backward()
+        events.optimizer_step(skip=ALL if stuck else ())
+        events.call("torch.amp.GradScaler.step", family=Families.SCALER_STEP)
+        events._counters["scaler_step"] += 1
+    return events
+
+
+def test_quiet_on_steps_that_grad_scaler_skips() -> None:
+    assert quiet("TC102", scaled(stuck=True).build()) is Verdict.HELD
+    assert quiet("TC102", scaled(stuck=False).build()) is Verdict.HELD
+
+
+def test_quiet_without_a_gradient() -> None:
+    events = net().steps(5, no_gradient=[STUCK], not_updated=[STUCK]).build()
+    assert quiet("TC102", events) is Verdict.HELD
+
+
+def test_quiet_on_gradients_of_zero() -> None:
+    events = net()
+    stuck = events.models["Net"].parameters[STUCK]
+    for _ in range(5):
+        events.begin_step().zero_grad().forward().backward(skip=[STUCK])
+        events._state(stuck, "gradient", "set", zero=True)
+        events.optimizer_step(skip=[STUCK])
+    assert quiet("TC102", events.build()) is Verdict.HELD
+
+
+def test_quiet_on_frozen_parameters() -> None:
+    events = TraceBuilder().process().model(frozen=[STUCK]).optimizer().steps(5).build()
+    assert quiet("TC102", events) is Verdict.HELD
+
+
+def test_quiet_when_the_look_cannot_tell() -> None:
+    events = net()
+    stuck = events.models["Net"].parameters[STUCK]
+    for _ in range(5):
+        events.step(not_updated=[STUCK])
+        events._state(stuck, "parameter", "unknown")
+    assert quiet("TC102", events.build()) is Verdict.HELD
+
+
+def test_quiet_when_a_gap_lies_between() -> None:
+    events = net().steps(2, not_updated=[STUCK]).skipped_steps(3).steps(2, not_updated=[STUCK])
+    assert quiet("TC102", events.build()) is Verdict.HELD
+
+
+def test_quiet_on_an_optimizer_with_a_closure() -> None:
+    events = net(cls="torch.optim.lbfgs.LBFGS")
+    for _ in range(4):
+        events.begin_step().zero_grad().forward().backward()
+        events._counters["optimizer_step"] += 1
+        events.call(
+            "torch.optim.lbfgs.LBFGS.step",
+            family=Families.OPTIMIZER_STEP,
+            owner="opt0",
+            args={"closure": {"type": "function"}},
+        )
+    assert quiet("TC102", events.build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_when_a_wrapper_steps_around_the_optimizer() -> None:
+    # the outer step finds nothing new: what moved was seen after the inner one
+    events = net().optimizer("__main__.Lookahead")
+    for _ in range(4):
+        events.step(not_updated=()).call(
+            "__main__.Lookahead.step", family=Families.OPTIMIZER_STEP, owner="opt1"
+        )
+    assert quiet("TC102", events.build()) is Verdict.HELD

@@ -1,0 +1,84 @@
+"""TC202: gradients that no optimizer step ever applies."""
+
+from __future__ import annotations
+
+from tests.builders import MLP, TraceBuilder
+from tests.checking import fires, net, quiet
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Verdict
+
+ALL = [f"Net.{name}" for name in MLP]
+
+
+def test_fires_when_gradients_are_thrown_away() -> None:
+    finding = fires("TC202", net().steps(4, omit={"optimizer_step"}).build())
+    assert (finding.first_step, finding.last_step) == (0, 3)
+    assert finding.variables == tuple(sorted(ALL))
+    assert finding.subject.api == Families.OPTIMIZER_STEP
+    assert "opt0 (Adam)" in finding.message
+    assert "train.py:84" in finding.fix
+
+
+def test_fires_when_gradients_pile_up() -> None:
+    finding = fires("TC202", net().steps(4, omit={"optimizer_step", "zero_grad"}).build())
+    assert finding.first_step == 0
+
+
+def test_quiet_when_the_optimizer_steps() -> None:
+    assert quiet("TC202", net().steps(4).build()) is Verdict.HELD
+
+
+def test_quiet_on_accumulation() -> None:
+    assert quiet("TC202", net().steps(3, accumulate=8).build()) is Verdict.HELD
+
+
+def test_quiet_on_a_run_that_stops_in_its_second_step() -> None:
+    events = net().steps(2, omit={"optimizer_step"}).build(last_complete=False)
+    assert quiet("TC202", events) is Verdict.HELD
+
+
+def test_quiet_on_one_step_alone() -> None:
+    assert quiet("TC202", net().step(omit={"optimizer_step"}).steps(3).build()) is Verdict.HELD
+
+
+def test_quiet_on_backward_after_training() -> None:
+    events = net().steps(3).steps(4, omit={"optimizer_step"}).build()
+    assert quiet("TC202", events) is Verdict.HELD
+
+
+def test_quiet_without_an_optimizer() -> None:
+    events = TraceBuilder().process().model()
+    for _ in range(4):
+        events.begin_step().forward().backward()
+    assert quiet("TC202", events.build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_when_the_gradients_are_of_no_optimizer() -> None:
+    events = TraceBuilder().process().model("Net").model("Other").optimizer(names=ALL)
+    others = [name.replace("Net", "Other") for name in ALL]
+    for _ in range(4):
+        events.begin_step().forward("Other").backward(others)
+    assert quiet("TC202", events.build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_when_one_of_two_optimizers_waits() -> None:
+    events = TraceBuilder().process().model("G").model("D")
+    gen, dis = [[f"{m}.{name}" for name in MLP] for m in "GD"]
+    events.optimizer(names=gen).optimizer(names=dis)
+    for _ in range(4):
+        events.begin_step().zero_grad("opt0").forward().backward().optimizer_step("opt0")
+    assert quiet("TC202", events.build()) is Verdict.HELD
+
+
+def test_quiet_on_steps_that_grad_scaler_skips() -> None:
+    events = net()
+    for _ in range(4):
+        events.begin_step().zero_grad().forward().backward()
+        events.call("torch.amp.GradScaler.step", family=Families.SCALER_STEP)
+        events._counters["scaler_step"] += 1
+    assert quiet("TC202", events.build()) is Verdict.HELD
+
+
+def test_quiet_when_a_gap_lies_between() -> None:
+    events = net().step(omit={"optimizer_step"}).skipped_steps(1).step(omit={"optimizer_step"})
+    assert quiet("TC202", events.build()) is Verdict.HELD

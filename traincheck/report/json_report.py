@@ -1,0 +1,62 @@
+"""The report as JSON, as design.md section 5 fixes it for other programs: no key more or less."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+import orjson
+
+from traincheck.schema.codec import SCHEMA_VERSION, encode
+from traincheck.schema.findings import Finding, Report, Verdict
+
+
+def write_json(report: Report, stream: TextIO) -> None:
+    """Write one JSON document, indented, with a newline at its end."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    stream.write(orjson.dumps(report_json(report), option=options).decode())
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """The report as JSON values."""
+    findings = [finding_json(finding) for finding in report.findings]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "summary": {
+            "events": report.events,
+            "steps": report.steps,
+            "ranks": report.ranks,
+            **{verdict.value: report.count(verdict) for verdict in Verdict},
+        },
+        "first_violation": findings[0] if findings else None,
+        "findings": findings,
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """One finding as JSON values; its evidence in the form of trace lines."""
+    subject = finding.subject
+    return {
+        "id": finding.id,
+        "check": finding.check,
+        "kind": finding.kind,
+        "code": finding.code,
+        "severity": finding.severity,
+        "title": finding.title,
+        "message": finding.message,
+        "step": finding.step,
+        "first_step": finding.first_step,
+        "last_step": finding.last_step,
+        "rank": finding.rank,
+        "stage": finding.stage,
+        "violations": finding.violations,
+        "subject": {
+            "api": subject.api,
+            "variable": subject.variable,
+            "module": subject.module,
+        },
+        "expected": finding.expected,
+        "observed": finding.observed,
+        "evidence": [orjson.loads(encode(event)) for event in finding.evidence],
+        "likely_cause": finding.likely_cause,
+        "fix": finding.fix,
+    }

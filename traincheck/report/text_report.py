@@ -1,0 +1,146 @@
+"""The report for people: the first finding in full, the others in a line, then what was checked.
+
+Readable at 80 columns and without colour; colour only repeats what the words say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from traincheck.check.findings import where
+from traincheck.schema.findings import Finding, Report, Verdict
+
+_COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
+_PLAIN_WIDTH = 80  # of a file or a pipe
+_MAX_WIDTH = 110  # longer lines are hard to read
+_SHOWN_NAMES = 12
+
+
+def write_text(report: Report, stream: TextIO) -> None:
+    """Write the report as text; in colour when ``stream`` is a terminal that shows it."""
+    console = Console(file=stream, highlight=False)
+    console.width = min(console.width, _MAX_WIDTH) if console.is_terminal else _PLAIN_WIDTH
+    with console.capture() as written:
+        if report.findings:
+            first, *others = report.findings
+            _first(console, first, len(report.findings))
+            _others(console, others)
+        else:
+            _healthy(console, report)
+        _summary(console, report)
+    # Tables are padded to their width; nobody wants that in a file.
+    stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
+
+
+def one_line(finding: Finding) -> str:
+    """A finding as ``step 3: TC101 error: title``."""
+    return f"{_at(finding.first_step)}: {finding.code} {finding.severity}: {finding.title}"
+
+
+def _first(console: Console, finding: Finding, count: int) -> None:
+    colour = _COLOURS[finding.severity]
+    word = "finding" if count == 1 else "findings"
+    console.print(Text(f"{count} {word}, the first {_at(finding.first_step)}.", style="bold"))
+    console.print()
+    head = Text(finding.severity.upper(), style=colour)
+    head.append(f" {finding.code}: ", style="bold").append(finding.title, style="bold")
+    console.print(head)
+    console.print()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _rows(finding):
+        table.add_row(Text(name), Text(text))
+    console.print(Padding(table, (0, 0, 0, 2)))
+    console.print()
+
+
+def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
+    yield "when", _span(finding)
+    if finding.kind != "rule":  # a rule's title says it all; the claim of an invariant is only here
+        yield "what", finding.message
+    if finding.variables:
+        yield "variables", _names(finding.variables)
+    for name, text in (
+        ("module", finding.subject.module),
+        ("call", finding.subject.api),
+        ("expected", finding.expected),
+        ("observed", finding.observed),
+        ("likely cause", finding.likely_cause),
+        ("fix", finding.fix),
+        ("where", where(finding.evidence)),
+    ):
+        if text:
+            yield name, text
+    if finding.explains:
+        word = "check" if len(finding.explains) == 1 else "checks"
+        yield "explains", f"{len(finding.explains)} more violated {word}"
+
+
+def _span(finding: Finding) -> str:
+    last = finding.last_step
+    until = f" to {last}" if last is not None and last != finding.first_step else ""
+    times = "once" if finding.violations == 1 else f"{finding.violations} times"
+    return f"{_at(finding.first_step)}{until} (rank {finding.rank}, {finding.stage}), {times}"
+
+
+def _names(names: Sequence[str]) -> str:
+    left = len(names) - _SHOWN_NAMES
+    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {left} more" if left > 0 else "")
+
+
+def _others(console: Console, findings: Sequence[Finding]) -> None:
+    if not findings:
+        return
+    console.print(Text("Then:", style="bold"))
+    for finding in findings:
+        line = Text(f"{_at(finding.first_step)}: ").append(
+            f"{finding.code} {finding.severity}", style=_COLOURS[finding.severity]
+        )
+        console.print(Padding(line.append(f": {finding.title}"), (0, 0, 0, 2)))
+    console.print()
+
+
+def _healthy(console: Console, report: Report) -> None:
+    held = report.count(Verdict.HELD)
+    if held:
+        text = f"No findings: {_count(held, 'check')} held over {_count(report.steps, 'step')}."
+        console.print(Text(text, style="bold green"))
+    else:
+        text = "No findings, but nothing was checked: no check was triggered by this run."
+        console.print(Text(text, style="bold yellow"))
+
+
+def _summary(console: Console, report: Report) -> None:
+    counts = ", ".join(
+        f"{report.count(verdict):,} {verdict.value.replace('_', ' ')}" for verdict in Verdict
+    )
+    size = (
+        f"{_count(report.events, 'event')}, {_count(report.steps, 'step')}, "
+        f"{_count(report.ranks, 'rank')}"
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(Text("run"), Text(size))
+    table.add_row(Text("checks"), Text(counts))
+    if report.skipped_lines:
+        lines = _count(report.skipped_lines, "line")
+        table.add_row(Text("skipped"), Text(f"{lines} of the trace could not be read"))
+    for note in report.notes:
+        table.add_row(Text("note"), Text(note))
+    console.print(table)
+
+
+def _at(step: int | None) -> str:
+    return "before the first step" if step is None else f"at step {step}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
