@@ -259,6 +259,7 @@ def test_the_first_manifest_is_there_when_the_launcher_is_killed(script, tmp_pat
         process.kill()
         process.wait()
         found = manifest(tmp_path / "run")
+        assert found["launcher_pid"] == process.pid
         child = next(
             int(entry.name)
             for entry in Path("/proc").iterdir()

@@ -92,6 +92,7 @@ def started(
         "run_id": settings.run_id,
         "command": [as_text(word) for word in command],
         "cwd": as_text(os.getcwd()),
+        "launcher_pid": os.getpid(),
         "started": _now(),
         "ended": None,
         "exit_status": None,
