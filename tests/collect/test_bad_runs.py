@@ -87,7 +87,7 @@ def test_raise_in_a_library_call_keeps_its_traceback(tmp_path, collect):
     done = collect(LOOP.format(end="model(torch.randn(8, 5))"))
     bare = harness.plain(tmp_path / "script.py")
     assert done.returncode == bare.returncode == 1
-    assert bare.stderr.strip().splitlines()[-1] in done.stderr.splitlines()
+    assert bare.stderr in done.stderr  # none of our frames in it
     exceptions = [r for r in harness.records(tmp_path / "run") if r.get("exception")]
     assert exceptions
 
