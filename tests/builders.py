@@ -1,4 +1,4 @@
-"""Hand-made traces: a fluent builder that writes the events a training process would. No torch, no files.
+"""Hand-made traces: a builder that writes the events a training process would. No torch.
 
 Use the whole steps for a healthy or a broken loop, or the single moves for anything else::
 
@@ -11,7 +11,7 @@ Use the whole steps for a healthy or a broken loop, or the single moves for anyt
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,7 +134,7 @@ class TraceBuilder:
         return self.mark("process", **{**facts, **data})
 
     def build(self, *, last_complete: bool = True) -> list[Event]:
-        """All events. Ends the open step first; ``last_complete=False`` makes it an unfinished one."""
+        """All events. Ends the open step first, as unfinished with ``last_complete=False``."""
         if self._open:
             self.end_step(complete=last_complete)
         return list(self._events)
@@ -159,7 +159,7 @@ class TraceBuilder:
         cls: str | None = None,
         frozen: Collection[str] = (),
     ) -> TraceBuilder:
-        """A model is discovered. parameters, buffers: path below the model -> class of its module."""
+        """A model is discovered. parameters, buffers: path below it -> class of its module."""
         model = self.models[name] = _Model(name, cls or f"__main__.{name}")
         for path, module_class in parameters.items():
             full = f"{name}.{path}"
@@ -242,41 +242,33 @@ class TraceBuilder:
     ) -> TraceBuilder:
         """One step over all models and optimizers, healthy unless told otherwise.
 
-        style: "A" zero_grad first, "B" zero_grad last, "C" the optimizer steps before backward (wrong).
+        style: "A" zero_grad first, "B" zero_grad last, "C" optimizer steps before backward (wrong).
         omit: any of batch, zero_grad, forward, backward, optimizer_step, state (optimizer state
         stays as it is), buffers (they stay as they are). no_gradient, not_updated: full names.
         """
+        moves: dict[str, Callable[[], Any]] = {
+            "batch": self.batch,
+            "zero_grad": lambda: [
+                self.zero_grad(optimizer, set_to_none=set_to_none) for optimizer in self.optimizers
+            ],
+            "forward": lambda: self.forward(buffers="buffers" not in omit),
+            "backward": lambda: self.backward(skip=no_gradient),
+            "optimizer_step": lambda: [
+                self.optimizer_step(optimizer, skip=not_updated, state="state" not in omit)
+                for optimizer in self.optimizers
+            ],
+            "scheduler": self.scheduler_step,
+        }
+        last = ["forward", "backward", "optimizer_step"]
+        if style == "C":
+            last = ["forward", "optimizer_step", "backward"]
+        plan = ["batch", *["forward", "backward", "batch"] * (accumulate - 1), *last]
+        plan += ["scheduler"] * scheduler
+        plan.insert(len(plan) if style == "B" else 1, "zero_grad")
         self.begin_step()
-
-        def zero_grad() -> None:
-            if "zero_grad" not in omit:
-                for optimizer in self.optimizers:
-                    self.zero_grad(optimizer, set_to_none=set_to_none)
-
-        def update() -> None:
-            if "optimizer_step" not in omit:
-                for optimizer in self.optimizers:
-                    self.optimizer_step(optimizer, skip=not_updated, state="state" not in omit)
-
-        if "batch" not in omit:
-            self.batch()
-        if style != "B":
-            zero_grad()
-        for microstep in range(accumulate):
-            if microstep and "batch" not in omit:
-                self.batch()
-            if "forward" not in omit:
-                self.forward(buffers="buffers" not in omit)
-            if style == "C" and microstep == accumulate - 1:
-                update()
-            if "backward" not in omit:
-                self.backward(skip=no_gradient)
-        if style != "C":
-            update()
-        if scheduler:
-            self.scheduler_step()
-        if style == "B":
-            zero_grad()
+        for move in plan:
+            if move not in omit:
+                moves[move]()
         return self
 
     def skipped_steps(self, count: int) -> TraceBuilder:
@@ -360,7 +352,7 @@ class TraceBuilder:
         buffers: bool = True,
         batch_size: int = 64,
     ) -> TraceBuilder:
-        """The root module call of one model (default: of all), its leaves inside it, then the loss."""
+        """The root module call of one model (default: all), its leaves in it, then the loss."""
         if not grad:
             self._set_stage("eval")
         for held in self.models.values() if model is None else (self.models[model],):
@@ -388,7 +380,7 @@ class TraceBuilder:
     def optimizer_step(
         self, optimizer: str = "opt0", *, skip: Collection[str] = (), state: bool = True
     ) -> TraceBuilder:
-        """Parameters with a gradient change, except for ``skip``; optimizer state too if ``state``."""
+        """Parameters with a gradient change, except ``skip``; optimizer state too if ``state``."""
         self._counters["optimizer_step"] += 1
         held = self.optimizers[optimizer]
         span = next(self._numbers)
@@ -442,9 +434,7 @@ class TraceBuilder:
         step = None if self._worker else self._step
         seq = len(self._events)
         self._events.append(
-            event_type(
-                seq, next(self._time), step, self.stage, self.rank, self.stream, **fields
-            )
+            event_type(seq, next(self._time), step, self.stage, self.rank, self.stream, **fields)
         )
         return self
 
