@@ -15,47 +15,46 @@ MAX_TEXT = 120
 MAX_DEPTH = 3
 _INT64 = 1 << 63
 
-# Serialized once for each distinct (dtype, shape, requires_grad, device): building the text anew costs 1.1 microseconds, finding it 0.4.
+# Serialized once for each distinct (dtype, shape, requires_grad, device): making the text costs 1.1 microseconds, finding it 0.3.
+# A plain dict and a bound method: a subclass with __missing__ is a third slower.
 _Key = tuple[torch.dtype, torch.Size, bool, torch.device]
+_MAX_CACHED = 4096  # variable shapes must not grow the training process
+_cache: dict[_Key, bytes] = {}
+_cached = _cache.get
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-class TensorCache(dict[_Key, bytes]):
-    """Serialized summaries by what they say. Bounded: variable shapes must not grow the training process."""
-
-    LIMIT = 4096
-
-    def __missing__(self, key: _Key) -> bytes:
-        dtype, shape, requires_grad, device = key
-        fields: dict[str, Any] = {
-            "dtype": str(dtype).removeprefix("torch."),
-            "shape": [int(size) for size in shape],
-            "device": str(device),
-        }
-        if requires_grad:
-            fields["requires_grad"] = True
-        if len(self) >= self.LIMIT:
-            self.clear()
-        found = self[key] = orjson.dumps(fields)
+def _serialized(key: _Key) -> bytes:
+    found = _cached(key)
+    if found is not None:
         return found
-
-
-_cache = TensorCache()
+    dtype, shape, requires_grad, device = key
+    fields: dict[str, Any] = {
+        "dtype": str(dtype).removeprefix("torch."),
+        "shape": [int(size) for size in shape],
+        "device": str(device),
+    }
+    if requires_grad:
+        fields["requires_grad"] = True
+    if len(_cache) >= _MAX_CACHED:
+        _cache.clear()
+    found = _cache[key] = orjson.dumps(fields)
+    return found
 
 
 def encode(value: Any) -> bytes:
-    """`summarize`, serialized. The hot path: a tensor takes 0.5 microseconds."""
-    kind = type(value)
-    if kind is torch.Tensor or kind is torch.nn.Parameter:
+    """`summarize`, serialized, on the hot path."""
+    if type(value) in _TENSORS:
         try:
-            shape = value.shape
-            if shape:
-                return _cache[value.dtype, shape, value.requires_grad, value.device]
+            found = _cached((value.dtype, value.shape, value.requires_grad, value.device))
         except (
             TypeError,
             RuntimeError,
         ):  # symbolic sizes, nested layouts: the slow path knows them
-            pass
-    elif kind is bool or value is None:
+            found = None
+        if found is not None:
+            return found
+    elif type(value) is bool or value is None:
         return _SIMPLE[value]
     return orjson.dumps(summarize(value), default=repr)
 
@@ -69,7 +68,7 @@ def summarize_tensor(tensor: torch.Tensor) -> Any:
         shape = tensor.shape
         key = (tensor.dtype, shape, tensor.requires_grad, tensor.device)
         if shape:
-            return orjson.Fragment(_cache[key])
+            return orjson.Fragment(_serialized(key))
         return _scalar(tensor, key)
     except (TypeError, RuntimeError):  # symbolic sizes, nested layouts, values inside a transform
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -78,7 +77,7 @@ def summarize_tensor(tensor: torch.Tensor) -> Any:
 
 def _scalar(tensor: torch.Tensor, key: _Key) -> Any:
     if not tensor.is_cpu:  # reading it would wait for the device
-        return orjson.Fragment(_cache[key])
+        return orjson.Fragment(_serialized(key))
     value = number(tensor.item())
     dtype, _, requires_grad, device = key
     fields = {

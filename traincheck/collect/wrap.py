@@ -7,9 +7,10 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
+from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
-from traincheck.collect.emit import Emitter, context, hidden
+from traincheck.collect.emit import CALL_HEAD, Emitter, any_autocast, context, hidden
 from traincheck.collect.summarize import encode, summarize
 
 if TYPE_CHECKING:
@@ -139,12 +140,16 @@ def function_wrapper(
         em.top, em.inner = parent, inner
         em.busy = True
         try:
-            template = templates[(len(args), *kwargs) if kwargs else len(args)]
-            values = [encode(value) for value in args]
-            if kwargs:
-                values += map(encode, kwargs.values())
-            values += (encode(result), context())
-            em.call(span, parent, start, template % tuple(values))
+            inside, outside = templates[(len(args), *kwargs) if kwargs else len(args)]
+            values = (
+                (*map(encode, args), *map(encode, kwargs.values())) if kwargs else map(encode, args)
+            )
+            head = (em.take_seq(), monotonic_ns(), em.clock.fields, span)
+            tail = b"" if is_grad_enabled() and not any_autocast() else context()
+            if parent is None:
+                em.line(outside % (*head, start, *values, encode(result), tail))
+            else:
+                em.line(inside % (*head, parent, start, *values, encode(result), tail))
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(describe, error)
         em.busy = False
@@ -160,8 +165,11 @@ def function_wrapper(
     return hidden(wrapper)
 
 
-class CallTemplates(dict[Any, bytes]):
-    """Records of one function by how it is called: the number of positional arguments, or that and the keywords."""
+class CallTemplates(dict[Any, tuple[bytes, bytes]]):
+    """Records of one function by how it is called: the number of positional arguments, or that and the keywords.
+
+    Two for each: inside another span, and outside of any.
+    """
 
     def __init__(self, api: str, names: tuple[str, ...], defaults: dict[str, Any]) -> None:
         self._api = api
@@ -172,15 +180,17 @@ class CallTemplates(dict[Any, bytes]):
         """Names of the first ``count`` positional arguments."""
         return self._names[:count] + tuple(str(i) for i in range(len(self._names), count))
 
-    def __missing__(self, key: int | tuple[Any, ...]) -> bytes:
+    def __missing__(self, key: int | tuple[Any, ...]) -> tuple[bytes, bytes]:
         count, *keywords = (key,) if isinstance(key, int) else key
         labels = [*self.labels(count), *keywords]
         unset = {name: value for name, value in self._defaults.items() if name not in labels}
         fixed = [_escaped(_dumps(name) + b":" + _dumps(value)) for name, value in unset.items()]
         given = [_escaped(_dumps(name)) + b":%b" for name in labels]
-        fields = b'"args":{' + b",".join(given + fixed) + b'},"result":%b%b'
-        template = self[key] = b'"api":' + _escaped(_dumps(self._api)) + b"," + fields
-        return template
+        fields = b'"api":' + _escaped(_dumps(self._api))
+        fields += b',"args":{' + b",".join(given + fixed) + b'},"result":%b%b}'
+        made = CALL_HEAD + b'"parent":%d,"start":%d,' + fields, CALL_HEAD + b'"start":%d,' + fields
+        self[key] = made
+        return made
 
 
 def _escaped(text: bytes) -> bytes:
