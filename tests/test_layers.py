@@ -175,6 +175,8 @@ def line_limit(path: Path) -> int:
     inside = relative(path).removeprefix("traincheck/")
     if inside in HOT_PATH:
         return HOT_PATH_LINES
+    if path.name.startswith("_"):  # a table, or what several of them share
+        return MODULE_LINES
     return SHORT_FILES.get(layer(dotted(path)) or "", MODULE_LINES)
 
 
