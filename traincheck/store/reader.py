@@ -96,6 +96,16 @@ class TraceReader:
         """The processes that left events, by rank and pid."""
         return process_infos(self._files)
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of all event files together."""
+        return sum(path.stat().st_size for path, _, _ in self._files)
+
+    @property
+    def read_bytes(self) -> int:
+        """How much of them the reading under way has read."""
+        return sum(file.offset for file in self._reading)
+
     def events(self, needs: Needs | None = None) -> Iterator[Event]:
         """All events: streams of a rank merged by time, ranks by step (order.py).
 
@@ -111,7 +121,7 @@ class TraceReader:
         wanted = None if needs is None else LineFilter(needs)
         ahead = _READ_AHEAD_BYTES // len(self._files)
         chunk_bytes = max(_MIN_CHUNK_BYTES, min(CHUNK_BYTES, ahead))
-        files = [
+        self._reading = files = [
             EventFile(path, rank, stream, self._log, wanted=wanted, chunk_bytes=chunk_bytes)
             for path, rank, stream in self._files
         ]

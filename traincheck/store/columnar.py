@@ -1,0 +1,293 @@
+"""A trace as Parquet files, one per kind of event, and back without loss. Bounded memory both ways.
+
+Scalars are columns of their own, a tensor summary is spread over several, nested values are JSON
+text.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traincheck.errors import MissingDependencyError, OutputError, TraceFormatError
+from traincheck.schema.codec import SCHEMA_VERSION
+from traincheck.schema.events import EVENT_TYPES, Event, ParamGroup
+from traincheck.schema.values import TensorSummary
+from traincheck.store.reader import TraceReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+ROW_GROUP = 20_000  # events of a kind in memory at once
+ORDER = "order"  # column: place in the merged order of the whole run
+_PROGRESS_EVERY = 5_000
+_TYPES = {t._field_defaults["kind"]: t for t in EVENT_TYPES}
+_INTEGER, _TEXT, _FLAG, _SHAPE, _JSON = "int64", "string", "bool", "shape", "json"
+_HEADER = {
+    "seq": _INTEGER,
+    "time_ns": _INTEGER,
+    "step": _INTEGER,
+    "stage": _TEXT,
+    "rank": _INTEGER,
+    "stream": _TEXT,
+}
+_SUMMARY = {
+    "dtype": _TEXT,
+    "shape": _SHAPE,
+    "device": _TEXT,
+    "requires_grad": _FLAG,
+    "fingerprint": _TEXT,
+    "value": _JSON,
+    "zero": _FLAG,
+}
+
+
+def file_name(kind: str) -> str:
+    """``calls.parquet`` for the kind ``call``."""
+    return f"{kind}es.parquet" if kind.endswith("ch") else f"{kind}s.parquet"
+
+
+def export_parquet(
+    run: TraceReader | Path | str,
+    out: Path | str,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, int]:
+    """Write a run as Parquet files into the folder ``out`` and tell how many rows each kind has.
+
+    Args:
+        run: a run directory or its reader.
+        out: made when missing; files of an earlier export in it are replaced.
+        progress: called now and then with the number of events done.
+
+    Raises:
+        TraceFormatError: ``run`` is not a trace.
+        OutputError: ``out`` cannot be written.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    arrow, _ = _pyarrow()
+    reader = run if isinstance(run, TraceReader) else TraceReader(run)
+    out = Path(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with _Tables(out, _facts(reader)) as tables:
+            for number, event in enumerate(reader.events()):
+                tables.add(number, event)
+                if progress is not None and number % _PROGRESS_EVERY == 0:
+                    progress(number)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write Parquet files to {out}: {error.strerror or error}",
+            fix="name a folder that can be written, on a disk with room",
+        ) from error
+    except (arrow.ArrowInvalid, OverflowError) as error:
+        raise TraceFormatError(
+            f"{reader.path} holds a number that no trace can hold: {error}",
+            fix="the files were damaged; record the run again",
+        ) from error
+    return tables.rows
+
+
+def read_parquet(folder: Path | str) -> Iterator[Event]:
+    """The events of an export, in the order of the run.
+
+    Raises:
+        TraceFormatError: ``folder`` holds no export.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    _, parquet = _pyarrow()
+    found = [(kind, Path(folder) / file_name(kind)) for kind in _TYPES]
+    tables = [_rows(parquet, kind, path) for kind, path in found if path.is_file()]
+    if not tables:
+        raise TraceFormatError(
+            f"{folder} holds no exported trace",
+            fix="make one with traincheck trace export RUN -o FOLDER",
+        )
+    for _, event in heapq.merge(*tables, key=lambda row: row[0]):
+        yield event
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Parquet files need the package pyarrow: {error}", fix="pip install pyarrow"
+        ) from error
+    return pyarrow, pyarrow.parquet
+
+
+def _facts(reader: TraceReader) -> dict[str, str]:
+    """What is written into each file besides the columns."""
+    run_id = reader.manifest.run_id if reader.manifest is not None else reader.path.name
+    return {"traincheck.schema_version": str(SCHEMA_VERSION), "traincheck.run_id": run_id}
+
+
+def _form(kind: str, name: str, annotation: str) -> str:
+    """How a field is stored. annotation: as written in schema/events.py."""
+    plain = annotation.removesuffix(" | None")
+    if kind == "rng" and name == "seed":
+        return _JSON  # may need 64 bits without a sign, or more
+    return {"int": _INTEGER, "str": _TEXT, "bool": _FLAG}.get(plain, _JSON)
+
+
+def _layout(kind: str) -> dict[str, str]:
+    """Column -> form of one kind."""
+    columns = {ORDER: _INTEGER, **_HEADER}
+    event_type = _TYPES[kind]
+    for name in event_type._fields[len(_HEADER) + 1 :]:
+        if name == "summary":
+            columns.update({f"summary_{part}": form for part, form in _SUMMARY.items()})
+        else:
+            columns[name] = _form(kind, name, _annotation(event_type, name))
+    return columns
+
+
+def _annotation(event_type: Any, name: str) -> str:
+    hint = event_type.__annotations__[name]
+    return str(getattr(hint, "__forward_arg__", hint))
+
+
+class _Table:
+    """Rows of one kind, gathered column by column."""
+
+    def __init__(self, out: Path, kind: str, facts: Mapping[str, str]) -> None:
+        arrow, self._parquet = _pyarrow()
+        self._arrow = arrow
+        self.path = out / file_name(kind)
+        self.rows = 0
+        self._partial = self.path.with_suffix(".parquet.part")
+        self._forms = _layout(kind)
+        types = {
+            _INTEGER: arrow.int64(),
+            _TEXT: arrow.string(),
+            _FLAG: arrow.bool_(),
+            _SHAPE: arrow.list_(arrow.int64()),
+            _JSON: arrow.string(),
+        }
+        self._schema: pa.Schema = arrow.schema(
+            [(name, types[form]) for name, form in self._forms.items()], metadata=dict(facts)
+        )
+        self._columns: list[list[Any]] = [[] for _ in self._forms]
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, order: int, event: Event) -> None:
+        cells = _cells(order, event)
+        for column, form, cell in zip(self._columns, self._forms.values(), cells):
+            column.append(_dumps(cell) if form == _JSON else cell)
+        self.rows += 1
+        if len(self._columns[0]) >= ROW_GROUP:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._writer is None:
+            self._writer = self._parquet.ParquetWriter(
+                self._partial, self._schema, compression="zstd"
+            )
+        if self._columns[0]:
+            arrays = [
+                self._arrow.array(column, type=field.type)
+                for column, field in zip(self._columns, self._schema)
+            ]
+            self._writer.write_table(self._arrow.table(arrays, schema=self._schema))
+            self._columns = [[] for _ in self._forms]
+
+    def close(self, *, keep: bool) -> None:
+        """End the file; without ``keep`` leave nothing behind."""
+        if keep:
+            self.flush()
+        if self._writer is not None:
+            self._writer.close()
+        if keep:
+            self._partial.replace(self.path)
+        else:
+            self._partial.unlink(missing_ok=True)
+
+
+class _Tables:
+    """One table per kind that occurs. Files appear when all are complete."""
+
+    def __init__(self, out: Path, facts: Mapping[str, str]) -> None:
+        self._out = out
+        self._facts = facts
+        self._tables: dict[str, _Table] = {}
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Rows of each kind that occurs."""
+        return {kind: table.rows for kind, table in self._tables.items()}
+
+    def __enter__(self) -> _Tables:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            for stale in _TYPES.keys() - self._tables.keys():
+                (self._out / file_name(stale)).unlink(missing_ok=True)
+        for table in self._tables.values():
+            table.close(keep=error is None)
+
+    def add(self, order: int, event: Event) -> None:
+        table = self._tables.get(event.kind)
+        if table is None:
+            table = self._tables[event.kind] = _Table(self._out, event.kind, self._facts)
+        table.add(order, event)
+
+
+def _cells(order: int, event: Event) -> Iterator[Any]:
+    """The values of one row, in the order of the layout."""
+    yield order
+    yield from event[: len(_HEADER)]
+    values: tuple[Any, ...] = event[len(_HEADER) + 1 :]
+    for name, value in zip(event._fields[len(_HEADER) + 1 :], values):
+        if name == "summary":
+            yield from value or (None,) * len(_SUMMARY)
+        else:
+            yield value
+
+
+def _dumps(value: Any) -> str | None:
+    """JSON text; null for None, so that a column can be asked for missing values."""
+    return None if value is None else orjson.dumps(value, default=list).decode()
+
+
+def _rows(parquet: Any, kind: str, path: Path) -> Iterator[tuple[int, Event]]:
+    event_type: Any = _TYPES[kind]
+    forms = _layout(kind)
+    nested = [name for name, form in forms.items() if form == _JSON]
+    try:
+        batches: Iterable[Any] = parquet.ParquetFile(path).iter_batches(batch_size=ROW_GROUP // 10)
+        for batch in batches:
+            for row in batch.to_pylist():
+                for name in nested:
+                    row[name] = None if row[name] is None else orjson.loads(row[name])
+                yield row.pop(ORDER), _event(event_type, row)
+    except (ValueError, KeyError, OSError) as error:
+        raise TraceFormatError(
+            f"{path} is not part of an exported trace: {error}",
+            fix="make the export again with traincheck trace export",
+        ) from error
+
+
+def _event(event_type: Any, row: dict[str, Any]) -> Event:
+    if "summary_dtype" in row:
+        parts = [row.pop(f"summary_{part}") for part in _SUMMARY]
+        if parts[0] is not None:
+            parts[1] = tuple(parts[1])
+            row["summary"] = TensorSummary(*parts)
+    if "groups" in row:
+        row["groups"] = tuple(ParamGroup(*group) for group in row["groups"])
+    event: Event = event_type(**row)
+    return event

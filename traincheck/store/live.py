@@ -1,0 +1,177 @@
+"""What is known of the streams and ranks of a run that still grows, and what may be handed on.
+
+Decides order only; when to look again and when to end is tail.py's.
+
+Within a rank, events are held until it is sure that no earlier ones come. When a step's end is read
+and every file of the rank has been read again after that, all that happened before it is there:
+collection hands a process' records to the kernel before it writes the end of a step. So a step is
+released at its end, merged by time as in a replay. A rank that does nothing for a while, or holds
+too much, releases what it has.
+
+Among ranks the order is that of a replay: by position (order.py), then by rank. The watermark is
+the lowest position that an unfinished rank has reached; what lies beyond it waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from traincheck.schema.events import Event
+from traincheck.store.lines import EventFile
+from traincheck.store.order import RankClock, merge_streams
+
+
+class LiveStream:
+    """One file that grows, and the events read from it that are still held."""
+
+    def __init__(self, file: EventFile) -> None:
+        self.file = file
+        self.held: list[Event] = []
+        self.read_until_ns = -1  # time of the last event read
+        self.end_seen = -1  # the last round in which all of the file had been read
+
+    @property
+    def pid(self) -> int:
+        """Process that writes it."""
+        name = self.file.stream
+        return int(name[1 : name.index("-")])
+
+    def read(self, round_number: int) -> list[Event] | None:
+        """Read one piece; None when there was none, or the file was just renamed."""
+        try:
+            events = self.file.read_piece()
+        except FileNotFoundError:
+            return None
+        if events is None:
+            self.end_seen = round_number
+            return None
+        self.take(events)
+        return events
+
+    def take(self, events: Sequence[Event]) -> None:
+        if events:
+            self.held.extend(events)
+            self.read_until_ns = max(self.read_until_ns, events[-1].time_ns)
+
+    def release(self, limit_ns: float) -> list[Event]:
+        """Hand on the events at the front that are not later than ``limit_ns``."""
+        held = self.held
+        stop = next((i for i, event in enumerate(held) if event.time_ns > limit_ns), len(held))
+        self.held = held[stop:]
+        return held[:stop]
+
+    def move_to(self, rank: int) -> None:
+        """The rank of the process became known after some of its events were read."""
+        self.file.rank = rank
+        self.held = [event._replace(rank=rank) for event in self.held]
+
+
+class LiveRank:
+    """The streams of one rank, and the events that wait for other ranks."""
+
+    def __init__(self, rank: int, now_s: float) -> None:
+        self.rank = rank
+        self.streams: dict[str, LiveStream] = {}
+        self.grew_at_s = now_s
+        self.is_gone = False  # its processes ended and all is read, or it stays silent
+        self._clock = RankClock()
+        self._waiting: deque[tuple[int, Sequence[Event]]] = deque()
+        self._waiting_events = 0
+        self._step_ends: deque[tuple[int, int]] = deque()  # time of the end, round it was read in
+
+    @property
+    def frontier(self) -> float:
+        """Position that no event to come lies before."""
+        if self._waiting:
+            return self._waiting[0][0]
+        return inf if self.is_gone else self._clock.position
+
+    @property
+    def held(self) -> int:
+        """How many events are in memory."""
+        return self._waiting_events + sum(len(s.held) for s in self.streams.values())
+
+    def read(self, round_number: int, now_s: float, most: int) -> bool:
+        """Read a piece of each stream that holds under ``most`` events; tell whether it grew."""
+        grew = False
+        for stream in self.streams.values():
+            if len(stream.held) >= most:
+                continue
+            events = stream.read(round_number)
+            if events is None:
+                continue
+            grew = True
+            self._step_ends.extend((e.time_ns, round_number) for e in events if e.kind == "step")
+        if grew:
+            self.grew_at_s, self.is_gone = now_s, False
+        return grew
+
+    def release(self, round_number: int, *, is_complete: bool, most: int) -> None:
+        """Merge what is sure to be complete and line it up for the other ranks.
+
+        Args:
+            round_number: the round of reading that was just made.
+            is_complete: what has not been read by now will not come.
+            most: release as well when a stream holds this many events.
+        """
+        limit_ns = self._sure_until_ns()
+        if is_complete or any(len(s.held) >= most for s in self.streams.values()):
+            # What lies in a file but is unread is later than what was read from it.
+            unread = [
+                s.read_until_ns - 1 for s in self.streams.values() if s.end_seen < round_number
+            ]
+            limit_ns = max(limit_ns, min(unread, default=inf))
+        parts = [
+            (name, iter((events,)))
+            for name, stream in self.streams.items()
+            if stream.held and (events := stream.release(limit_ns))
+        ]
+        for batch in merge_streams(parts):
+            self._waiting_events += len(batch)
+            self._waiting.extend(self._clock.split(batch))
+
+    def pop(self) -> Sequence[Event]:
+        """The first events that wait. There must be some."""
+        _, events = self._waiting.popleft()
+        self._waiting_events -= len(events)
+        return events
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are events that only other ranks keep back."""
+        return bool(self._waiting)
+
+    def is_at_end(self, round_number: int) -> bool:
+        """Whether all of its files had been read when this round was made."""
+        return all(stream.end_seen == round_number for stream in self.streams.values())
+
+    def _sure_until_ns(self) -> float:
+        """Time of the last step's end after which every stream has been read again."""
+        sure: float = -1
+        while self._step_ends:
+            end_ns, seen = self._step_ends[0]
+            if not all(
+                s.read_until_ns > end_ns or s.end_seen > seen for s in self.streams.values()
+            ):
+                break
+            sure = max(sure, end_ns)
+            self._step_ends.popleft()
+        return sure
+
+
+def in_order(ranks: Sequence[LiveRank], missing: Sequence[int]) -> Iterator[Sequence[Event]]:
+    """Take what may be handed on, in the order of a replay.
+
+    Args:
+        ranks: all that are known.
+        missing: ranks that are expected but have not been seen; they have not begun.
+    """
+    while True:
+        first = min(ranks, key=lambda rank: (rank.frontier, rank.rank), default=None)
+        if first is None or not first.is_waiting:
+            return
+        if first.frontier >= 0 and missing:
+            return
+        yield first.pop()

@@ -1,0 +1,324 @@
+"""Follow a run while it is recorded. Gives what a replay will give afterwards, in the same order.
+
+The same for each process and rank, that is; where processes of one rank write late, their events
+come in order of arrival. live.py holds the rules of order, this module looks for what is new and
+decides when the run is over.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from traincheck.errors import TraceFormatError
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event
+from traincheck.schema.layout import MANIFEST
+from traincheck.store.filter import LineFilter
+from traincheck.store.lines import EventFile, Skip, SkipLog
+from traincheck.store.live import LiveRank, LiveStream, in_order
+from traincheck.store.manifest import Manifest, read_manifest
+from traincheck.store.reader import ProcessInfo, event_files, process_infos
+from traincheck.store.runs import check_run, is_run
+
+POLL_S = 0.2
+SETTLE_S = 10.0
+SILENT_S = 60.0
+DEAD_AFTER_S = 30.0
+_MOST_HELD = 200_000  # events in memory, over all ranks
+_LEAST_HELD = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Patience:
+    """Seconds without news after which something is given up; see TailReader."""
+
+    settle_s: float
+    silent_s: float
+    dead_after_s: float
+
+
+class TailReader:
+    """The events of a run that may still be going on. Ends when the run does.
+
+    Args:
+        path: the run directory; its files may appear later.
+        poll_s: seconds between two looks for new events.
+        settle_s: a rank that does nothing for so long hands on its unfinished step.
+        silent_s: a rank that does nothing for so long no longer holds back the others.
+        dead_after_s: when nothing comes for so long and no process of the run is alive, it is over.
+        stop: asked at every look; once true, what is there is delivered and the reader ends.
+        sleep: waits; replaced in tests.
+        clock: monotonic seconds; replaced in tests.
+
+    Raises:
+        TraceFormatError: ``path`` is not a directory, or a folder of runs.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        poll_s: float = POLL_S,
+        settle_s: float = SETTLE_S,
+        silent_s: float = SILENT_S,
+        dead_after_s: float = DEAD_AFTER_S,
+        stop: Callable[[], bool] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir() or (any(self.path.iterdir()) and not is_run(self.path)):
+            check_run(self.path)
+        self.manifest: Manifest | None = read_manifest(self.path)[0]
+        self.notes: list[str] = []
+        self.left_out = 0
+        self._poll_s = poll_s
+        self._patience = _Patience(settle_s=settle_s, silent_s=silent_s, dead_after_s=dead_after_s)
+        self._stop = stop or (lambda: False)
+        self._sleep = sleep
+        self._clock = clock
+        self._log = SkipLog()
+
+    @property
+    def skipped(self) -> int:
+        """How many lines were skipped so far."""
+        return self._log.count
+
+    @property
+    def skips(self) -> Sequence[Skip]:
+        """The lines that were skipped so far, the first thousand of them."""
+        return self._log.skips
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have left events so far."""
+        return sorted({rank for _, rank, _ in event_files(self.path)})
+
+    @property
+    def processes(self) -> list[ProcessInfo]:
+        """The processes that have left events so far."""
+        return process_infos(event_files(self.path))
+
+    def events(self, needs: Needs | None = None) -> Iterator[Event]:
+        """All events from the beginning of the run on, waiting for more until it is over.
+
+        Args:
+            needs: as for ``TraceReader.events``.
+
+        Raises:
+            TraceFormatError: the run is over and left no event.
+        """
+        self._log = SkipLog()
+        wanted = None if needs is None else LineFilter(needs)
+        following = _Following(self.path, self._log, wanted, self._clock, self._patience)
+        is_alive = _exists if self._is_local() else _unknown
+        is_over = False
+        grew_at_s = self._clock()
+        while not (is_over and following.is_done):
+            is_over = is_over or self._is_over(following, self._clock() - grew_at_s)
+            grew = following.look(is_alive, is_over=is_over)
+            for batch in following.take():
+                yield from batch
+            if grew:
+                grew_at_s = self._clock()
+            elif not is_over:
+                self._sleep(self._poll_s)
+        for batch in following.finish():
+            yield from batch
+        self.notes.extend(following.notes)
+        self.left_out = 0 if wanted is None else wanted.left_out
+        if not following.delivered and not self.left_out and not self._stop():
+            self._refuse()
+
+    def _is_over(self, following: _Following, quiet_s: float) -> bool:
+        """Whether what is in the files now is all that will be. Asked before they are read."""
+        self.manifest = read_manifest(self.path)[0] or self.manifest
+        if (self.manifest is not None and self.manifest.ended) or self._stop():
+            return True
+        dead_after_s = self._patience.dead_after_s
+        if quiet_s < dead_after_s or not self._is_local() or self._is_alive(following):
+            return False
+        self.notes.append(
+            f"{self.path / MANIFEST} does not tell that the run ended, but none of its processes "
+            f"is alive and nothing came for {dead_after_s:g} s: taken to be over"
+        )
+        return True
+
+    def _is_local(self) -> bool:
+        """Whether the run is on this machine, so that its processes can be looked for."""
+        hostname = None if self.manifest is None else self.manifest.hostname
+        return hostname is None or hostname == platform.node()
+
+    def _is_alive(self, following: _Following) -> bool:
+        launcher = None if self.manifest is None else self.manifest.launcher_pid
+        pids = following.pids if launcher is None else {launcher, *following.pids}
+        return any(_exists(pid) for pid in pids)
+
+    def _refuse(self) -> None:
+        check_run(self.path)
+        raise TraceFormatError(
+            f"{self.path} holds no event, and {self.skipped} bad lines",
+            fix="see its manifest with traincheck trace show, and record the run again",
+        )
+
+
+class _Following:
+    """The files of one run, looked at in rounds."""
+
+    def __init__(
+        self,
+        path: Path,
+        log: SkipLog,
+        wanted: LineFilter | None,
+        clock: Callable[[], float],
+        patience: _Patience,
+    ) -> None:
+        self.delivered = 0
+        self._path = path
+        self._log = log
+        self._wanted = wanted
+        self._clock = clock
+        self._patience = patience
+        self._began_s = clock()
+        self._round = 0
+        self._streams: dict[tuple[int, int], LiveStream] = {}  # by device and inode
+        self._lost: set[tuple[int, int]] = set()
+        self._ranks: dict[int, LiveRank] = {}
+        self._num_expected = 0  # ranks, from the facts that each process tells about itself
+
+    @property
+    def pids(self) -> set[int]:
+        """The processes that have written."""
+        return {stream.pid for stream in self._streams.values()}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every rank is gone."""
+        return all(rank.is_gone for rank in self._ranks.values())
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be read."""
+        lost = [self._streams[key].file.path for key in self._lost]
+        return [f"{path} was moved away or removed while it was followed" for path in lost]
+
+    def look(self, is_alive: Callable[[int], bool], *, is_over: bool) -> bool:
+        """Read a piece of each file that has news and line it up; tell whether there was any.
+
+        Args:
+            is_alive: whether a process exists, as far as one can tell.
+            is_over: nothing will be added to the files.
+        """
+        self._round += 1
+        ended = self._ended(is_alive, is_over=is_over)
+        self._find_files()
+        now_s = self._clock()
+        most = max(_LEAST_HELD, _MOST_HELD // max(1, len(self._streams)))
+        first = min(self._ranks.values(), key=lambda r: (r.frontier, r.rank), default=None)
+        grew = False
+        for rank in self._ranks.values():
+            # The rank that all wait for is always read; one that is far ahead waits on disk.
+            if rank is first or rank.held < most * len(rank.streams):
+                grew |= rank.read(self._round, now_s, most)
+            is_settled = now_s - rank.grew_at_s >= self._patience.settle_s
+            is_ended = is_over or rank.rank in ended
+            rank.release(self._round, is_complete=is_ended or is_settled, most=most)
+            is_idle = is_ended or not rank.streams or self._is_silent(rank, now_s)
+            if is_idle and rank.is_at_end(self._round):
+                rank.is_gone = True
+        return grew
+
+    def take(self) -> Iterator[Sequence[Event]]:
+        """What may be handed on."""
+        for batch in in_order(list(self._ranks.values()), self._missing()):
+            self.delivered += len(batch)
+            self._note_expected(batch)
+            yield batch
+
+    def finish(self) -> Iterator[Sequence[Event]]:
+        """All that is left; files end here."""
+        for stream in self._streams.values():
+            stream.take(stream.file.finish())
+        for rank in self._ranks.values():
+            rank.release(self._round, is_complete=True, most=0)
+            rank.is_gone = True
+        for batch in in_order(list(self._ranks.values()), ()):
+            self.delivered += len(batch)
+            yield batch
+
+    def _ended(self, is_alive: Callable[[int], bool], *, is_over: bool) -> set[int]:
+        """Ranks without a living process. Asked before reading: all they wrote is there then."""
+        if is_over or len(self._ranks) == 1:  # a single rank holds nobody back
+            return set()
+        return {
+            rank.rank
+            for rank in self._ranks.values()
+            if rank.streams and not any(is_alive(s.pid) for s in rank.streams.values())
+        }
+
+    def _is_silent(self, rank: LiveRank, now_s: float) -> bool:
+        """Whether a rank does nothing while others do."""
+        newest_s = max(other.grew_at_s for other in self._ranks.values())
+        return newest_s > rank.grew_at_s and now_s - rank.grew_at_s >= self._patience.silent_s
+
+    def _find_files(self) -> None:
+        """Notice new files, and files that were renamed when their rank became known."""
+        seen = set()
+        for path, rank, stream in event_files(self._path):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue  # renamed since the folder was listed: found in the next round
+            key = (status.st_dev, status.st_ino)
+            seen.add(key)
+            known = self._streams.get(key)
+            if known is None:
+                file = EventFile(path, rank, stream, self._log, wanted=self._wanted)
+                known = self._streams[key] = LiveStream(file)
+            elif known.file.path != path:
+                del self._ranks[known.file.rank].streams[known.file.stream]
+                known.file.path = path
+                known.move_to(rank)
+            self._rank(rank).streams[stream] = known
+        self._lost = self._streams.keys() - seen
+        for key in self._lost:
+            self._streams[key].end_seen = self._round  # it is not waited for
+
+    def _rank(self, rank: int) -> LiveRank:
+        found = self._ranks.get(rank)
+        if found is None:
+            found = self._ranks[rank] = LiveRank(rank, self._clock())
+        return found
+
+    def _missing(self) -> list[int]:
+        """Ranks that the others say exist and that may still appear."""
+        if self._clock() - self._began_s >= self._patience.silent_s:
+            return []
+        return [rank for rank in range(self._num_expected) if rank not in self._ranks]
+
+    def _note_expected(self, batch: Sequence[Event]) -> None:
+        for event in batch:
+            if event.kind == "mark" and event.text == "process":  # type: ignore[union-attr]
+                size = event.data.get("world_size")  # type: ignore[union-attr]
+                if isinstance(size, int):
+                    self._num_expected = max(self._num_expected, size)
+
+
+def _unknown(pid: int) -> bool:
+    """A process of another machine counts as alive."""
+    return True
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
