@@ -290,6 +290,16 @@ def test_processes_are_those_that_left_events(script, tmp_path) -> None:
     assert manifest(tmp_path / "run")["notes"] == []
 
 
+@pytest.mark.parametrize(("end", "notes"), [("\\n", 0), ("", 1)])
+def test_an_event_file_that_ends_within_a_record_is_told_of(script, tmp_path, end, notes) -> None:
+    name = event_file_name(0, 9, 0)
+    path = script(f"open('{tmp_path}/run/{name}', 'w').write('{{}}\\n{{}}{end}')")
+    collect("-p", path, "-o", str(tmp_path / "run"))
+    found = manifest(tmp_path / "run")["notes"]
+    assert len(found) == notes
+    assert all(note.startswith(f"{name} ends within a record") for note in found)
+
+
 def test_a_process_that_could_not_be_traced_is_told_of(script, tmp_path) -> None:
     run = str(tmp_path / "run")
     note = {"reason": "ImportError: no orjson", "executable": "/other/python", "argv0": "t.py"}

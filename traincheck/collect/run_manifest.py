@@ -107,7 +107,7 @@ def started(
 def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict[str, Any]:
     """The manifest after the program ended. returncode: its status, -n when signal n ended it."""
     processes = find_processes(directory)
-    notes = [*manifest["notes"], *_not_traced(directory)]
+    notes = [*manifest["notes"], *_not_traced(directory), *_cut_off(directory)]
     if not processes and not notes:
         notes.append("nothing was recorded: no process used torch")
     return {
@@ -200,6 +200,46 @@ def _not_traced(directory: Path) -> list[str]:
         except (OSError, ValueError, KeyError, TypeError):
             notes.append(f"a process was not traced, and its reason is unreadable: {path.name}")
     return notes
+
+
+def _cut_off(directory: Path) -> list[str]:
+    """One sentence for each event file whose last record is incomplete, so that later ones lack."""
+    notes = []
+    for path in sorted(directory.glob(EVENT_GLOB)):
+        try:
+            with path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) == 0:
+                    continue
+                file.seek(-1, os.SEEK_END)
+                is_whole = file.read(1) == b"\n"
+        except OSError as error:
+            notes.append(f"{path.name} cannot be read: {error.strerror}")
+            continue
+        if not is_whole:
+            notes.append(
+                f"{path.name} ends within a record: its process was killed, or its disk is full"
+            )
+    return notes
+
+
+def _cut_off(directory: Path) -> list[str]:
+    """One sentence for each event file that ends in the middle of a record."""
+    # The process itself cannot tell: what it would write to has no room.
+    return [
+        f"{path.name} ends in the middle of a record: what followed could not be written, "
+        "most likely because the disk was full"
+        for path in sorted(directory.glob(EVENT_GLOB))
+        if not _ends_whole(path)
+    ]
+
+
+def _ends_whole(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() == b"\n"
+    except OSError:  # empty: nothing is cut off; unreadable: the reader will say so
+        return True
 
 
 def _signal_name(number: int) -> str:
