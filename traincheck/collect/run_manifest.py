@@ -203,7 +203,7 @@ def _not_traced(directory: Path) -> list[str]:
 
 
 def _cut_off(directory: Path) -> list[str]:
-    """One sentence for each event file whose last record is incomplete, so that later ones lack."""
+    """One sentence for each event file whose last record is cut off: what followed is missing."""
     notes = []
     for path in sorted(directory.glob(EVENT_GLOB)):
         try:
