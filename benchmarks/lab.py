@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ Report = dict[str, Any]
 
 FULL, SELECTIVE = "full", "selective"
 VIEWS = (FULL, SELECTIVE)
+
+_VARIABLE = re.compile(r"\b[A-Z]\w*(?:\.\w+)+\b")
 
 
 class Lab:
@@ -97,9 +100,10 @@ def first_finding(report: Report) -> dict[str, Any] | None:
 
 
 def named_variables(finding: dict[str, Any]) -> frozenset[str]:
-    """Names of all variables that a finding concerns."""
+    """Names of all variables that a finding speaks of: dotted names that begin with a class."""
     subject = finding["subject"].get("variable")
-    return frozenset(finding.get("variables", ())) | ({subject} if subject else frozenset())
+    texts = [finding[key] for key in ("title", "message", "expected", "observed")]
+    return frozenset(_VARIABLE.findall(" ".join(str(text) for text in [*texts, subject])))
 
 
 def wording(finding: dict[str, Any]) -> str:
@@ -128,5 +132,4 @@ def faults(bug: Bug, report: Report) -> list[str]:
 
 def brief(findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Findings without their evidence, for a result file."""
-    keys = ("check", "code", "severity", "first_step", "title", "message", "subject", "variables")
-    return [{key: finding.get(key) for key in keys} for finding in findings]
+    return [{key: value for key, value in f.items() if key != "evidence"} for f in findings]

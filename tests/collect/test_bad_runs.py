@@ -179,10 +179,9 @@ def test_file_size_limit_does_not_harm_training(tmp_path):
     collect = [harness.command("traincheck-collect"), "-p", script, "-o", out]
     limited = ["sh", "-c", 'ulimit -f 64; exec "$@"', "sh", *collect]  # blocks of 512 bytes
     assert_unharmed(bare, harness.run(limited), out)
-    manifest = (out / "manifest.json").read_text()
     assert sum(path.stat().st_size for path in harness.event_files(out)) <= 64 * 1024
-    assert "notes" in manifest
-    assert json.loads(manifest)["notes"], "what was not written must be admitted"
+    notes = json.loads((out / "manifest.json").read_text())["notes"]
+    assert any("could not be written" in note for note in notes)
 
 
 @pytest.fixture
