@@ -1,0 +1,274 @@
+"""The half of *contains* that speaks of state: during A, every variable of a kind changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from traincheck.relations._names import STEP, selector_text, short
+from traincheck.relations._variables import (
+    StepBook,
+    Variable,
+    Variables,
+    is_judged,
+    is_skipped,
+    may_stay,
+    select,
+    variable_of,
+)
+from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.events import (
+    CallEvent,
+    Event,
+    Families,
+    OptimizerEvent,
+    StateEvent,
+    StepEvent,
+)
+from traincheck.schema.findings import Example, Subject, Symptom
+
+# What may be claimed: (outer window, role, change) -> what it takes to see it.
+TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
+    (STEP, "parameter", "changes"): Needs(states=frozenset({"parameter@step"})),
+    (STEP, "gradient", "changes"): Needs(states=frozenset({"parameter@new"})),
+    (STEP, "gradient", "cleared"): Needs(states=frozenset({"parameter@new", "gradient@zero_grad"})),
+    (STEP, "buffer", "changes"): Needs(
+        states=frozenset({"buffer@forward"}), calls=frozenset({Families.MODULE})
+    ),
+    (Families.OPTIMIZER_STEP, "parameter", "changes"): Needs(
+        states=frozenset({"parameter@step"}), calls=frozenset({Families.OPTIMIZER_STEP})
+    ),
+    (Families.OPTIMIZER_STEP, "optimizer_state", "changes"): Needs(
+        states=frozenset({"optimizer_state@step", "parameter@new"}),
+        calls=frozenset({Families.OPTIMIZER_STEP}),
+    ),
+}
+# A gradient of zeros explains why nothing changed, so gradients are always looked at.
+_ALWAYS = Needs(states=frozenset({"gradient@backward"}), kinds=frozenset({"step", "optimizer"}))
+
+
+def needs(params: Mapping[str, Any]) -> Needs:
+    """What it takes to decide the claim with these parameters."""
+    return TEMPLATES[_template(params)] | _ALWAYS
+
+
+def text(params: Mapping[str, Any]) -> str:
+    """The claim as a sentence."""
+    outer, role, change = _template(params)
+    who = selector_text(params)
+    if outer != STEP:
+        held = " it holds" if role == "parameter" else " of the parameters it holds"
+        return f"During every {short(outer)}, every {who}{held} changes"
+    if role == "gradient":
+        what = "appears or changes" if change == "changes" else "is cleared or set to zero"
+        return f"In every training step, the gradient of every {_owner(params)} {what}"
+    return f"In every training step, every {who} changes"
+
+
+def _owner(params: Mapping[str, Any]) -> str:
+    return selector_text({**params, "role": "parameter"})
+
+
+def _template(params: Mapping[str, Any]) -> tuple[str, str, str]:
+    return params["outer"], params["role"], params["change"]
+
+
+class ChangeProposer:
+    """Proposes each template for whole roles, and for one leaf of one module class."""
+
+    def __init__(self) -> None:
+        self._kinds: set[tuple[str, str, str]] = set()  # role, module class, leaf
+
+    def observe(self, event: Event) -> None:
+        if not isinstance(event, StateEvent) or event.change not in ("new", "replaced"):
+            return
+        if not may_stay(event):
+            variable = variable_of(event)
+            self._kinds.add((variable.role, variable.module_class, variable.leaf))
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        for outer, role, change in TEMPLATES:
+            base = {"outer": outer, "role": role, "change": change}
+            for found, module_class, leaf in sorted(self._kinds):
+                if found == ("parameter" if role == "gradient" else role):
+                    # Buffers differ in kind: statistics change, masks and position tables do not.
+                    general = {**base, "leaf": leaf} if role == "buffer" else base
+                    for params in (general, {**base, "leaf": leaf, "module_class": module_class}):
+                        yield Hypothesis(relation="contains", params=params)
+
+
+class ChangeDecider:
+    """Decides claims about state when a step ends: an example for each window and variable."""
+
+    def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+        self._claims = [(index, params, _template(params)) for index, params in claims]
+        unknown = [template for _, _, template in self._claims if template not in TEMPLATES]
+        if unknown:
+            raise ValueError(f"nothing is known of {unknown[0]}")
+        self._variables = Variables()
+        self._book = StepBook()
+        self._modes: dict[str, bool] = {}  # root module -> mode of its last training forward
+        self._updates: list[CallEvent] = []
+        self._selected: dict[int, list[Variable]] = {}
+        self._version = -1
+        self._held: dict[int, Example] = {}  # id of a context -> the example that held in it
+
+    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
+        if isinstance(event, StateEvent):
+            self._variables.observe(event)
+            self._book.observe(event)
+        elif isinstance(event, CallEvent):
+            self._call(event)
+        elif isinstance(event, OptimizerEvent):
+            self._variables.hold(event)
+        elif isinstance(event, StepEvent):
+            examples = list(self._decide(event)) if is_judged(event) else ()
+            self._book.turn(event)
+            self._modes.clear()
+            self._updates.clear()
+            return examples
+        return ()
+
+    def _call(self, event: CallEvent) -> None:
+        if event.family == Families.OPTIMIZER_STEP:
+            if event.exception is None:
+                self._updates.append(event)
+        elif event.family == Families.MODULE and event.root and event.grad_enabled:
+            self._modes[event.module or ""] = bool(event.training)
+
+    def _decide(self, event: StepEvent) -> Iterator[tuple[int, Example]]:
+        if self._version != self._variables.version:
+            self._version = self._variables.version
+            self._selected = {i: select(self._variables, p) for i, p, _ in self._claims}
+        skipped = is_skipped(event)
+        for index, params, (outer, role, change) in self._claims:
+            windows: Iterable[CallEvent | None] = self._updates if outer != STEP else (None,)
+            if skipped and outer == STEP and role == "parameter":
+                continue
+            for window in windows:
+                for variable in self._selected[index]:
+                    answer = self._answer(variable, role, change, event, window)
+                    if answer is not None:
+                        context = self._context(variable, role)
+                        yield index, self._example(answer, context, event, params, variable)
+
+    def _answer(
+        self,
+        variable: Variable,
+        role: str,
+        change: str,
+        event: StepEvent,
+        window: CallEvent | None,
+    ) -> bool | None:
+        """Whether the variable changed in the window; None when that says nothing."""
+        book, name = self._book, variable.name
+        if change == "cleared":
+            if name in book.cleared:
+                return True
+            return False if name in book.at_start else None
+        if window is not None:
+            owner = window.owner
+            if role == "optimizer_state" and variable.owner != owner:
+                return None
+            if role == "parameter" and not self._variables.held_by(owner, variable):
+                return None
+            if name in book.after.get(window.span, ()):
+                return None if name in book.unknown[role] else True
+        elif name in book.changed[role]:
+            return True
+        return None if self._is_excused(variable, role, event) else False
+
+    def _is_excused(self, variable: Variable, role: str, event: StepEvent) -> bool:
+        """Whether there is a good reason for not having changed."""
+        book, variables = self._book, self._variables
+        if variable.name in book.unknown[role] or book.is_new(variable, event):
+            return True
+        if role == "buffer":
+            return variable.model not in self._modes
+        if role == "gradient":
+            return False
+        parameter = variables.parameter_of(variable)
+        if role == "parameter" and self._is_noise(parameter):
+            return True
+        rates = (book.rates, event.lr)
+        return variable.base in book.zero or variables.rate_is_zero(parameter, rates)
+
+    def _is_noise(self, parameter: Variable) -> bool:
+        """Whether the update may be lost to rounding: before a normalization a bias has no effect.
+
+        Its gradient is noise then, while the weight beside it moves.
+        """
+        weight = f"{parameter.name.rpartition('.')[0]}.weight"
+        return (
+            parameter.leaf == "bias"
+            and parameter.requires_grad
+            and self._variables.is_held(parameter)
+            and parameter.name in self._book.changed["gradient"]
+            and weight in self._book.changed["parameter"]
+        )
+
+    def _context(self, variable: Variable, role: str) -> Context:
+        if role == "gradient":  # whether there is one is what is asked
+            return self._variables.context(variable)
+        if role == "buffer":
+            return self._variables.context(variable, training=self._modes.get(variable.model))
+        reached = self._book.has_gradient(variable.base)
+        return self._variables.context(variable, has_gradient=reached)
+
+    def _example(
+        self,
+        holds: bool,
+        context: Context,
+        event: StepEvent,
+        params: Mapping[str, Any],
+        variable: Variable,
+    ) -> Example:
+        if holds:
+            known = self._held.get(id(context))  # contexts are shared and kept
+            if known is None:
+                known = self._held[id(context)] = Example(holds=True, context=context)
+            return known
+        return self._negative(context, event, params, variable)
+
+    def _negative(
+        self, context: Context, event: StepEvent, params: Mapping[str, Any], variable: Variable
+    ) -> Example:
+        _, role, change = _template(params)
+        requires_grad = self._variables.parameter_of(variable).requires_grad
+        is_held = self._variables.is_held(variable)
+        what = "gradient" if role == "gradient" else "value"
+        if change == "cleared":
+            expected = f"the gradient of {variable.name} is cleared or set to zero"
+            observed = "it still holds the gradient of an earlier step"
+            symptom = Symptom.MISSING_ZERO_GRAD if is_held else Symptom.NOT_IN_OPTIMIZER
+        else:
+            expected = f"the {what} of {variable.name} changes"
+            observed = "it has no gradient" if role == "gradient" else "it stays as it was"
+            symptom = _symptom(role, requires_grad=requires_grad, is_held=is_held)
+        if role != "buffer" and not requires_grad:
+            observed += "; requires_grad is False"
+        elif role != "buffer" and not is_held:
+            observed += "; no optimizer holds it"
+        return Example(
+            holds=False,
+            context=context,
+            step=event.step,
+            rank=event.rank,
+            subject=Subject(variable=variable.name),
+            expected=expected,
+            observed=observed,
+            evidence=(event,),
+            symptom=symptom,
+        )
+
+
+def _symptom(role: str, *, requires_grad: bool, is_held: bool) -> Symptom:
+    if role == "buffer":
+        return Symptom.STATE_UNCHANGED
+    if not requires_grad:
+        return Symptom.FROZEN
+    if role == "gradient":
+        return Symptom.NO_GRADIENT
+    if role == "optimizer_state":
+        return Symptom.STATE_UNCHANGED
+    return Symptom.NOT_UPDATED if is_held else Symptom.NOT_IN_OPTIMIZER

@@ -1,0 +1,272 @@
+"""The half of *contains* that speaks of calls: during A, B is called."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from traincheck.relations._names import (
+    STEP,
+    ProgramName,
+    is_library,
+    is_private,
+    short,
+    shown,
+)
+from traincheck.relations._variables import is_judged
+from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.values import tensors_in
+
+# What every training step holds -> the counters that prove it, and what its absence means.
+LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
+    Families.OPTIMIZER_STEP: (("optimizer_step", "scaler_step"), Symptom.MISSING_STEP),
+    Families.ZERO_GRAD: (("zero_grad",), Symptom.MISSING_ZERO_GRAD),
+    Families.BACKWARD: (("backward",), Symptom.STEP_WITHOUT_GRADIENT),
+}
+_COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
+_MODE_ARGUMENT = "training"
+_MAX_TEXT = 40  # characters; a longer one is data, not a flag
+_MIN_CALLS = 2  # of the outer API, before its inside is worth a claim
+
+
+def needs(params: Mapping[str, Any]) -> Needs:
+    """What it takes to decide the claim with these parameters."""
+    if params["outer"] != STEP:
+        calls = frozenset({params["outer"], params["inner"]})
+        return Needs(calls=calls, kinds=frozenset({"mark"} if "program" in params else ()))
+    step = frozenset({"step"})
+    if params["inner"] != Families.MODULE:
+        return Needs(kinds=step)
+    return Needs(kinds=step, calls=frozenset({Families.MODULE, Families.BACKWARD}))
+
+
+def text(params: Mapping[str, Any]) -> str:
+    """The claim as a sentence."""
+    outer, inner, args = params["outer"], params["inner"], params.get("args", {})
+    if inner == Families.MODULE:
+        return "In every training step, the model runs in training mode"
+    how = f" with {shown(args)}" if args else ""
+    if outer == STEP:
+        return f"In every training step, {short(inner)} is called{how}"
+    return f"During every {short(outer)}, {short(inner)} is called{how}"
+
+
+class CallProposer:
+    """Proposes what is called directly inside module calls, and the landmarks of a step."""
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._open: dict[int, list[CallEvent]] = defaultdict(list)  # parent -> its calls
+        self._calls: Counter[str] = Counter()
+        self._present: Counter[tuple[str, str]] = Counter()  # outer calls that hold an inner
+        self._values: dict[tuple[str, str], dict[str, set[Any]]] = {}
+        self._steps: Counter[str] = Counter()
+        self._has_mode = False
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, CallEvent):
+            inside = self._open.pop(event.span, ())
+            if event.parent is not None and _is_telling(event):
+                self._open[event.parent].append(event)
+            if event.family == Families.MODULE:
+                self._has_mode |= event.root and event.grad_enabled
+                self._learn(event, inside)
+        elif isinstance(event, StepEvent):
+            self._open.clear()  # no call reaches over the end of a step
+            for family, (counters, _) in LANDMARKS.items():
+                self._steps[family] += any(event.counters.get(name, 0) for name in counters)
+        else:
+            self._program.observe(event)
+
+    def _learn(self, outer: CallEvent, inside: Sequence[CallEvent]) -> None:
+        self._calls[outer.api] += 1
+        for api in {call.api for call in inside}:
+            self._present[outer.api, api] += 1
+        for call in inside:
+            values = self._values.setdefault((outer.api, call.api), {})
+            for name, value in call.args.items():
+                if name not in _COSMETIC:
+                    flag = isinstance(value, (bool, str)) and len(str(value)) <= _MAX_TEXT
+                    values.setdefault(name, set()).add(value if flag else None)
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        for family, steps in sorted(self._steps.items()):
+            if steps:
+                yield Hypothesis(relation="contains", params={"outer": STEP, "inner": family})
+        if self._has_mode:
+            params = {"outer": STEP, "inner": Families.MODULE, "args": {_MODE_ARGUMENT: True}}
+            yield Hypothesis(relation="contains", params=params)
+        for (outer, inner), present in sorted(self._present.items()):
+            if self._calls[outer] >= _MIN_CALLS and 2 * present >= self._calls[outer]:
+                for args in self._arguments(outer, inner):
+                    yield Hypothesis(relation="contains", params=self._params(outer, inner, args))
+
+    def _params(self, outer: str, inner: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        params = {"outer": outer, "inner": inner, "args": dict(sorted(args.items()))}
+        if is_private(outer) and self._program.name is not None:
+            params["program"] = self._program.name
+        return params
+
+    def _arguments(self, outer: str, inner: str) -> Iterator[dict[str, Any]]:
+        values = self._values[outer, inner]
+        # The mode is only worth a word when both were seen: else its rule cannot be known.
+        modes = values.get(_MODE_ARGUMENT, set())
+        for mode in (True, False) if modes == {True, False} else ():
+            yield {_MODE_ARGUMENT: mode}
+        if is_library(outer) and is_library(inner):
+            return  # how the library does its own work
+        fixed = {
+            name: next(iter(found))
+            for name, found in values.items()
+            if len(found) == 1 and None not in found and name != _MODE_ARGUMENT
+        }
+        yield {}
+        if fixed:
+            yield fixed
+
+
+def _is_telling(event: CallEvent) -> bool:
+    """Whether a call inside another says something about the program."""
+    return (
+        event.family == Families.MODULE
+        or event.api.startswith("torch.nn.functional.")
+        or not is_library(event.api)
+    )
+
+
+class CallDecider:
+    """Decides claims about calls: when the outer call ends, or at the ``step`` event."""
+
+    def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+        self._program = ProgramName()
+        self._params = dict(claims)
+        self._landmarks: list[tuple[int, str]] = []
+        self._modes: list[int] = []
+        self._inner: dict[str, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+        self._outer: dict[str, list[int]] = defaultdict(list)
+        for index, params in claims:
+            inner = params["inner"]
+            if params["outer"] != STEP:
+                self._inner[inner].append((index, dict(params["args"])))
+                self._outer[params["outer"]].append(index)
+            elif inner == Families.MODULE:
+                self._modes.append(index)
+            else:
+                self._landmarks.append((index, LANDMARKS[inner] and inner))
+        self._last = dict.fromkeys(self._params, -1)  # claim -> start of its last inner call
+        self._roots: dict[str, CallEvent] = {}  # last training forward of each root
+        self._has_stepped = False
+        self._held: dict[tuple[Any, ...], Example] = {}
+
+    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
+        if isinstance(event, CallEvent):
+            return self._call(event)
+        if isinstance(event, StepEvent):
+            return self._step(event)
+        self._program.observe(event)
+        return ()
+
+    def _call(self, event: CallEvent) -> Sequence[tuple[int, Example]]:
+        # Calls are told of when they end, the inner before the outer: an inner call lies within
+        # the outer one if it began no earlier. No book of open calls is needed.
+        for index, args in self._inner.get(event.api, ()):
+            if event.exception is None and (not args or _agrees(event.args, args)):
+                self._last[index] = event.start_ns
+        if self._modes:
+            if event.family == Families.MODULE:
+                if event.root and event.grad_enabled:
+                    self._roots[event.module or event.api] = event
+            elif (event.family or event.api) == Families.BACKWARD:
+                return self._mode(event)
+        claims = self._outer.get(event.api)
+        if claims is None or event.exception is not None:
+            return ()
+        return [(i, self._inside(i, event)) for i in claims if self._program.fits(self._params[i])]
+
+    def _inside(self, index: int, event: CallEvent) -> Example:
+        holds = self._last[index] >= event.start_ns
+        if holds:
+            return self._positive(training=event.training)
+        params = self._params[index]
+        how = f" with {shown(params['args'])}" if params["args"] else ""
+        return Example(
+            holds=False,
+            context=self._positive(training=event.training).context,
+            step=event.step,
+            rank=event.rank,
+            stage=event.stage,
+            subject=Subject(api=params["inner"], module=event.module),
+            expected=f"{short(params['inner'])} is called{how} during {short(event.api)}",
+            observed="there was no such call",
+            evidence=(event,),
+            symptom=Symptom.MISSING_CALL,
+        )
+
+    def _positive(self, **features: Any) -> Example:
+        key = tuple(features.items())
+        known = self._held.get(key)
+        if known is None:
+            context: Context = features
+            known = self._held[key] = Example(holds=True, context=context)
+        return known
+
+    def _mode(self, backward: CallEvent) -> list[tuple[int, Example]]:
+        """Judge the last forward of each root module before a backward.
+
+        Not every forward: some programs evaluate with grad enabled before they train on.
+        """
+        examples = []
+        for root, call in self._roots.items():
+            if not any(t.requires_grad for t in tensors_in({"": call.result}).values()):
+                continue
+            example = self._positive(model=root.partition(".")[0])
+            if not call.training:
+                example = Example(
+                    holds=False,
+                    context=example.context,
+                    step=call.step,
+                    rank=call.rank,
+                    stage=call.stage,
+                    subject=Subject(module=root),
+                    expected=f"{root} is in training mode",
+                    observed="it is in evaluation mode, and gradients are computed from its result",
+                    evidence=(call, backward),
+                    symptom=Symptom.EVAL_MODE,
+                )
+            examples += [(index, example) for index in self._modes]
+        self._roots.clear()
+        return examples
+
+    def _step(self, event: StepEvent) -> list[tuple[int, Example]]:
+        if not is_judged(event):
+            self._roots.clear()
+            self._has_stepped &= event.recorded  # after a gap nothing is known of gradients
+            return []
+        examples = []
+        for index, family in self._landmarks:
+            counters, symptom = LANDMARKS[family]
+            if any(event.counters.get(name, 0) for name in counters):
+                examples.append((index, self._positive()))
+            elif self._has_stepped or family != Families.ZERO_GRAD:
+                # in the first step there is nothing to clear yet
+                negative = Example(
+                    holds=False,
+                    context=self._positive().context,
+                    step=event.step,
+                    rank=event.rank,
+                    subject=Subject(api=family),
+                    expected=f"{short(family)} is called in every training step",
+                    observed="it was not called in this step",
+                    evidence=(event,),
+                    symptom=symptom,
+                )
+                examples.append((index, negative))
+        self._has_stepped = True
+        return examples
+
+
+def _agrees(args: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(args.get(name) == value for name, value in wanted.items())

@@ -1,0 +1,136 @@
+"""Landmarks of a training loop, the orders of them worth learning, and a watch on one order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.findings import Symptom
+
+_F = Families
+_CLIP = _F.CLIP_NORM
+_LANDMARKS = {
+    _F.ZERO_GRAD: _F.ZERO_GRAD,
+    _F.MODULE: _F.MODULE,  # a root module called with grad enabled
+    _F.BACKWARD: _F.BACKWARD,
+    _F.UNSCALE: _F.UNSCALE,
+    _F.CLIP_NORM: _CLIP,
+    _F.CLIP_VALUE: _CLIP,
+    _F.OPTIMIZER_STEP: _F.OPTIMIZER_STEP,
+    _F.SCALER_STEP: _F.SCALER_STEP,
+    _F.SCALER_UPDATE: _F.SCALER_UPDATE,
+    _F.SCHEDULER_STEP: _F.SCHEDULER_STEP,
+    _F.TRAIN: _F.TRAIN,
+    _F.EVAL: _F.EVAL,
+}
+# B -> (A, C): orders worth learning. What healthy loops do at their own pace (evaluate, schedule,
+# accumulate, compute two losses) is never asked for.
+_ORDERS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    _F.ZERO_GRAD: ((_F.OPTIMIZER_STEP, _F.BACKWARD), (_F.OPTIMIZER_STEP, _F.OPTIMIZER_STEP)),
+    _F.MODULE: ((_F.OPTIMIZER_STEP, _F.BACKWARD),),
+    _F.BACKWARD: ((_F.ZERO_GRAD, _F.OPTIMIZER_STEP), (_F.MODULE, _F.OPTIMIZER_STEP)),
+    _F.OPTIMIZER_STEP: (
+        (_F.BACKWARD, _F.ZERO_GRAD),
+        (_F.BACKWARD, _F.BACKWARD),
+        (_F.SCHEDULER_STEP, _F.SCHEDULER_STEP),
+    ),
+    _F.UNSCALE: ((_F.BACKWARD, _CLIP),),
+    _CLIP: ((_F.BACKWARD, _F.OPTIMIZER_STEP),),
+    _F.SCALER_UPDATE: ((_F.SCALER_STEP, _F.SCALER_STEP),),
+    _F.TRAIN: ((_F.EVAL, _F.BACKWARD),),
+}
+TRIPLES = tuple((a, b, c) for b, pairs in _ORDERS.items() for a, c in pairs)
+SYMPTOMS = {
+    _F.ZERO_GRAD: Symptom.MISSING_ZERO_GRAD,
+    _F.BACKWARD: Symptom.STEP_WITHOUT_GRADIENT,
+    _F.OPTIMIZER_STEP: Symptom.MISSING_STEP,
+    _F.TRAIN: Symptom.EVAL_MODE,
+}
+_OWNED = frozenset({_F.ZERO_GRAD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.SCHEDULER_STEP})
+_MODES = frozenset({_F.TRAIN, _F.EVAL, _F.MODULE})
+# A gradient scaler's step stands for the optimizer's, which it may leave out.
+_ALSO = {_F.SCALER_STEP: _F.OPTIMIZER_STEP}
+
+
+def landmark_of(event: CallEvent) -> str | None:
+    """The landmark that a call is; a module is one only as the root of a training forward."""
+    landmark = _LANDMARKS.get(event.family or event.api)
+    if landmark is None or event.exception is not None:
+        return None
+    if landmark == _F.MODULE and not (event.root and event.grad_enabled):
+        return None
+    return landmark
+
+
+def key_of(event: CallEvent, landmark: str) -> str | None:
+    """Whose call it is: an optimizer's, a scheduler's, a model's; None for everyone's."""
+    if landmark in _OWNED:
+        return event.owner
+    if landmark in _MODES:
+        return (event.module or event.api).partition(".")[0]
+    return None
+
+
+@dataclass(slots=True)
+class Wait:
+    """An A whose C has not come yet. is_met: B came. is_due: C would be about this A."""
+
+    event: CallEvent
+    is_met: bool = False
+    is_due: bool = True
+
+
+class Watch:
+    """Decides one triple."""
+
+    def __init__(self, after: str, needed: str, before: str) -> None:
+        if (after, needed, before) not in TRIPLES:
+            raise ValueError(f"nothing is known of the order {after}, {needed}, {before}")
+        self.after, self.needed, self.before = after, needed, before
+        self._by_key = (after in _OWNED and before in _OWNED) or after in _MODES
+        self._waits: dict[str | None, Wait] = {}
+        self._trained: set[str | None] = set()  # models that were in training mode
+
+    def observe(self, event: CallEvent, landmark: str) -> list[tuple[Wait, CallEvent]]:
+        """What waited for ``event``, if it is C. C comes before A where they are the same."""
+        key = key_of(event, landmark) if self._by_key else None
+        ended = self._end(event, key) if landmark == self.before else []
+        if landmark == self.needed or _ALSO.get(landmark) == self.needed:
+            self._meet(key)
+        if self.after == _F.EVAL:
+            self._mode(event, landmark, key)
+        elif landmark == self.after:
+            self._waits[key] = Wait(event)
+        return ended
+
+    def forget(self) -> None:
+        """Steps were not recorded: B may have come in them."""
+        self._waits.clear()
+
+    def _end(self, event: CallEvent, key: str | None) -> list[tuple[Wait, CallEvent]]:
+        # Module.zero_grad has no owner and backward no key: they concern whoever waits.
+        keys = [k for k in self._waits if key is None or k is None or k == key]
+        keys = [k for k in keys if self._waits[k].is_due]
+        return [(self._waits.pop(k), event) for k in keys]
+
+    def _meet(self, key: str | None) -> None:
+        for other, wait in self._waits.items():
+            if key is None or other is None or key == other:
+                wait.is_met = True
+
+    def _mode(self, event: CallEvent, landmark: str, key: str | None) -> None:
+        """A model waits for ``train`` from ``eval`` on, if it was trained before.
+
+        It is due once the model runs: another one may be trained meanwhile.
+        """
+        if landmark == _F.EVAL and key in self._trained:
+            self._waits[key] = Wait(event, is_due=False)
+        elif landmark == _F.MODULE:
+            if event.training:
+                self._trained.add(key)
+                self._meet(key)
+            if key in self._waits:
+                self._waits[key].is_due = True
+        elif landmark == _F.TRAIN:
+            self._trained.add(key)

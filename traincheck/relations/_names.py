@@ -1,0 +1,74 @@
+"""How APIs, variables and programs are put into words, and which program a trace is of."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from traincheck.schema.events import Event, Families, MarkEvent
+
+STEP = "step"  # as an outer window: from one step boundary to the next
+
+_SHORT = {
+    STEP: "training step",
+    Families.BACKWARD: "backward",
+    Families.MODULE: "a forward of the model",
+    Families.ZERO_GRAD: "zero_grad",
+}
+ROLE_NAMES = {
+    "parameter": "parameter",
+    "gradient": "gradient",
+    "buffer": "buffer",
+    "optimizer_state": "optimizer state",
+}
+
+
+def short(api: str) -> str:
+    """A name as people say it: ``Linear.forward``, ``functional.relu``."""
+    return _SHORT.get(api) or ".".join(api.split(".")[-2:])
+
+
+def shown(args: Mapping[str, Any]) -> str:
+    """Arguments as they are written in a call: ``is_causal=True, reduction='mean'``."""
+    return ", ".join(f"{name}={value!r}" for name, value in sorted(args.items()))
+
+
+def is_library(api: str) -> bool:
+    """Whether ``api`` means the same in every program."""
+    return api.startswith("torch.")
+
+
+def is_private(api: str) -> bool:
+    """Whether another program may use the same name for something else."""
+    return api.startswith("__main__.")
+
+
+class ProgramName:
+    """Which program the events are of: the file name of what was started; None until it is told."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+
+    def observe(self, event: Event) -> None:
+        """Take note of the mark that begins a file."""
+        if isinstance(event, MarkEvent) and event.text == "process" and self.name is None:
+            argv0 = event.data.get("argv0")
+            if isinstance(argv0, str) and argv0:
+                self.name = posixpath.basename(argv0.replace("\\", "/"))
+
+    def fits(self, params: Mapping[str, Any]) -> bool:
+        """Whether a claim with these parameters speaks of this program."""
+        return "program" not in params or params["program"] == self.name
+
+
+def selector_text(params: Mapping[str, Any]) -> str:
+    """``parameter``, ``weight of Linear`` or ``buffer running_mean``."""
+    role = ROLE_NAMES[params["role"]]
+    leaf = params.get("leaf")
+    if leaf is None:
+        return role
+    if "module_class" not in params:
+        return f"{role} {leaf}"
+    kind = "" if role == "parameter" else f"{role} "
+    return f"{kind}{leaf} of a {params['module_class'].rpartition('.')[2]}"

@@ -1,0 +1,37 @@
+"""The relations there are: ours, and those that installed packages add. One line each."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import entry_points
+
+from traincheck.relations.contains import Contains
+from traincheck.relations.input_output import InputOutput
+from traincheck.relations.order import Order
+from traincheck.relations.periodic import Periodic
+from traincheck.schema.protocols import Relation
+
+_logger = logging.getLogger(__name__)
+
+BUILT_IN: tuple[Relation, ...] = (
+    Contains(),
+    Order(),
+    InputOutput(),
+    Periodic(),
+)
+
+
+def _all_relations() -> dict[str, Relation]:
+    """By name. A package adds one with an entry point ``traincheck.relations``; ours come first."""
+    table: dict[str, Relation] = {relation.name: relation for relation in BUILT_IN}
+    for point in sorted(entry_points(group="traincheck.relations"), key=lambda p: p.name):
+        try:
+            relation = point.load()()
+        except Exception as error:  # another package's fault must not stop ours
+            _logger.warning("relation %s of %s cannot be used: %r", point.name, point.dist, error)
+            continue
+        table.setdefault(relation.name, relation)
+    return table
+
+
+RELATIONS: dict[str, Relation] = _all_relations()

@@ -1,0 +1,249 @@
+"""Which variables a process has, who holds them, and what changed within a step. Judges nothing.
+
+Shared by the relations that speak of state. Looks may be written late (on CUDA), but before the
+step ends: so the books are read at the ``step`` event.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from traincheck.schema.claims import Context
+from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
+
+# Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.
+_MAY_STAY = frozenset({"max_exp_avg_sq", "mu", "eta", "step_size"})
+
+
+@dataclass(slots=True, eq=False)
+class Variable:
+    """What is known of one variable now. born: step in which this object was first seen.
+
+    base: name of the parameter behind it. leaf: ``weight``, ``running_mean``, ``exp_avg``.
+    """
+
+    name: str
+    role: str
+    base: str
+    leaf: str
+    model: str
+    module_class: str
+    ndim: int
+    identity: int
+    requires_grad: bool
+    owner: str | None
+    born: int | None
+    cache: dict[Any, Any] = field(default_factory=dict)  # what deciders derived; dropped on change
+
+
+class Variables:
+    """The variables of one process by role and name, and the optimizers that hold them."""
+
+    def __init__(self) -> None:
+        self.by_role: dict[str, dict[str, Variable]] = defaultdict(dict)
+        self.version = 0  # rises when a variable comes, goes or is another object
+        self._held: dict[str, dict[int, int]] = {}  # optimizer -> identity -> index of its group
+        self._contexts: dict[tuple[Any, ...], Context] = {}
+
+    def observe(self, event: StateEvent) -> None:
+        """Take note of a variable that came, went, or has other flags."""
+        change, role = event.change, event.role
+        if role == "gradient":
+            return
+        known = self.by_role[role]
+        if change in ("new", "replaced") or (event.name not in known and change != "gone"):
+            if not may_stay(event):
+                known[event.name] = variable_of(event)
+                self.version += 1
+        elif change == "gone":
+            known.pop(event.name, None)
+            self.version += 1
+        elif change == "flags":
+            known[event.name].requires_grad = event.requires_grad
+            for variable in (known[event.name], *self.by_role["optimizer_state"].values()):
+                if variable.base == event.name:
+                    variable.cache.clear()
+
+    def hold(self, event: OptimizerEvent) -> None:
+        """Take note of what an optimizer holds."""
+        held = {i: index for index, group in enumerate(event.groups) for i in group.ids}
+        self._held[event.id] = held
+        self.version += 1
+        for known in self.by_role.values():
+            for variable in known.values():
+                variable.cache.clear()
+
+    def held_by(self, optimizer: str | None, variable: Variable) -> bool:
+        return variable.identity in self._held.get(optimizer or "", {})
+
+    def is_held(self, variable: Variable) -> bool:
+        """Whether any optimizer holds this variable, or the parameter behind it."""
+        identity = self.parameter_of(variable).identity
+        return any(identity in held for held in self._held.values())
+
+    def parameter_of(self, variable: Variable) -> Variable:
+        """The parameter behind optimizer state; else the variable itself."""
+        if variable.role != "optimizer_state":
+            return variable
+        return self.by_role["parameter"].get(variable.base, variable)
+
+    def rate_is_zero(self, variable: Variable, rates: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether a learning rate of zero leaves ``variable`` as it is."""
+        for optimizer, held in self._held.items():
+            group = held.get(variable.identity)
+            if group is None:
+                continue
+            for rate in rates:
+                known = rate.get(optimizer, ())
+                if group < len(known) and not known[group]:
+                    return True
+        return False
+
+    def context(self, variable: Variable, **dynamic: Any) -> Context:
+        """Features that may explain why a variable changes. Equal contexts are one object.
+
+        requires_grad, in_optimizer: of the parameter behind the variable. model: its root module.
+        """
+        known = variable.cache.get(key := tuple(dynamic.items()))
+        if known is None:
+            features = {
+                **dynamic,
+                "module_class": variable.module_class,
+                "leaf": variable.leaf,
+                "model": variable.model,
+                "ndim": variable.ndim,
+            }
+            if variable.role != "buffer":
+                features["requires_grad"] = self.parameter_of(variable).requires_grad
+                features["in_optimizer"] = self.is_held(variable)
+            shared = tuple(sorted(features.items()))
+            known = variable.cache[key] = self._contexts.setdefault(shared, features)
+        context: Context = known
+        return context
+
+
+def select(variables: Variables, params: Mapping[str, Any]) -> list[Variable]:
+    """The variables that a claim speaks of; those with a gradient are parameters."""
+    role = "parameter" if params["role"] == "gradient" else params["role"]
+    return [
+        variable
+        for variable in variables.by_role[role].values()
+        if params.get("leaf") in (None, variable.leaf)
+        and params.get("module_class") in (None, variable.module_class)
+    ]
+
+
+def may_stay(event: StateEvent) -> bool:
+    """Whether the variable says nothing by not changing."""
+    return event.role == "optimizer_state" and _leaf(event) in _MAY_STAY
+
+
+def _leaf(event: StateEvent) -> str:
+    base, slash, key = event.name.partition("/")
+    return key if slash else base.rpartition(".")[2]
+
+
+def variable_of(event: StateEvent) -> Variable:
+    """What the event that tells of a variable says about it."""
+    base = event.name.partition("/")[0]
+    summary = event.summary
+    return Variable(
+        name=event.name,
+        role=event.role,
+        base=base,
+        leaf=_leaf(event),
+        model=base.partition(".")[0],
+        module_class=event.module_class or "",
+        ndim=len(summary.shape) if summary is not None else -1,
+        identity=event.identity,
+        requires_grad=event.requires_grad,
+        owner=event.owner,
+        born=event.step,
+    )
+
+
+class StepBook:
+    """What changed since the step began. Read it at the ``step`` event, then turn the page."""
+
+    def __init__(self) -> None:
+        self.first_step: int | None = None  # the first one whose end was seen
+        self.rates: Mapping[str, Any] = {}  # of the step before
+        self.gradients: set[str] = set()  # set and not known to be zero, now
+        self.at_start: set[str] = set()  # gradients that were there when the step began
+        self.turn(None)
+
+    def turn(self, event: StepEvent | None) -> None:
+        """Begin a new page after ``event``. After a gap nothing is known of gradients."""
+        if event is not None:
+            self.rates = event.lr
+            if self.first_step is None:
+                self.first_step = event.step
+            if not event.recorded:
+                self.gradients.clear()
+        self.at_start = set(self.gradients)
+        self.changed: dict[str, set[str]] = defaultdict(set)
+        self.unknown: dict[str, set[str]] = defaultdict(set)
+        self.cleared: set[str] = set()
+        self.zero: set[str] = set()  # gradients that were all zero after a backward
+        self.evidence: dict[str, StateEvent] = {}  # last event of a variable
+        self.after: dict[int, set[str]] = defaultdict(set)  # span -> changed or unknown
+
+    def observe(self, event: StateEvent) -> None:
+        """Enter a change."""
+        change, role, name = event.change, event.role, event.name
+        if role == "gradient":
+            self._gradient(event, name, change)
+        elif change == "content" or (change == "new" and role == "optimizer_state"):
+            self.changed[role].add(name)
+        elif change == "unknown":
+            self.unknown[role].add(name)
+        else:
+            return
+        if event.after is not None:
+            self.after[event.after].add(name)
+
+    def _gradient(self, event: StateEvent, name: str, change: str) -> None:
+        is_zero = event.summary is not None and event.summary.zero is True
+        if change == "cleared" or (change == "content" and is_zero):
+            self.cleared.add(name)
+            self.gradients.discard(name)
+        elif change == "unknown":
+            self.unknown["gradient"].add(name)
+            self.gradients.add(name)
+        elif change in ("set", "content", "replaced"):
+            self.changed["gradient"].add(name)
+            if is_zero:
+                self.zero.add(name)
+            else:
+                self.gradients.add(name)
+
+    def has_gradient(self, parameter: str) -> bool:
+        """Whether a gradient reached the parameter in this step or is still there."""
+        return parameter in self.changed["gradient"] or parameter in self.gradients
+
+    def is_new(self, variable: Variable, event: StepEvent) -> bool:
+        """Whether the variable came within this step, so that it need not have changed in it.
+
+        In the first step all of them did: there it counts as having been there before.
+        """
+        return variable.born == event.step and event.step != (
+            event.step if self.first_step is None else self.first_step
+        )
+
+
+def is_judged(event: StepEvent) -> bool:
+    """Whether what is absent in this step really did not happen, in a step that trained."""
+    counters = event.counters
+    return (
+        event.recorded
+        and event.complete
+        and (counters.get("backward", 0) > 0 or counters.get("optimizer_step", 0) > 0)
+    )
+
+
+def is_skipped(event: StepEvent) -> bool:
+    """Whether a gradient scaler left out an optimizer step: then no update is due."""
+    return event.counters.get("scaler_step", 0) > event.counters.get("optimizer_step", 0)

@@ -1,0 +1,139 @@
+"""The relation *contains*: during A, B happens. Claims about calls and about state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from traincheck.relations import _changes, _inside
+from traincheck.relations._changes import ChangeDecider, ChangeProposer
+from traincheck.relations._inside import CallDecider, CallProposer
+from traincheck.relations._names import STEP
+from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.findings import CheckInfo, Example
+
+
+class Contains:
+    """During A, B happens.
+
+    What it says:
+        A is a call, or a training step from one boundary to the next. B is a call, perhaps with
+        given flags (``is_causal=True``), or a change: *every* variable of a kind changes. A kind is
+        a role (parameter, gradient, buffer, optimizer state), perhaps narrowed to a leaf
+        (``running_mean``) and the class of its module.
+
+    Example:
+        ``In every training step, every parameter changes, if requires_grad is true.`` It breaks
+        when a layer is frozen by accident, is not given to the optimizer, or is cut off the graph.
+
+    Evidence:
+        One example for each call of A, or for each window and variable. Steps that are unfinished,
+        were not recorded, or did not train give none. A parameter that stayed as it was is no
+        counterexample when its gradient or its learning rate is zero, when a gradient scaler
+        skipped the step, or when the view cannot tell. Context of a variable: requires_grad,
+        in_optimizer, has_gradient, training, ndim, leaf, module_class, model; of a call: training.
+
+    Chance:
+        A coin for each example.
+
+    Not said:
+        How often B happens. What else A holds. In which of several backward calls a gradient
+        arrives: programs with several losses differ in that. How the library does its own work
+        (``Linear.forward`` calls ``functional.linear``). Claims about a class defined in the
+        script itself are kept to scripts of that name.
+    """
+
+    name = "contains"
+
+    def proposer(self) -> ContainsProposer:
+        return ContainsProposer()
+
+    def decider(self, claims: Sequence[Hypothesis]) -> ContainsDecider:
+        return ContainsDecider(claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        if "role" in claim.params:
+            return _changes.needs(claim.params)
+        return _inside.needs(claim.params)
+
+    def text(self, claim: Hypothesis) -> str:
+        if "role" in claim.params:
+            return _changes.text(claim.params)
+        return _inside.text(claim.params)
+
+    def chance(self, claim: Hypothesis, positive: int) -> float:
+        return float(0.5**positive)
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """A claim about more variables, or about more of a call's arguments, implies the other."""
+        mine, its = claim.params, other.params
+        if other.relation == "periodic":
+            return mine["outer"] == STEP and mine.get("change") == "changes" and _covers(mine, its)
+        if other.relation != self.name or ("role" in mine) != ("role" in its):
+            return False
+        if "role" in mine:
+            same = (mine["outer"], mine["change"]) == (its["outer"], its["change"])
+            return same and _covers(mine, its)
+        same = (mine["outer"], mine["inner"]) == (its["outer"], its["inner"])
+        args = mine.get("args", {}).items()
+        return same and its.get("args", {}).items() <= args and _fits(mine, its)
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        """Landmarks and updates are errors; a call less inside a module is a warning."""
+        is_error = "role" in claim.params or claim.params["outer"] == STEP
+        return CheckInfo(
+            check_id=check_id,
+            kind="invariant",
+            code=self.name,
+            severity="error" if is_error else "warning",
+            title=text,
+        )
+
+
+def _covers(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
+    """Whether all variables of the other claim are among mine."""
+    return mine["role"] == its["role"] and all(
+        mine.get(key) in (None, its.get(key)) for key in ("leaf", "module_class")
+    )
+
+
+def _fits(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
+    return mine.get("program") in (None, its.get("program"))
+
+
+class ContainsProposer:
+    """Proposes both kinds of claims."""
+
+    def __init__(self) -> None:
+        self._halves = (CallProposer(), ChangeProposer())
+
+    def observe(self, event: Event) -> None:
+        for half in self._halves:
+            half.observe(event)
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        for half in self._halves:
+            yield from half.hypotheses()
+
+
+class ContainsDecider:
+    """Decides both kinds of claims."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        numbered = [(index, claim.params) for index, claim in enumerate(claims)]
+        self._calls = CallDecider([(i, p) for i, p in numbered if "role" not in p])
+        self._changes = ChangeDecider([(i, p) for i, p in numbered if "role" in p])
+
+    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
+        if isinstance(event, CallEvent):
+            if (event.family or event.api) == Families.OPTIMIZER_STEP or event.root:
+                self._changes.observe(event)
+            return self._calls.observe(event)
+        if event.kind == "step":
+            return [*self._calls.observe(event), *self._changes.observe(event)]
+        return self._calls.observe(event) or self._changes.observe(event)
+
+    def finish(self) -> Sequence[tuple[int, Example]]:
+        """Nothing: an unfinished window proves nothing."""
+        return ()

@@ -1,0 +1,233 @@
+"""The relation *input_output*: how arguments and result of an API relate, and what is fixed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from traincheck.relations._flow import MEMORY, RESULT, FlowProposer, in_view, kind_of, tensor_at
+from traincheck.relations._names import ProgramName, is_private, short, shown
+from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+
+_WORDS = {
+    "dtype": "dtype",
+    "device": "device",
+    "shape": "shape",
+    "shape[0]": "first dim",
+    "shape[-1]": "last dim",
+}
+_AND = " and "
+
+
+class InputOutput:
+    """The result and the arguments of an API fit each other.
+
+    What it says:
+        One of three: two tensors among result and arguments have an equal dtype, device or shape,
+        or an equal first or last dim; the result has a fixed dtype or number of dims, or requires
+        grad; flags are always given the same value.
+
+    Example:
+        ``The result of Linear.forward has the dtype of its argument 0.`` A kernel that falls back
+        to another precision breaks it. ``cross_entropy is called with reduction='mean'.``
+
+    Evidence:
+        One example for each call of the API outside autocast, or under the dtype of autocast that
+        the claim names. Equal dims count only where the dim took several values: a batch size is
+        never pinned, and a square layer proves nothing. Context: training, grad_enabled.
+
+    Chance:
+        A coin for each example.
+
+    Not said:
+        Any size. Any number. What functions do that are called inside other modules: *contains*
+        speaks of their flags. What only this program does (its flags, the dtype or the grad of its
+        own modules) is kept to scripts of the same name.
+    """
+
+    name = "input_output"
+
+    def proposer(self) -> FlowProposer:
+        return FlowProposer(self.name)
+
+    def decider(self, claims: Sequence[Hypothesis]) -> FlowDecider:
+        return FlowDecider(claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        kinds = frozenset({"mark"} if "program" in claim.params else ())
+        return Needs(calls=frozenset({claim.params["api"]}), kinds=kinds)
+
+    def text(self, claim: Hypothesis) -> str:
+        params = claim.params
+        name = short(params["api"])
+        autocast = params.get("autocast")
+        scope = f"Under autocast to {autocast}, " if autocast else ""
+        if "args" in params:
+            return f"{name} is called with {shown(params['args'])}"
+        if "module" in params:
+            name = params["module"]
+        if "is" in params:
+            what = _AND.join(_fixed(key, value) for key, value in sorted(params["is"].items()))
+            return _sentence(f"{scope}the result of {name} {what}")
+        what = _AND.join(_WORDS[key] for key in params["equal"])
+        left = "result" if params["left"] == "result" else f"argument {params['left']}"
+        return _sentence(
+            f"{scope}the {left} of {name} has the {what} of argument {params['right']}"
+        )
+
+    def chance(self, claim: Hypothesis, positive: int) -> float:
+        return float(0.5**positive)
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """More properties of the same tensors imply fewer; a class implies one of its modules."""
+        mine, its = claim.params, other.params
+        if other.relation != self.name or mine["api"] != its["api"]:
+            return False
+        if any(mine.get(key) not in (None, its.get(key)) for key in ("program", "module")):
+            return False
+        if mine.get("autocast") != its.get("autocast"):
+            return False
+        if "equal" in mine:
+            same = [mine.get(key) == its.get(key) for key in ("left", "right")]
+            return all(same) and "equal" in its and _implied(mine["equal"]) >= set(its["equal"])
+        for key in ("is", "args"):
+            if key in mine:
+                return key in its and mine[key].items() >= its[key].items()
+        return False
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        return CheckInfo(
+            check_id=check_id, kind="invariant", code=self.name, severity="warning", title=text
+        )
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _fixed(key: str, value: Any) -> str:
+    if key == "requires_grad":
+        return "requires grad" if value else "does not require grad"
+    return f"is {value}" if key == "dtype" else f"has {value} dims"
+
+
+def _implied(properties: Sequence[str]) -> set[str]:
+    more = {"shape[0]", "shape[-1]"} if "shape" in properties else set()
+    return set(properties) | more
+
+
+class FlowDecider:
+    """Decides all claims about an API at once, and equal kinds of calls only once."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._program = ProgramName()
+        self._by_api: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+        for index, claim in enumerate(claims):
+            _check(claim.params)
+            self._by_api[claim.params["api"]].append((index, claim.params))
+        self._judged: dict[tuple[Any, ...], Sequence[tuple[int, Example]]] = {}
+        self._contexts: dict[tuple[Any, ...], Context] = {}
+        self._held: dict[int, Example] = {}
+
+    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
+        if not isinstance(event, CallEvent):
+            self._program.observe(event)
+            return ()
+        claims = self._by_api.get(event.api)
+        if claims is None or event.exception is not None or not in_view(event):
+            return ()
+        key = kind_of(event)
+        known = self._judged.get(key)
+        if known is None:
+            known = self._judge(claims, event)
+            if all(example.holds for _, example in known):  # a negative one names step and event
+                if len(self._judged) >= MEMORY:
+                    self._judged.clear()
+                self._judged[key] = known
+        return known
+
+    def finish(self) -> Sequence[tuple[int, Example]]:
+        """Nothing: every call is decided when it ends."""
+        return ()
+
+    def _judge(
+        self, claims: Sequence[tuple[int, Mapping[str, Any]]], event: CallEvent
+    ) -> list[tuple[int, Example]]:
+        found = []
+        for index, params in claims:
+            if not self._program.fits(params):
+                continue
+            if params.get("module", event.module) != event.module:
+                continue
+            if _is_scoped(params) and params.get("autocast") != event.autocast:
+                continue
+            answer = _answer(params, event)
+            if answer is not None:
+                found.append((index, self._example(params, event, *answer)))
+        return found
+
+    def _example(
+        self, params: Mapping[str, Any], event: CallEvent, expected: str, observed: str
+    ) -> Example:
+        features: dict[str, Any] = {}
+        if "requires_grad" in params.get("is", ()):
+            features = {"grad_enabled": event.grad_enabled}
+        elif event.training is not None and is_private(event.api):
+            features = {"training": event.training}
+        context = self._contexts.setdefault(tuple(sorted(features.items())), features)
+        if expected == observed:
+            known = self._held.get(id(context))  # contexts are kept
+            if known is None:
+                known = self._held[id(context)] = Example(holds=True, context=context)
+            return known
+        return Example(
+            holds=False,
+            context=context,
+            step=event.step,
+            rank=event.rank,
+            stage=event.stage,
+            subject=Subject(api=event.api, module=event.module),
+            expected=expected,
+            observed=observed,
+            evidence=(event,),
+            symptom=Symptom.WRONG_VALUE,
+        )
+
+
+def _is_scoped(params: Mapping[str, Any]) -> bool:
+    """Whether the claim is one about dtypes: it holds under one state of autocast only."""
+    return "equal" in params or "dtype" in params.get("is", ())
+
+
+def _check(params: Mapping[str, Any]) -> None:
+    """Refuse parameters that no version wrote: what cannot be judged must not seem to hold."""
+    forms = [key for key in ("equal", "is", "args") if key in params]
+    if len(forms) != 1 or (forms == ["equal"] and not set(params["equal"]) <= set(_WORDS)):
+        raise ValueError(f"nothing is known of {dict(params)}")
+
+
+def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | None:
+    """What was expected and what was found, in words; None when the call says nothing."""
+    if "args" in params:
+        wanted = params["args"]
+        given = {name: event.args[name] for name in wanted if name in event.args}
+        return shown(wanted), shown(given)
+    if "is" in params:
+        tensor = tensor_at(event, RESULT)
+        if tensor is None:
+            return None
+        found = {key: tensor[key] for key in params["is"]}
+        return shown(params["is"]), shown(found)
+    left, right = tensor_at(event, params["left"]), tensor_at(event, params["right"])
+    if left is None or right is None:
+        return None
+    keys = params["equal"]
+    name = params["left"]
+    return _listed(name, keys, right), _listed(name, keys, left)
+
+
+def _listed(name: str, keys: Sequence[str], tensor: Mapping[str, Any]) -> str:
+    return f"{name}: " + ", ".join(f"{_WORDS[key]} {tensor.get(key)}" for key in keys)

@@ -1,0 +1,160 @@
+"""The relation *order*: after A, B comes before the next C, among the landmarks of a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from traincheck.relations._loop import SYMPTOMS, TRIPLES, Wait, Watch, key_of, landmark_of
+from traincheck.relations._names import short
+from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+
+_F = Families
+
+
+class Order:
+    """After A, B comes before the next C.
+
+    What it says:
+        A, B and C are landmarks of a training loop: zero_grad, the forward of the model, backward,
+        unscale_, clipping, the steps of optimizer, scaler and scheduler, train and eval. A may
+        equal C: between two of them there is a B. Claims about two calls of optimizers are kept
+        for each optimizer by itself.
+
+    Example:
+        ``After Optimizer.step, zero_grad comes before the next backward.`` It breaks when zero_grad
+        is missing, in the step whose backward adds to gradients that were used before.
+
+    Evidence:
+        One example for the first C after each A. The first C of a run has no A before it and is
+        no example, so that it does not matter whether a loop clears gradients at its head or its
+        end. What is still awaited when the run ends is not judged. Nothing is known across steps
+        that were not recorded. Context: stage.
+
+    Chance:
+        A coin for each example.
+
+    Not said:
+        How often anything is called. That evaluation, a schedule, or accumulation takes place.
+        ``train`` after ``eval`` is asked for only where the same module was in training mode
+        before, and is given when its mode was set in another way.
+    """
+
+    name = "order"
+
+    def proposer(self) -> OrderProposer:
+        return OrderProposer()
+
+    def decider(self, claims: Sequence[Hypothesis]) -> OrderDecider:
+        return OrderDecider(claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        calls = set(_triple(claim))
+        if _F.OPTIMIZER_STEP in calls:
+            calls.add(_F.SCALER_STEP)
+        if _F.CLIP_NORM in calls:
+            calls.add(_F.CLIP_VALUE)
+        if _F.TRAIN in calls:
+            calls.add(_F.MODULE)
+        return Needs(calls=frozenset(calls), kinds=frozenset({"step"}))
+
+    def text(self, claim: Hypothesis) -> str:
+        after, needed, before = _triple(claim)
+        if after == before:
+            return f"Between two calls of {short(after)} there is {short(needed)}"
+        return f"After {short(after)}, {short(needed)} comes before the next {short(before)}"
+
+    def chance(self, claim: Hypothesis, positive: int) -> float:
+        return float(0.5**positive)
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """Without accumulation a step comes before the next backward too: that says no more."""
+        if other.relation != self.name or _triple(claim)[:2] != (_F.BACKWARD, _F.OPTIMIZER_STEP):
+            return False
+        return _triple(claim)[2] == _F.ZERO_GRAD and _triple(other) == (
+            _F.BACKWARD,
+            _F.OPTIMIZER_STEP,
+            _F.BACKWARD,
+        )
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        return CheckInfo(
+            check_id=check_id, kind="invariant", code=self.name, severity="error", title=text
+        )
+
+
+def _triple(claim: Hypothesis) -> tuple[str, str, str]:
+    params = claim.params
+    return params["after"], params["needs"], params["before"]
+
+
+class OrderProposer:
+    """Proposes every triple whose A, B and C all occur."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, CallEvent):
+            landmark = landmark_of(event)
+            if landmark is not None:
+                self._seen.add(landmark)
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        for after, needed, before in TRIPLES:
+            if {after, needed, before} <= self._seen:
+                params = {"after": after, "before": before, "needs": needed}
+                yield Hypothesis(relation="order", params=params)
+
+
+class OrderDecider:
+    """Decides all triples, each event once for each."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._watches = [Watch(*_triple(claim)) for claim in claims]
+        self._contexts: dict[str, Context] = {}
+        self._held: dict[str, Example] = {}
+
+    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
+        if isinstance(event, CallEvent):
+            landmark = landmark_of(event)
+            if landmark is not None:
+                return [
+                    (index, self._example(watch, *ended))
+                    for index, watch in enumerate(self._watches)
+                    for ended in watch.observe(event, landmark)
+                ]
+        elif isinstance(event, StepEvent) and not event.recorded:
+            for watch in self._watches:
+                watch.forget()
+        return ()
+
+    def finish(self) -> Sequence[tuple[int, Example]]:
+        """Nothing: what is still awaited belongs to an unfinished step."""
+        return ()
+
+    def _example(self, watch: Watch, wait: Wait, before: CallEvent) -> Example:
+        stage = before.stage
+        context = self._contexts.setdefault(stage, {"stage": stage})
+        if wait.is_met:
+            return self._held.setdefault(stage, Example(holds=True, context=context))
+        # A missing optimizer step is missing in the step whose gradients it should have applied.
+        is_late = watch.needed == _F.OPTIMIZER_STEP and watch.after == _F.BACKWARD
+        where = f" ({before.where})" if before.where else ""
+        return Example(
+            holds=False,
+            context=context,
+            step=wait.event.step if is_late else before.step,
+            rank=before.rank,
+            stage=stage,
+            subject=Subject(
+                api=watch.needed,
+                module=key_of(wait.event, _F.EVAL) if watch.after == _F.EVAL else None,
+            ),
+            expected=f"{short(watch.needed)} between {short(watch.after)} and the next "
+            f"{short(watch.before)}",
+            observed=f"{short(watch.before)}{where} came without it",
+            evidence=(wait.event, before),
+            symptom=SYMPTOMS.get(watch.needed, Symptom.MISSING_CALL),
+        )

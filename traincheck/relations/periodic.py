@@ -1,0 +1,247 @@
+"""The relation *periodic*: every variable of a kind changes every k training steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traincheck.relations._names import selector_text
+from traincheck.relations._variables import (
+    StepBook,
+    Variable,
+    Variables,
+    is_judged,
+    is_skipped,
+    select,
+)
+from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+
+_LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
+_MIN_GAPS = 3  # equal ones of a variable, before a period is worth a claim
+_MAX_PERIOD = 1000
+_MIN_PROPOSED = 2  # of what changes in every step, contains speaks
+
+
+class Periodic:
+    """Every variable of a kind changes every k training steps.
+
+    What it says:
+        Between two changes of a variable lie at most k training steps. A kind is a role
+        (parameter, buffer, optimizer state), perhaps narrowed to a leaf and its module's class.
+
+    Example:
+        ``Every parameter changes every 4 training steps, if model is Target.`` It breaks when a
+        target network is no longer brought up to date, in the step in which it was due.
+
+    Evidence:
+        One example for each change, and for each step in which one was due and did not come. A
+        variable is first due when it has changed once. A change that comes early is none the worse.
+        Steps that were not recorded, unfinished steps, skipped updates and looks that cannot tell
+        begin the count afresh. Context: requires_grad, in_optimizer, ndim, leaf, module_class,
+        model.
+
+    Chance:
+        A coin for each example.
+
+    Not said:
+        What changes in every step: *contains* speaks of that. Periods that vary.
+    """
+
+    name = "periodic"
+
+    def proposer(self) -> PeriodicProposer:
+        return PeriodicProposer()
+
+    def decider(self, claims: Sequence[Hypothesis]) -> PeriodicDecider:
+        return PeriodicDecider(claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        role = claim.params["role"]
+        states = frozenset({f"{role}@{_LOOKS[role]}", "parameter@new"})
+        return Needs(states=states, kinds=frozenset({"step", "optimizer"}))
+
+    def text(self, claim: Hypothesis) -> str:
+        period = claim.params["period"]
+        often = "training step" if period == 1 else f"{period} training steps"
+        return f"Every {selector_text(claim.params)} changes at least once every {often}"
+
+    def chance(self, claim: Hypothesis, positive: int) -> float:
+        return float(0.5**positive)
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """A shorter period of more variables implies a longer one of fewer."""
+        mine, its = claim.params, other.params
+        return (
+            other.relation == self.name
+            and mine["role"] == its["role"]
+            and mine["period"] <= its["period"]
+            and all(mine.get(key) in (None, its.get(key)) for key in ("leaf", "module_class"))
+        )
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        return CheckInfo(
+            check_id=check_id, kind="invariant", code=self.name, severity="error", title=text
+        )
+
+
+@dataclass(slots=True)
+class _Track:
+    """The changes of one variable. last: training step of the last one; None until it is known."""
+
+    variable: Variable
+    last: int | None = None
+    gaps: tuple[int, ...] = ()  # distinct ones, two at most: more say nothing
+    count: int = 0
+
+
+class PeriodicProposer:
+    """Proposes a period where all variables of a kind have the same one."""
+
+    def __init__(self) -> None:
+        self._variables = Variables()
+        self._book = StepBook()
+        self._tracks: dict[tuple[str, str], _Track] = {}
+        self._steps = 0
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StateEvent):
+            self._variables.observe(event)
+            self._book.observe(event)
+        elif isinstance(event, StepEvent):
+            if not event.recorded:
+                for track in self._tracks.values():
+                    track.last = None
+            elif is_judged(event):
+                self._steps += 1
+                for role in _LOOKS:
+                    for name in self._book.changed[role]:
+                        self._enter(role, name)
+            self._book.turn(event)
+
+    def _enter(self, role: str, name: str) -> None:
+        variable = self._variables.by_role[role].get(name)
+        if variable is None:
+            return
+        track = self._tracks.get((role, name))
+        if track is None:
+            track = self._tracks[role, name] = _Track(variable)
+        if track.last is not None:
+            gap = self._steps - track.last
+            track.count += 1
+            if gap not in track.gaps and len(track.gaps) <= 1:
+                track.gaps += (gap,)
+        track.last = self._steps
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        kinds: dict[tuple[tuple[str, str], ...], set[int]] = defaultdict(set)
+        for track in self._tracks.values():
+            if len(track.gaps) != 1 or track.count < _MIN_GAPS:
+                continue
+            if not _MIN_PROPOSED <= track.gaps[0] <= _MAX_PERIOD:
+                continue
+            variable = track.variable
+            narrow = {"leaf": variable.leaf, "module_class": variable.module_class}
+            general = {"leaf": variable.leaf} if variable.role == "buffer" else {}
+            for selector in (narrow, general):
+                params = {"role": variable.role, **selector}
+                kinds[tuple(sorted(params.items()))].add(track.gaps[0])
+        for kind, periods in sorted(kinds.items()):
+            for period in sorted(periods):
+                yield Hypothesis(relation="periodic", params={**dict(kind), "period": period})
+
+
+class PeriodicDecider:
+    """Decides for each variable, when a step ends, whether a change came or was due."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._claims = [(index, claim.params) for index, claim in enumerate(claims)]
+        for _, params in self._claims:
+            if params["role"] not in _LOOKS or not 1 <= params["period"] <= _MAX_PERIOD:
+                raise ValueError(f"nothing is known of {dict(params)}")
+        self._variables = Variables()
+        self._book = StepBook()
+        self._steps = 0
+        self._last: dict[tuple[int, str], int] = {}  # claim and variable -> step of the last change
+        self._held: dict[int, Example] = {}
+
+    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
+        if isinstance(event, StateEvent):
+            self._variables.observe(event)
+            self._book.observe(event)
+        elif isinstance(event, OptimizerEvent):
+            self._variables.hold(event)
+        elif isinstance(event, StepEvent):
+            examples: Sequence[tuple[int, Example]] = ()
+            if not event.recorded:
+                self._last.clear()
+            elif is_judged(event):
+                self._steps += 1
+                examples = [
+                    found
+                    for index, params in self._claims
+                    for found in self._decide(index, params, event)
+                ]
+            self._book.turn(event)
+            return examples
+        return ()
+
+    def finish(self) -> Sequence[tuple[int, Example]]:
+        """Nothing: what is due later is not missing yet."""
+        return ()
+
+    def _decide(
+        self, index: int, params: Mapping[str, Any], event: StepEvent
+    ) -> Iterator[tuple[int, Example]]:
+        role, period, step = params["role"], params["period"], self._steps
+        changed, unknown = self._book.changed[role], self._book.unknown[role]
+        skipped = role != "buffer" and is_skipped(event)
+        for variable in select(self._variables, params):
+            key = (index, variable.name)
+            last = self._last.get(key)
+            if variable.name in changed:
+                self._last[key] = step
+                if last is not None:
+                    yield index, self._positive(variable)
+            elif skipped or variable.name in unknown:
+                self._last.pop(key, None)
+            elif last is not None and step - last >= period:
+                self._last[key] = step
+                if not self._is_excused(variable, event):
+                    yield index, self._negative(variable, period, event)
+
+    def _is_excused(self, variable: Variable, event: StepEvent) -> bool:
+        """A gradient or learning rate of zero explains why nothing changed."""
+        if variable.role == "buffer":
+            return False
+        parameter = self._variables.parameter_of(variable)
+        rates = (self._book.rates, event.lr)
+        return variable.base in self._book.zero or self._variables.rate_is_zero(parameter, rates)
+
+    def _positive(self, variable: Variable) -> Example:
+        context = self._variables.context(variable)
+        known = self._held.get(id(context))  # contexts are shared and kept
+        if known is None:
+            known = self._held[id(context)] = Example(holds=True, context=context)
+        return known
+
+    def _negative(self, variable: Variable, period: int, event: StepEvent) -> Example:
+        requires_grad = self._variables.parameter_of(variable).requires_grad
+        symptom = Symptom.NOT_UPDATED if variable.role == "parameter" else Symptom.STATE_UNCHANGED
+        if variable.role != "buffer" and not requires_grad:
+            symptom = Symptom.FROZEN
+        often = "every step" if period == 1 else f"every {period} steps"
+        return Example(
+            holds=False,
+            context=self._variables.context(variable),
+            step=event.step,
+            rank=event.rank,
+            subject=Subject(variable=variable.name),
+            expected=f"{variable.name} changes {often}",
+            observed="it was due in this step and stays as it was",
+            evidence=(event,),
+            symptom=symptom,
+        )
