@@ -56,7 +56,7 @@ class TraceReader:
         self.manifest: Manifest | None
         self.manifest, notes = read_manifest(self.path)
         self.notes: list[str] = notes
-        self.left_out = 0
+        self._wanted: LineFilter | None = None
         self._log = SkipLog()
         self._reading: list[EventFile] = []
         self._files = event_files(self.path)
@@ -82,6 +82,11 @@ class TraceReader:
         return sum(file.offset for file in self._reading)
 
     @property
+    def left_out(self) -> int:
+        """How many events were not decoded, as nobody needs them."""
+        return 0 if self._wanted is None else self._wanted.left_out
+
+    @property
     def skipped(self) -> int:
         """How many lines the last reading skipped."""
         return self._log.count
@@ -96,16 +101,6 @@ class TraceReader:
         """The processes that left events, by rank and pid."""
         return process_infos(self._files)
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of all event files together."""
-        return sum(path.stat().st_size for path, _, _ in self._files)
-
-    @property
-    def read_bytes(self) -> int:
-        """How much of them the reading under way has read."""
-        return sum(file.offset for file in self._reading)
-
     def events(self, needs: Needs | None = None) -> Iterator[Event]:
         """All events: streams of a rank merged by time, ranks by step (order.py).
 
@@ -118,17 +113,15 @@ class TraceReader:
                 read.
         """
         self._log = SkipLog()
-        wanted = None if needs is None else LineFilter(needs)
+        self._wanted = wanted = None if needs is None else LineFilter(needs)
         ahead = _READ_AHEAD_BYTES // len(self._files)
         chunk_bytes = max(_MIN_CHUNK_BYTES, min(CHUNK_BYTES, ahead))
         self._reading = files = [
             EventFile(path, rank, stream, self._log, wanted=wanted, chunk_bytes=chunk_bytes)
             for path, rank, stream in self._files
         ]
-        self._reading = files
         for batch in self._merged(files):
             yield from batch
-        self.left_out = 0 if wanted is None else wanted.left_out
         if not self.left_out and not any(file.decoded for file in files):
             self._refuse()
 

@@ -46,7 +46,7 @@ class TailReader:
     """The events of a run that may still be going on. Ends when the run does.
 
     Args:
-        path: the run directory; its files may appear later.
+        path: the run directory; it and its files may appear later.
         poll_s: seconds between two looks for new events.
         settle_s: a rank that does nothing for so long hands on its unfinished step.
         silent_s: a rank that does nothing for so long no longer holds back the others.
@@ -56,7 +56,7 @@ class TailReader:
         clock: monotonic seconds; replaced in tests.
 
     Raises:
-        TraceFormatError: ``path`` is not a directory, or a folder of runs.
+        TraceFormatError: ``path`` is a file, a folder of runs or of something else.
     """
 
     def __init__(
@@ -72,17 +72,22 @@ class TailReader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
-        if not self.path.is_dir() or (any(self.path.iterdir()) and not is_run(self.path)):
+        if self.path.exists() and not self._may_become_run():
             check_run(self.path)
         self.manifest: Manifest | None = read_manifest(self.path)[0]
         self.notes: list[str] = []
-        self.left_out = 0
+        self._wanted: LineFilter | None = None
         self._poll_s = poll_s
         self._patience = _Patience(settle_s=settle_s, silent_s=silent_s, dead_after_s=dead_after_s)
         self._stop = stop or (lambda: False)
         self._sleep = sleep
         self._clock = clock
         self._log = SkipLog()
+
+    @property
+    def left_out(self) -> int:
+        """How many events were not decoded, as nobody needs them."""
+        return 0 if self._wanted is None else self._wanted.left_out
 
     @property
     def skipped(self) -> int:
@@ -114,7 +119,7 @@ class TailReader:
             TraceFormatError: the run is over and left no event.
         """
         self._log = SkipLog()
-        wanted = None if needs is None else LineFilter(needs)
+        self._wanted = wanted = None if needs is None else LineFilter(needs)
         following = _Following(self.path, self._log, wanted, self._clock, self._patience)
         is_alive = _exists if self._is_local() else _unknown
         is_over = False
@@ -131,9 +136,11 @@ class TailReader:
         for batch in following.finish():
             yield from batch
         self.notes.extend(following.notes)
-        self.left_out = 0 if wanted is None else wanted.left_out
         if not following.delivered and not self.left_out and not self._stop():
             self._refuse()
+
+    def _may_become_run(self) -> bool:
+        return self.path.is_dir() and (is_run(self.path) or not any(self.path.iterdir()))
 
     def _is_over(self, following: _Following, quiet_s: float) -> bool:
         """Whether what is in the files now is all that will be. Asked before they are read."""

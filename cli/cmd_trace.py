@@ -1,0 +1,161 @@
+"""traincheck trace: look into a recorded run, or convert it. Judges nothing."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from traincheck.errors import OutputError
+from traincheck.schema.events import KINDS
+
+from .cmd_check import progress
+
+if TYPE_CHECKING:
+    from traincheck.schema.claims import Needs
+    from traincheck.schema.events import Event
+    from traincheck.store.reader import TraceReader
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=_CONTEXT)
+def trace() -> None:
+    """Look into a trace, or convert it.
+
+    \b
+    Examples:
+      traincheck trace show traces/good
+      traincheck trace show traces/good --events --step 3 --api '*zero_grad'
+      traincheck trace export traces/good -o good-parquet
+    """  # noqa: D301  # click reads the escape
+
+
+@trace.command()
+@click.argument("directory", metavar="DIR")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the output.",
+)
+@click.option(
+    "--top", type=click.IntRange(min=0), default=15, show_default=True, help="APIs shown."
+)
+@click.option(
+    "--events", "as_events", is_flag=True, help="Print the events themselves, one a line."
+)
+@click.option("--kind", type=click.Choice(KINDS), multiple=True, help="Events of this kind.")
+@click.option("--api", metavar="NAME", help="Calls of this API or family; * stands for anything.")
+@click.option("--variable", metavar="NAME", help="State of this variable; * stands for anything.")
+@click.option("--step", type=click.IntRange(min=0), help="Events of this step.")
+@click.option("--rank", type=click.IntRange(min=0), help="Events of this rank.")
+def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any) -> None:
+    """Tell what a run holds, at a glance; or print its events.
+
+    Any of the options --kind, --api, --variable, --step and --rank prints events.
+
+    \b
+    Examples:
+      traincheck trace show traces/good
+      traincheck trace show traces/good --step 3 --kind step --kind batch
+      traincheck trace show traces/good --variable 'Net.fc1.*' --format json
+    """  # noqa: D301  # click reads the escape
+    from traincheck.store.reader import TraceReader
+
+    from . import _trace_report
+
+    reader = TraceReader(directory)
+    if as_events or any(value not in (None, ()) for value in choice.values()):
+        for event in _chosen(reader, **choice):
+            click.echo(_trace_report.event_json(event) if form == "json" else _line(event))
+        return
+    overview = _trace_report.overview(reader, progress)
+    if form == "json":
+        click.echo(_trace_report.to_json(overview))
+    else:
+        _trace_report.print_text(overview, sys.stdout, top)
+
+
+@trace.command()
+@click.argument("directory", metavar="DIR")
+@click.option("-o", "--output", metavar="DIR", required=True, help="Folder for the files.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["parquet"]),
+    default="parquet",
+    show_default=True,
+    help="Form of the files.",
+)
+def export(directory: str, output: str, form: str) -> None:
+    """Convert a run to Parquet: one file per kind of event, for DuckDB, pandas or Polars.
+
+    Nothing is lost. The column "order" is the place of an event in the run; nested values, such as
+    the arguments of a call, are JSON text.
+
+    \b
+    Example:
+      traincheck trace export traces/good -o good-parquet
+      duckdb -c "select api, count(*) from 'good-parquet/calls.parquet' group by 1 order by 2 desc"
+    """  # noqa: D301  # click reads the escape
+    from traincheck.store.columnar import export_parquet, file_name
+    from traincheck.store.reader import TraceReader
+
+    if Path(output).is_file():
+        raise OutputError(f"output path {output!r} is a file", fix="give -o a folder")
+    reader = TraceReader(directory)
+    with progress(reader):
+        rows = export_parquet(reader, output)
+    for kind, count in sorted(rows.items()):
+        click.echo(f"{Path(output) / file_name(kind)}: {count:,} rows", err=True)
+    if reader.skipped:
+        click.echo(f"{reader.skipped} bad lines were left out", err=True)
+
+
+def _chosen(
+    reader: TraceReader,
+    *,
+    kind: tuple[str, ...],
+    api: str | None,
+    variable: str | None,
+    step: int | None,
+    rank: int | None,
+) -> Iterator[Event]:
+    """The events that every given option lets through; --api and --variable choose a kind each."""
+    kinds = set(kind or KINDS)
+    if api is not None or variable is not None:
+        kinds &= {kind for kind, name in (("call", api), ("state", variable)) if name is not None}
+    for event in reader.events(_needs(kinds)):
+        if (
+            event.kind in kinds
+            and (step is None or event.step == step)
+            and (rank is None or event.rank == rank)
+            and (event.kind != "call" or _matches(api, event.api, event.family))  # type: ignore[union-attr]
+            and (event.kind != "state" or _matches(variable, event.name))  # type: ignore[union-attr]
+        ):
+            yield event
+
+
+def _matches(pattern: str | None, *names: str | None) -> bool:
+    return pattern is None or any(fnmatch.fnmatchcase(name, pattern) for name in names if name)
+
+
+def _needs(kinds: set[str]) -> Needs:
+    """What must be decoded: reading the rest would only take time."""
+    from traincheck.schema.claims import Needs
+
+    return Needs(kinds=frozenset(kinds))
+
+
+def _line(event: Event) -> str:
+    """An event as a line for people: where it happened, what, and the rest as JSON."""
+    from . import _trace_report
+
+    return _trace_report.event_line(event)
