@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -49,9 +48,10 @@ def _find(known: Sequence[Rule], code: str) -> Rule:
     by_code = {rule.info.code: rule for rule in known}
     rule = by_code.get(code.upper())
     if rule is None:
-        near = difflib.get_close_matches(code.upper(), by_code, n=1, cutoff=0.0)
+        from traincheck.api import nearest
+
         raise UsageError(
             f"no rule has the code {code!r}",
-            fix=f"did you mean {near[0]}? traincheck rules lists all" if near else None,
+            fix=f"did you mean {nearest(code.upper(), by_code)}? traincheck rules lists all",
         )
     return rule

@@ -133,8 +133,18 @@ def _refuse_unknown(codes: Iterable[str]) -> None:
     known = [*(rule.info.code for rule in all_rules()), *RELATIONS]
     for code in codes:
         if not code or not any(name.startswith(code) for name in known):
-            near = difflib.get_close_matches(code, known, n=1, cutoff=0.0)
             raise UsageError(
                 f"no rule and no relation is called {code!r}",
-                fix=f"did you mean {near[0]}? traincheck rules lists the codes" if near else None,
+                fix=f"did you mean {nearest(code, known)}? traincheck rules lists the codes",
             )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like ``name``; a common beginning counts most."""
+
+    def likeness(other: str) -> tuple[int, float, str]:
+        pairs = enumerate(zip(name, other))
+        beginning = next((i for i, (a, b) in pairs if a != b), min(len(name), len(other)))
+        return (beginning, difflib.SequenceMatcher(None, name, other).ratio(), other)
+
+    return max(known, key=likeness)

@@ -2,7 +2,7 @@
 
 A table and its predicates; it folds nothing.
 
-The table is closed: when A explains B and B explains C, then A explains C.
+A cause also explains what its effects explain; folding.py sees to that.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ at the end.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from traincheck.check.causes import EXPLAINS, RANK, WORDING, Effect, base_name
+from traincheck.check.causes import WORDING
+from traincheck.check.folding import Fault, Tally, fold
 from traincheck.schema.events import Event
 from traincheck.schema.findings import (
     SEVERITIES,
@@ -26,55 +26,6 @@ from traincheck.schema.findings import (
 
 _SHOWN_EVENTS = 6
 _SHOWN_NAMES = 8
-
-
-@dataclass(slots=True)
-class Tally:
-    """All violations of one check about one subject. first: the earliest of them."""
-
-    first: Violation
-    first_step: int
-    last_step: int
-    count: int = 1
-
-    def add(self, violation: Violation) -> None:
-        step = _step(violation)
-        self.count += 1
-        self.last_step = max(self.last_step, step)
-        if (step, violation.rank) < (self.first_step, self.first.rank):
-            self.first, self.first_step = violation, step
-
-
-@dataclass(slots=True)
-class Cluster:
-    """Tallies of one check and symptom whose steps overlap, and what they explain."""
-
-    check_id: str
-    symptom: Symptom
-    tallies: list[Tally]
-    explained: list[tuple[str, Symptom, Tally]] = field(default_factory=list)
-    variables: set[str] = field(default_factory=set)  # about the same fault, learned from it all
-    bases: set[str] = field(default_factory=set)  # the parameters behind them
-
-    def __post_init__(self) -> None:
-        for tally in self.tallies:
-            self._learn(tally)
-
-    @property
-    def head(self) -> Tally:
-        return min(self.tallies, key=lambda t: (t.first_step, t.first.rank, _subject_key(t)))
-
-    def absorb(self, other: Cluster, tally: Tally) -> None:
-        """Take what this cluster explains."""
-        self.explained.append((other.check_id, other.symptom, tally))
-        if other.symptom is self.symptom:
-            self._learn(tally)
-
-    def _learn(self, tally: Tally) -> None:
-        name = tally.first.subject.variable
-        if name is not None:
-            self.variables.add(name)
-            self.bases.add(base_name(name))
 
 
 class FindingBook:
@@ -95,99 +46,29 @@ class FindingBook:
         if tally is not None:
             tally.add(violation)
             return False
-        step = _step(violation)
-        self._tallies[key] = Tally(violation, step, step)
+        self._tallies[key] = Tally.of(violation)
         return True
 
     def findings(self) -> list[Finding]:
         """Findings: earliest first, then the one that explains most others, severity, id."""
-        roots = fold(self._clusters(), self._infos)
-        found = [_finding(root, self._infos[root.check_id]) for root in roots]
+        tallies = [(check_id, tally) for (check_id, _, _), tally in self._tallies.items()]
+        faults = fold(tallies, lambda check_id: self._infos[check_id].kind == "rule")
+        found = [_finding(fault, self._infos[fault.check_id]) for fault in faults]
         return sorted(found, key=_importance)
 
-    def _clusters(self) -> list[Cluster]:
-        groups: dict[tuple[str, Symptom], list[Tally]] = defaultdict(list)
-        for (check_id, symptom, _), tally in self._tallies.items():
-            groups[check_id, symptom].append(tally)
-        clusters = []
-        for (check_id, symptom), tallies in groups.items():
-            for overlapping in _by_overlap(tallies):
-                clusters.append(Cluster(check_id, symptom, overlapping))
-        return clusters
 
-
-def fold(clusters: Iterable[Cluster], infos: Mapping[str, CheckInfo]) -> list[Cluster]:
-    """Move every tally that another cluster explains into it; give the clusters that remain."""
-
-    def priority(cluster: Cluster) -> tuple[int, bool, int, int, str]:
-        is_learned = infos[cluster.check_id].kind != "rule"
-        size = -len(cluster.tallies)
-        first_step = cluster.head.first_step
-        return (RANK[cluster.symptom], is_learned, first_step, size, cluster.check_id)
-
-    roots: list[Cluster] = []
-    for cluster in sorted(clusters, key=priority):
-        left = []
-        for tally in cluster.tallies:
-            cause = _cause_of(tally, roots)
-            if cause is None:
-                left.append(tally)
-            else:
-                cause.absorb(cluster, tally)
-        if left:
-            roots.append(Cluster(cluster.check_id, cluster.symptom, left))
-    return roots
-
-
-def _cause_of(tally: Tally, roots: Iterable[Cluster]) -> Cluster | None:
-    violation = tally.first
-    for root in roots:
-        link = EXPLAINS[root.symptom].get(violation.symptom)
-        head = root.head
-        lag = tally.first_step - head.first_step
-        # An effect may show one step before its cause can be named, never earlier.
-        if link is None or lag < -1:
-            continue
-        effect = Effect(
-            subject=violation.subject,
-            said=f"{violation.expected} {violation.observed}",
-            cause_subject=head.first.subject,
-            variables=root.bases,
-            lag=lag,
-        )
-        if link(effect):
-            return root
-    return None
-
-
-def _by_overlap(tallies: list[Tally]) -> list[list[Tally]]:
-    """Split where nothing is violated for more than a step: what begins later is another fault."""
-    ordered = sorted(tallies, key=lambda tally: (tally.first_step, _subject_key(tally)))
-    parts: list[list[Tally]] = []
-    last = None
-    for tally in ordered:
-        if last is None or tally.first_step > last + 1:
-            parts.append([])
-            last = tally.last_step
-        parts[-1].append(tally)
-        last = max(last, tally.last_step)
-    return parts
-
-
-def _finding(root: Cluster, info: CheckInfo) -> Finding:
-    everything = [*root.tallies, *(tally for _, _, tally in root.explained)]
-    same = [*root.tallies, *(t for _, s, t in root.explained if s is root.symptom)]
-    head = root.head.first
-    variables = tuple(sorted(root.variables))
-    first_step = min(tally.first_step for tally in everything)
-    explains = {check_id for check_id, _, _ in root.explained} - {root.check_id}
+def _finding(fault: Fault, info: CheckInfo) -> Finding:
+    head = fault.head
+    variables = tuple(sorted(fault.variables))
+    first_step = min(tally.first_step for tally in fault.everything)
+    explains = {check_id for check_id, _, _ in fault.explained} - {fault.check_id}
     subject = replace(head.subject, variable=variables[0]) if variables else head.subject
     fill = Filler(variables, head, subject, first_step)
-    words = WORDING[root.symptom]
+    words = WORDING[fault.symptom]
     title = info.title if info.kind == "rule" and info.title else words.title
     return Finding(
-        id=_identity(root.check_id, subject),
-        check=root.check_id,
+        id=_identity(fault.check_id, subject),
+        check=fault.check_id,
         kind=info.kind,
         code=info.code,
         severity=info.severity,
@@ -195,10 +76,10 @@ def _finding(root: Cluster, info: CheckInfo) -> Finding:
         message=_message(head, info, variables, _shown_step(first_step)),
         step=_shown_step(first_step),
         first_step=_shown_step(first_step),
-        last_step=_shown_step(max(tally.last_step for tally in same)),
+        last_step=_shown_step(max(tally.last_step for tally in fault.same)),
         rank=head.rank,
         stage=head.stage,
-        violations=sum(tally.count for tally in everything),
+        violations=sum(tally.count for tally in fault.everything),
         subject=subject,
         expected=_with_all(head.expected, head, variables),
         observed=head.observed,
@@ -246,7 +127,8 @@ class Filler:
         self._subject = subject.module or _short_api(subject.api) or subject.variable or "the model"
         self._step = "0" if step < 0 else str(step)
         place = where(head.evidence)
-        self._where = f" ({place})" if place else ""
+        # In a sentence the name of the file is enough; the evidence has its path.
+        self._where = f" ({place.rpartition('/')[2]})" if place else ""
         self._observed = head.observed
 
     def __call__(self, text: str, limit: int) -> str:
@@ -291,15 +173,6 @@ def _identity(check_id: str, subject: Subject) -> str:
     parts = (check_id, subject.api or "", subject.variable or "", subject.module or "")
     text = "|".join(parts)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
-
-
-def _subject_key(tally: Tally) -> tuple[str, str, str]:
-    subject = tally.first.subject
-    return (subject.variable or "", subject.module or "", subject.api or "")
-
-
-def _step(violation: Violation) -> int:
-    return -1 if violation.step is None else violation.step  # before the first step
 
 
 def _shown_step(step: int) -> int | None:

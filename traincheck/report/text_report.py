@@ -84,10 +84,10 @@ def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def _span(finding: Finding) -> str:
-    last = finding.last_step
-    until = f" to {last}" if last is not None and last != finding.first_step else ""
+    first, last = finding.first_step, finding.last_step
+    when = _at(first) if last is None or last == first else f"steps {first} to {last}"
     times = "once" if finding.violations == 1 else f"{finding.violations} times"
-    return f"{_at(finding.first_step)}{until} (rank {finding.rank}, {finding.stage}), {times}"
+    return f"{when} (rank {finding.rank}, {finding.stage}), {times}"
 
 
 def _names(names: Sequence[str]) -> str:

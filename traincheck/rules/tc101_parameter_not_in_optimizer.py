@@ -142,7 +142,7 @@ class Membership:
             subject=Subject(variable=name),
             symptom=Symptom.NOT_IN_OPTIMIZER,
             message=f"no optimizer holds {name}, although a gradient arrives there; {observed}",
-            expected=f"an optimizer holds {name}",
+            expected="an optimizer holds every parameter that gets a gradient",
             observed=observed,
             evidence=tuple(evidence),
         )

@@ -1,0 +1,332 @@
+"""Folding: one fault, one finding, headed by what causes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from traincheck.check.causes import EXPLAINS, RANK, WORDING
+from traincheck.check.findings import FindingBook, join_names
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Violation
+
+S = Symptom
+
+
+def violation(
+    check: str,
+    symptom: Symptom,
+    variable: str | None = None,
+    step: int | None = 0,
+    *,
+    api: str | None = None,
+    module: str | None = None,
+    rank: int = 0,
+    expected: str = "",
+    observed: str = "seen",
+    message: str = "a claim",
+    where: str | None = None,
+) -> Violation:
+    place = CallEvent(0, 0, step, "train", rank, "p1-t0", api="x", where=where)
+    return Violation(
+        check_id=check,
+        step=step,
+        rank=rank,
+        stage="train",
+        subject=Subject(api=api, variable=variable, module=module),
+        symptom=symptom,
+        message=message,
+        expected=expected,
+        observed=observed,
+        evidence=(place,) if where else (),
+    )
+
+
+def fold(*violations: Violation, severity: str = "error") -> list[Finding]:
+    """Findings; a check whose id begins with TC is a rule."""
+    infos = {}
+    for v in violations:
+        is_rule = v.check_id.startswith("TC")
+        infos[v.check_id] = CheckInfo(
+            check_id=v.check_id,
+            kind="rule" if is_rule else "invariant",
+            code=v.check_id if is_rule else "contains",
+            severity=severity,
+            title="what the rule says of {variables}" if is_rule else "the claim",
+        )
+    book = FindingBook(infos)
+    for v in violations:
+        book.add(v)
+    return book.findings()
+
+
+def shape(findings: Iterable[Finding]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(finding.check, finding.explains) for finding in findings]
+
+
+def test_violations_of_one_check_are_one_finding() -> None:
+    found = fold(
+        violation("a", S.NOT_UPDATED, "Net.b", 3),
+        violation("a", S.NOT_UPDATED, "Net.a", 3),
+        violation("a", S.NOT_UPDATED, "Net.a", 4),
+    )
+    assert len(found) == 1
+    finding = found[0]
+    assert finding.variables == ("Net.a", "Net.b")
+    assert (finding.step, finding.first_step, finding.last_step) == (3, 3, 4)
+    assert finding.violations == 3
+    assert finding.subject.variable == "Net.a"
+
+
+def test_what_begins_after_a_pause_is_another_finding() -> None:
+    found = fold(
+        violation("a", S.NOT_UPDATED, "Net.a", 1),
+        violation("a", S.NOT_UPDATED, "Net.a", 2),
+        violation("a", S.NOT_UPDATED, "Net.b", 9),
+    )
+    assert [(f.first_step, f.last_step, f.variables) for f in found] == [
+        (1, 2, ("Net.a",)),
+        (9, 9, ("Net.b",)),
+    ]
+    assert found[0].id != found[1].id
+
+
+def test_the_same_on_several_ranks_is_one_finding() -> None:
+    found = fold(
+        violation("a", S.NOT_UPDATED, "Net.a", 1, rank=1),
+        violation("a", S.NOT_UPDATED, "Net.a", 1, rank=0),
+    )
+    assert [(f.rank, f.violations) for f in found] == [(0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect"),
+    [
+        (S.NOT_IN_OPTIMIZER, S.NOT_UPDATED),
+        (S.NOT_IN_OPTIMIZER, S.STATE_UNCHANGED),
+        (S.FROZEN, S.NO_GRADIENT),
+        (S.FROZEN, S.NOT_UPDATED),
+        (S.FROZEN, S.STATE_UNCHANGED),
+        (S.FROZEN, S.NOT_IN_OPTIMIZER),
+        (S.NO_GRADIENT, S.NOT_UPDATED),
+        (S.NO_GRADIENT, S.STATE_UNCHANGED),
+        (S.NOT_UPDATED, S.STATE_UNCHANGED),
+    ],
+)
+def test_a_cause_explains_effects_on_its_own_variables(cause: Symptom, effect: Symptom) -> None:
+    same = fold(violation("effect", effect, "Net.a"), violation("cause", cause, "Net.a"))
+    assert shape(same) == [("cause", ("effect",))]
+    assert same[0].violations == 2
+    other = fold(violation("effect", effect, "Net.z"), violation("cause", cause, "Net.a"))
+    assert {finding.check for finding in other} == {"cause", "effect"}
+
+
+@pytest.mark.parametrize("cause", [S.MISSING_STEP, S.STEP_WITHOUT_GRADIENT])
+@pytest.mark.parametrize("effect", [S.NOT_UPDATED, S.STATE_UNCHANGED])
+def test_a_fault_of_the_step_explains_all_variables(cause: Symptom, effect: Symptom) -> None:
+    found = fold(violation("effect", effect, "Net.z"), violation("cause", cause, "Net.a"))
+    assert shape(found) == [("cause", ("effect",))]
+    assert found[0].variables == ("Net.a",)
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect"),
+    [
+        (
+            violation("cause", S.MISSING_STEP, "Net.a"),
+            violation("effect", S.MISSING_CALL, api="torch.optim.Optimizer.step"),
+        ),
+        (
+            violation("cause", S.MISSING_ZERO_GRAD, "Net.a"),
+            violation("effect", S.MISSING_CALL, api="torch.optim.Optimizer.zero_grad"),
+        ),
+        (
+            violation("cause", S.EVAL_MODE, module="Net"),
+            violation("effect", S.MISSING_CALL, api="torch.nn.Module.train"),
+        ),
+        (
+            violation("cause", S.EVAL_MODE, module="Net"),
+            violation("effect", S.STATE_UNCHANGED, "Net.bn.running_mean"),
+        ),
+        (
+            violation("cause", S.EVAL_MODE, module="Net"),
+            violation("effect", S.WRONG_VALUE, api="x", expected="training is True"),
+        ),
+        (
+            violation("cause", S.FROZEN, "Net.a"),
+            violation("effect", S.WRONG_VALUE, api="x", expected="result requires_grad is True"),
+        ),
+    ],
+)
+def test_a_cause_explains_calls_and_values(cause: Violation, effect: Violation) -> None:
+    assert shape(fold(effect, cause)) == [("cause", ("effect",))]
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect"),
+    [
+        (
+            violation("cause", S.MISSING_STEP, "Net.a"),
+            violation("effect", S.MISSING_CALL, api="torch.nn.functional.dropout"),
+        ),
+        (
+            violation("cause", S.EVAL_MODE, module="Net"),
+            violation("effect", S.WRONG_VALUE, api="x", expected="dtype is float32"),
+        ),
+        (
+            violation("cause", S.WRONG_VALUE, api="x", expected="training"),
+            violation("effect", S.NOT_UPDATED, "Net.a"),
+        ),
+    ],
+)
+def test_what_is_unrelated_stays_apart(cause: Violation, effect: Violation) -> None:
+    assert {finding.check for finding in fold(effect, cause)} == {"cause", "effect"}
+
+
+def test_a_cause_may_be_named_one_step_after_its_effect_but_not_later() -> None:
+    effect = violation("effect", S.NOT_UPDATED, "Net.a", 4)
+    near = fold(effect, violation("cause", S.FROZEN, "Net.a", 5))
+    assert shape(near) == [("cause", ("effect",))]
+    assert near[0].first_step == 4
+    late = fold(effect, violation("cause", S.FROZEN, "Net.a", 6))
+    assert shape(late) == [("effect", ()), ("cause", ())]
+
+
+def test_a_chain_ends_at_the_root() -> None:
+    found = fold(
+        violation("state", S.STATE_UNCHANGED, "Net.a/exp_avg"),
+        violation("update", S.NOT_UPDATED, "Net.a"),
+        violation("gradient", S.NO_GRADIENT, "Net.a"),
+        violation("frozen", S.FROZEN, "Net.a"),
+    )
+    assert shape(found) == [("frozen", ("gradient", "state", "update"))]
+
+
+def test_only_what_is_explained_is_folded() -> None:
+    found = fold(
+        violation("update", S.NOT_UPDATED, "Net.a"),
+        violation("update", S.NOT_UPDATED, "Net.b"),
+        violation("frozen", S.FROZEN, "Net.a"),
+    )
+    assert shape(found) == [("frozen", ("update",)), ("update", ())]
+    assert found[1].variables == ("Net.b",)
+
+
+def test_state_of_a_parameter_that_no_module_owns_belongs_to_a_stale_optimizer() -> None:
+    found = fold(
+        violation("state", S.STATE_UNCHANGED, "opt0[0].3/exp_avg"),
+        violation("TC101", S.NOT_IN_OPTIMIZER, "Net.a"),
+    )
+    assert shape(found) == [("TC101", ("state",))]
+
+
+def test_a_rule_speaks_for_invariants_about_the_same_fault() -> None:
+    found = fold(
+        violation("a", S.MISSING_ZERO_GRAD, step=0, api="torch.optim.Optimizer.zero_grad"),
+        violation("b", S.MISSING_ZERO_GRAD, step=1, api="torch.optim.Optimizer.zero_grad"),
+        violation("TC201", S.MISSING_ZERO_GRAD, "Net.a", 1, message="gradient of Net.a is old"),
+    )
+    assert shape(found) == [("TC201", ("a", "b"))]
+    assert found[0].title == "what the rule says of Net.a"
+    assert found[0].first_step == 0
+
+
+def test_invariants_about_the_same_fault_unite_their_variables() -> None:
+    found = fold(
+        violation("weights", S.NOT_UPDATED, "Net.fc.weight", 2),
+        violation("biases", S.NOT_UPDATED, "Net.fc.bias", 2),
+    )
+    assert len(found) == 1
+    assert found[0].variables == ("Net.fc.bias", "Net.fc.weight")
+
+
+def test_the_same_symptom_much_later_is_another_fault() -> None:
+    found = fold(
+        violation("a", S.NOT_UPDATED, "Net.a", 2), violation("b", S.NOT_UPDATED, "Net.b", 20)
+    )
+    assert shape(found) == [("a", ()), ("b", ())]
+
+
+def test_missing_calls_fold_by_call() -> None:
+    found = fold(
+        violation("a", S.MISSING_CALL, api="f"),
+        violation("b", S.MISSING_CALL, api="f"),
+        violation("c", S.MISSING_CALL, api="g"),
+    )
+    assert sorted(len(finding.explains) for finding in found) == [0, 1]
+
+
+def test_order_is_by_step_then_by_what_is_explained_then_severity() -> None:
+    found = fold(
+        violation("late", S.WRONG_VALUE, api="f", step=5),
+        violation("lonely", S.WRONG_VALUE, api="g", step=1),
+        violation("cause", S.FROZEN, "Net.a", 1),
+        violation("effect", S.NOT_UPDATED, "Net.a", 1),
+        violation("init", S.WRONG_VALUE, api="h", step=None),
+    )
+    assert [finding.check for finding in found] == ["init", "cause", "lonely", "late"]
+    assert found[0].step is None
+
+
+def test_order_does_not_depend_on_the_order_of_violations() -> None:
+    violations = [
+        violation("update", S.NOT_UPDATED, "Net.a", 1),
+        violation("update", S.NOT_UPDATED, "Net.b", 1),
+        violation("frozen", S.FROZEN, "Net.a", 1),
+        violation("x", S.WRONG_VALUE, api="f", step=1),
+        violation("y", S.WRONG_VALUE, api="g", step=1),
+        violation("TC102", S.NOT_UPDATED, "Net.b", 1),
+    ]
+    assert fold(*violations) == fold(*reversed(violations))
+
+
+def test_ids_are_stable_and_differ() -> None:
+    one = fold(violation("a", S.WRONG_VALUE, api="f", step=1))[0].id
+    again = fold(violation("a", S.WRONG_VALUE, api="f", step=9))[0].id
+    other = fold(violation("a", S.WRONG_VALUE, api="g", step=1))[0].id
+    assert one == again != other
+
+
+def test_wording_names_variables_step_and_place() -> None:
+    finding = fold(
+        violation("a", S.NO_GRADIENT, "Net.a", 7, where="/home/me/train.py:12"),
+        violation("a", S.NO_GRADIENT, "Net.b", 7),
+    )[0]
+    assert finding.title == "No gradient reaches Net.a, Net.b"
+    assert "between the loss and Net.a, Net.b" in finding.likely_cause
+    assert "{" not in finding.title + finding.likely_cause + finding.fix + finding.message
+    wrong = fold(violation("a", S.WRONG_VALUE, api="f", step=7, where="/home/me/train.py:12"))[0]
+    assert "step 7 (train.py:12)" in wrong.fix
+
+
+@pytest.mark.parametrize("symptom", list(Symptom))
+def test_every_symptom_has_a_rank_a_wording_and_explains_itself(symptom: Symptom) -> None:
+    assert symptom in RANK
+    assert symptom in EXPLAINS[symptom]
+    finding = fold(violation("a", symptom, "Net.a", 3, api="torch.f", module="Net"))[0]
+    assert WORDING[symptom].title
+    assert "{" not in finding.title + finding.likely_cause + finding.fix + finding.message
+
+
+def test_what_an_effect_explains_its_cause_explains() -> None:
+    # the table says nothing of a frozen parameter and a missing step
+    found = fold(
+        violation("frozen", S.FROZEN, "Net.a"),
+        violation("member", S.NOT_IN_OPTIMIZER, "Net.a"),
+        violation("empty", S.STEP_WITHOUT_GRADIENT, api="torch.optim.Optimizer.step"),
+        violation("missing", S.MISSING_STEP, api="torch.optim.Optimizer.step"),
+    )
+    assert S.MISSING_STEP not in EXPLAINS[S.FROZEN]
+    assert shape(found) == [("frozen", ("empty", "member", "missing"))]
+
+
+def test_causes_rank_before_their_effects() -> None:
+    for cause, effects in EXPLAINS.items():
+        assert all(RANK[cause] <= RANK[effect] for effect in effects)
+
+
+def test_names_are_joined_up_to_a_limit() -> None:
+    assert join_names([], 2) == ""
+    assert join_names(["a", "b"], 2) == "a, b"
+    assert join_names(["a", "b", "c", "d"], 2) == "a, b and 2 more"

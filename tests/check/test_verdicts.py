@@ -1,0 +1,138 @@
+"""What a recorded view can decide, and the four verdicts."""
+
+from __future__ import annotations
+
+import pytest
+
+from traincheck.check.verdicts import FEEDS, View, instrument_named, judge, reasons
+from traincheck.rules._table import RULES
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Families, MarkEvent
+from traincheck.schema.findings import Verdict
+from traincheck.schema.invariant_file import needs_json
+
+HEAD = (0, 0, 0, "init", 0, "p1-t0")
+STEP = frozenset({Families.OPTIMIZER_STEP})
+
+
+def view(recorded: Needs | None = None, **instruments: str) -> View:
+    data = {
+        "recorded": None if recorded is None else needs_json(recorded),
+        "instruments": instruments,
+    }
+    return View.of(MarkEvent(*HEAD, text="process", data=data))
+
+
+def test_a_full_view_serves_everything() -> None:
+    full = view(modules="on", optimizers="on")
+    assert all(full.lacks(rule.needs) is None for rule in RULES)
+
+
+def test_a_mark_without_a_view_is_taken_as_full() -> None:
+    bare = View.of(MarkEvent(*HEAD, text="process"))
+    assert bare.lacks(Needs(calls=STEP)) is None
+
+
+def test_a_selective_view_serves_what_it_was_recorded_for() -> None:
+    for rule in RULES:
+        assert view(rule.needs).lacks(rule.needs) is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "asked", "named"),
+    [
+        (Needs(), Needs(calls=STEP), "Optimizer.step"),
+        (Needs(calls=STEP), Needs(states=frozenset({"gradient@backward"})), "gradient@backward"),
+        (
+            Needs(states=frozenset({"gradient@step"})),
+            Needs(states=frozenset({"gradient@backward"})),
+            "gradient@backward",
+        ),
+        (Needs(), Needs(kinds=frozenset({"batch", "step"})), "batch"),
+        (
+            Needs(states=frozenset({"gradient@backward"})),
+            Needs(states=frozenset({"gradient@backward"}), exact=True),
+            "exact fingerprints",
+        ),
+    ],
+)
+def test_what_a_view_lacks_is_named(recorded: Needs, asked: Needs, named: str) -> None:
+    reason = view(recorded).lacks(asked)
+    assert reason is not None
+    assert named in reason
+
+
+@pytest.mark.parametrize(
+    ("recorded", "asked"),
+    [
+        (
+            Needs(states=frozenset({"gradient@*"})),
+            Needs(states=frozenset({"gradient@backward"})),
+        ),
+        (Needs(), Needs(states=frozenset({"parameter@new"}))),
+        (Needs(), Needs(kinds=frozenset({"step", "stage", "mark"}))),
+        (Needs(exact=True), Needs()),
+        (Needs(calls=frozenset({"*"})), Needs(calls=STEP)),
+    ],
+)
+def test_what_a_view_holds_is_served(recorded: Needs, asked: Needs) -> None:
+    assert view(recorded).lacks(asked) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("autograd", Needs(calls=frozenset({Families.BACKWARD}))),
+        ("autograd", Needs(states=frozenset({"gradient@backward"}))),
+        ("optimizers", Needs(kinds=frozenset({"optimizer"}))),
+        ("optimizers", Needs(calls=STEP)),
+        ("modules", Needs(calls=frozenset({"torch.nn.modules.linear.Linear.forward"}))),
+        ("functional", Needs(calls=frozenset({"torch.nn.functional.dropout"}))),
+        ("data", Needs(kinds=frozenset({"batch"}))),
+    ],
+)
+def test_an_instrument_that_is_off_is_named_with_its_reason(name: str, asked: Needs) -> None:
+    reason = view(**{name: "off: ImportError('x')"}).lacks(asked)
+    assert reason == f"instrument {name} was off (ImportError('x'))"
+    assert view(**{name: "on"}).lacks(asked) is None
+    assert view(rng="off: x").lacks(asked) is None
+
+
+def test_a_view_that_cannot_be_read_holds_nothing() -> None:
+    mark = MarkEvent(*HEAD, text="process", data={"recorded": {"calls": 3}})
+    assert View.of(mark).lacks(Needs(calls=STEP)) is not None
+
+
+def test_the_instruments_are_those_there_are() -> None:
+    table = pytest.importorskip("traincheck.collect.instruments._table")
+    assert {instrument.name for instrument in table.INSTRUMENTS} == set(FEEDS)
+
+
+def test_an_instrument_is_known_by_the_name_of_its_methods() -> None:
+    assert instrument_named("autograd") == "autograd"
+    assert instrument_named("Optimizers._describe_step") == "optimizers"
+    assert instrument_named("function_wrapper.<locals>.describe") is None
+
+
+def test_verdicts() -> None:
+    verdicts = judge(
+        ["broken", "broken unseen", "held", "idle", "unseen", "seen for a while"],
+        violated={"broken": 1, "broken unseen": 2},
+        triggered={"broken": 3, "held": 2, "idle": 0, "seen for a while": 1},
+        unobservable={"unseen": "x", "broken unseen": "x", "seen for a while": "x"},
+    )
+    assert verdicts == {
+        "broken": Verdict.VIOLATED,
+        "broken unseen": Verdict.VIOLATED,
+        "held": Verdict.HELD,
+        "idle": Verdict.NOT_TRIGGERED,
+        "unseen": Verdict.NOT_OBSERVABLE,
+        "seen for a while": Verdict.NOT_OBSERVABLE,
+    }
+
+
+def test_reasons_are_counted() -> None:
+    assert reasons({"a": "no x", "b": "no y", "c": "no x"}) == [
+        "2 checks not observable: no x",
+        "1 check not observable: no y",
+    ]

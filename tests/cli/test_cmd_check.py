@@ -1,0 +1,278 @@
+"""traincheck-check: options, exit statuses, where things are written."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder, healthy_run
+from traincheck.cli import cmd_check
+from traincheck.cli import main as entry
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Report
+from traincheck.schema.invariant_file import write_invariants
+from traincheck.store.manifest import Manifest
+from traincheck.store.tail import TailReader
+from traincheck.store.writer import TraceWriter
+
+Check = Callable[..., int]
+
+
+def write(directory: Path, events: Iterable[Event], **facts: object) -> Path:
+    with TraceWriter(directory, Manifest(**facts) if facts else None) as writer:
+        for event in events:
+            writer.emit(event)
+    return directory
+
+
+def net() -> TraceBuilder:
+    return TraceBuilder().process().model("Net", MLP).optimizer()
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return write(tmp_path / "good", healthy_run(4))
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    return write(tmp_path / "bad", net().steps(4, omit={"zero_grad"}).build())
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Check:
+    def run(*words: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["traincheck-check", *map(str, words)])
+        return entry.check_main()
+
+    return run
+
+
+def test_a_healthy_run_gives_0(check: Check, good: Path, capsys) -> None:
+    assert check("-t", good) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("No findings: 5 checks held over 4 steps.")
+    assert err == ""
+
+
+def test_a_finding_gives_1(check: Check, bad: Path, capsys) -> None:
+    assert check("-t", bad) == 1
+    assert "ERROR TC201" in capsys.readouterr().out
+
+
+def test_without_rules_nothing_is_found(check: Check, bad: Path, capsys) -> None:
+    assert check("-t", bad, "--no-rules") == 0
+    assert "nothing was checked" in capsys.readouterr().out
+
+
+def test_json_goes_to_stdout(check: Check, bad: Path, capsys) -> None:
+    assert check("-t", bad, "--format", "json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["first_violation"]["code"] == "TC201"
+    assert document["summary"]["events"] == len(net().steps(4, omit={"zero_grad"}).build())
+
+
+def test_output_goes_to_a_file(check: Check, bad: Path, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "report.json"
+    assert check("-t", bad, "--format", "json", "--output", path) == 1
+    assert json.loads(path.read_text())["findings"]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("severity", "fail_on", "status"),
+    [
+        ("error", "error", 1),
+        ("error", "info", 1),
+        ("warning", "error", 0),
+        ("warning", "warning", 1),
+        ("info", "warning", 0),
+        ("info", "info", 1),
+    ],
+)
+def test_fail_on(
+    check: Check, bad: Path, monkeypatch, severity: str, fail_on: str, status: int
+) -> None:
+    from dataclasses import replace
+
+    real = cmd_check._check
+
+    def changed(options: dict[str, object]) -> Report:
+        report = real(options)
+        return replace(report, findings=[replace(f, severity=severity) for f in report.findings])
+
+    monkeypatch.setattr(cmd_check, "_check", changed)
+    assert check("-t", bad, "--fail-on", fail_on) == status
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--select", "TC201"], 1),
+        (["--select", "TC2"], 1),
+        (["--select", "TC1"], 0),
+        (["--select", "TC101,TC201"], 1),
+        (["--select", "TC101", "--select", "TC201"], 1),
+        (["--ignore", "TC201"], 0),
+        (["--ignore", "TC101"], 1),
+        (["--select", "TC2", "--ignore", "TC201"], 0),
+    ],
+)
+def test_select_and_ignore(check: Check, bad: Path, words: list[str], status: int) -> None:
+    assert check("-t", bad, *words) == status
+
+
+def test_an_unknown_code_names_the_nearest(check: Check, bad: Path, capsys) -> None:
+    assert check("-t", bad, "--select", "TC210") == 2
+    assert "did you mean TC20" in capsys.readouterr().err
+
+
+def test_several_files_of_invariants(check: Check, good: Path, tmp_path: Path, capsys) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    for path in (one, two):
+        write_invariants(path, [], {}, [])
+    assert check("-t", good, "-i", one, "-i", two) == 0
+
+
+def test_bad_invariants_are_named(check: Check, good: Path, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text("__import__('os').system('false')")
+    assert check("-t", good, "-i", path) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_the_only_run_of_a_folder_is_taken(check: Check, tmp_path: Path) -> None:
+    write(tmp_path / "traces" / "only", healthy_run(3))
+    assert check("-t", tmp_path / "traces") == 0
+
+
+def test_a_folder_of_runs_lists_them(check: Check, tmp_path: Path, capsys) -> None:
+    for name in ("b", "a"):
+        write(tmp_path / "traces" / name, healthy_run(2))
+    assert check("-t", tmp_path / "traces") == 2
+    err = capsys.readouterr().err
+    assert "holds 2 runs" in err
+    assert err.index(str(tmp_path / "traces" / "a")) < err.index(str(tmp_path / "traces" / "b"))
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "file", "garbled", "newer"])
+def test_what_is_no_trace_is_named(check: Check, tmp_path: Path, kind: str, capsys) -> None:
+    path = tmp_path / "run"
+    if kind == "file":
+        path.write_text("x")
+    elif kind != "missing":
+        path.mkdir()
+    if kind == "garbled":
+        (path / "events-r0-p1-t0.jsonl").write_text("not json\n{}\n")
+    if kind == "newer":
+        write(path / "run", healthy_run(1))
+        (path / "run" / "manifest.json").write_text('{"schema_version": 99}')
+    assert check("-t", path) == 2
+    err = capsys.readouterr().err
+    assert str(path) in err
+    assert "fix:" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("kind", ["directory", "no parent", "no room"])
+def test_an_output_that_cannot_be_written_is_named(
+    check: Check, good: Path, tmp_path: Path, kind: str, capsys
+) -> None:
+    if kind == "no room" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    path = {
+        "directory": tmp_path,
+        "no parent": tmp_path / "gone" / "x",
+        "no room": Path("/dev/full"),
+    }[kind]
+    assert check("-t", good, "--output", path) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_how_the_run_ended_is_told(check: Check, tmp_path: Path, capsys) -> None:
+    run = write(tmp_path / "run", healthy_run(2), run_id="run", signal="SIGKILL", exit_status=137)
+    with (run / "events-r0-p1000-t0.jsonl").open("a") as file:
+        file.write('{"k": "call", "n"')
+    assert check("-t", run) == 0
+    out = capsys.readouterr().out
+    assert "ended by SIGKILL" in out
+    assert "1 line of the trace could not be read" in out
+
+
+def test_a_trace_without_options_is_a_usage_error(check: Check, capsys) -> None:
+    assert check() == 2
+    assert "--trace" in capsys.readouterr().err
+
+
+def test_following_a_finished_run_gives_the_same_report(check: Check, bad: Path, capsys) -> None:
+    assert check("-t", bad, "--format", "json") == 1
+    replayed = capsys.readouterr().out
+    assert check("-t", bad, "--format", "json", "--follow") == 1
+    out, err = capsys.readouterr()
+    assert out == replayed
+    lines = err.splitlines()
+    assert len(lines) == len(MLP)  # one for each parameter, not for each step
+    assert lines[0].startswith("step 1 rank 0: TC201 error: Net.fc1.bias: ")
+
+
+def test_following_a_run_that_grows(check: Check, tmp_path: Path, capsys, monkeypatch) -> None:
+    events = net().steps(4, omit={"zero_grad"}).build()
+    half = len(events) // 2
+    path = tmp_path / "live"
+    writer = TraceWriter(path)
+    for event in events[:half]:
+        writer.emit(event)
+    writer.flush()
+    waits = 0
+
+    def sleep(_: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            for event in events[half:]:
+                writer.emit(event)
+            writer.close()
+
+    real = TailReader.__init__
+    monkeypatch.setattr(TailReader, "__init__", lambda self, run: real(self, run, sleep=sleep))
+    assert check("-t", path, "--follow", "--format", "json") == 1
+    live = capsys.readouterr().out
+    assert waits >= 1
+    assert check("-t", path, "--format", "json") == 1
+    assert capsys.readouterr().out == live
+
+
+def test_an_interrupt_ends_following_with_a_report(
+    check: Check, bad: Path, capsys, monkeypatch
+) -> None:
+    real = TailReader.events
+
+    def interrupted(self: TailReader, needs: object = None) -> Iterable[Event]:
+        yield from real(self, needs)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TailReader, "events", interrupted)
+    assert check("-t", bad, "--follow") == 1
+    assert "ERROR TC201" in capsys.readouterr().out
+
+
+def test_a_bar_is_shown_on_a_terminal_only(good: Path, monkeypatch, capsys) -> None:
+    from traincheck.store.reader import TraceReader
+
+    reader = TraceReader(good)
+    before = threading.active_count()
+    with cmd_check.progress(reader):
+        assert threading.active_count() == before
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with cmd_check.progress(reader):
+        assert threading.active_count() > before
+        events = list(reader.events())
+    assert threading.active_count() == before
+    assert events
+    assert reader.bytes_read == reader.bytes_total > 0

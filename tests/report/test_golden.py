@@ -1,0 +1,190 @@
+"""Reports as they are written. ``--update-golden`` accepts what is written now."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.builders import BATCH_NORM, LINEAR, MLP, MLP_BN, TraceBuilder
+from tests.checking import report_of
+from traincheck.report._table import SINKS
+from traincheck.schema.findings import Finding, Report, Subject, Verdict
+
+GOLDEN = Path(__file__).parent / "golden"
+ALL = [f"Net.{name}" for name in MLP]
+DEEP = {f"layer{n}.{kind}": LINEAR for n in range(9) for kind in ("weight", "bias")}
+
+
+def net() -> TraceBuilder:
+    return TraceBuilder().process().model("Net", MLP).optimizer()
+
+
+def frozen() -> TraceBuilder:
+    events = TraceBuilder().process().model("Net", MLP_BN, frozen=ALL)
+    return events.optimizer(names=["Net.fc2.weight", "Net.fc2.bias"]).steps(5)
+
+
+def several() -> Report:
+    """One finding of a rule, and others that no rule makes."""
+    report = report_of(net().steps(5, style="C").build())
+    first = report.findings[0]
+    learned = replace(
+        first,
+        id="0123456789ab",
+        check="inv-7",
+        kind="invariant",
+        code="contains",
+        title="No gradient reaches Net.fc1.weight",
+        severity="warning",
+        first_step=3,
+        step=3,
+        subject=Subject(variable="Net.fc1.weight"),
+    )
+    early = replace(learned, id="ffff", severity="info", step=None, first_step=None)
+    verdicts = {
+        **report.verdicts,
+        "inv-7": Verdict.VIOLATED,
+        "inv-8": Verdict.NOT_OBSERVABLE,
+    }
+    return replace(
+        report,
+        findings=[replace(first, explains=("inv-1", "inv-2")), learned, early],
+        verdicts=verdicts,
+        skipped_lines=1,
+        notes=("1 check not observable: the trace was recorded without batch events",),
+    )
+
+
+def learned() -> Report:
+    finding: Finding = several().findings[1]
+    message = (
+        "In every reference run: during backward, every parameter that requires grad gets a "
+        "gradient. Here, from step 3 on: no gradient (Net.fc1.weight)."
+    )
+    finding = replace(finding, message=message, variables=("Net.fc1.weight",), violations=1)
+    return replace(several(), findings=[replace(finding, last_step=3, expected="a gradient")])
+
+
+REPORTS = {
+    "healthy": lambda: report_of(net().steps(5).build()),
+    "nothing-checked": lambda: report_of(net().build()),
+    "one-finding": lambda: report_of(frozen().build()),
+    "many-variables": lambda: report_of(
+        TraceBuilder()
+        .process()
+        .model("Net", {**DEEP, "bn.weight": BATCH_NORM})
+        .optimizer(names=["Net.bn.weight"])
+        .steps(2)
+        .build()
+    ),
+    "several-findings": several,
+    "learned": learned,
+}
+
+
+def written(form: str, report: Report) -> str:
+    stream = io.StringIO()
+    SINKS[form](report, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("form", sorted(SINKS))
+@pytest.mark.parametrize("name", sorted(REPORTS))
+def test_golden(name: str, form: str, request: pytest.FixtureRequest) -> None:
+    path = GOLDEN / name / f"report.{form}"
+    found = written(form, REPORTS[name]())
+    if request.config.getoption("--update-golden"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+def test_there_is_no_golden_file_without_a_test() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == set(REPORTS)
+
+
+@pytest.mark.parametrize("name", sorted(REPORTS))
+def test_text_fits_80_columns_and_has_no_colour(name: str) -> None:
+    text = written("text", REPORTS[name]())
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "\x1b" not in text
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_text_is_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = Terminal()
+    SINKS["text"](REPORTS["one-finding"](), stream)
+    assert "\x1b" in stream.getvalue()
+
+
+def test_markup_in_a_name_is_only_text() -> None:
+    report = REPORTS["one-finding"]()
+    odd = replace(report.findings[0], title="[red]x[/red] [/]", variables=("Net[0].a",))
+    text = written("text", replace(report, findings=[odd]))
+    assert "[red]x[/red] [/]" in text
+    assert "Net[0].a" in text
+
+
+SUMMARY = {
+    "events",
+    "steps",
+    "ranks",
+    "held",
+    "violated",
+    "not_triggered",
+    "not_observable",
+}
+FINDING = {
+    "id",
+    "check",
+    "kind",
+    "code",
+    "severity",
+    "title",
+    "message",
+    "step",
+    "first_step",
+    "last_step",
+    "rank",
+    "stage",
+    "violations",
+    "subject",
+    "expected",
+    "observed",
+    "evidence",
+    "likely_cause",
+    "fix",
+}
+
+
+@pytest.mark.parametrize("name", sorted(REPORTS))
+def test_json_has_exactly_the_keys_of_the_contract(name: str) -> None:
+    report = REPORTS[name]()
+    document = json.loads(written("json", report))
+    assert set(document) == {"schema_version", "summary", "first_violation", "findings"}
+    assert document["schema_version"] == 1
+    assert set(document["summary"]) == SUMMARY
+    first = document["findings"][0] if document["findings"] else None
+    assert document["first_violation"] == first
+    assert len(document["findings"]) == len(report.findings)
+    for finding in document["findings"]:
+        assert set(finding) == FINDING
+        assert set(finding["subject"]) == {"api", "variable", "module"}
+        assert all({"k", "n", "t", "s", "g"} <= set(event) for event in finding["evidence"])
+
+
+def test_json_counts_verdicts() -> None:
+    summary = json.loads(written("json", several()))["summary"]
+    assert summary["violated"] == 2
+    assert summary["not_observable"] == 1
+    assert summary["held"] + summary["not_triggered"] == 4

@@ -1,0 +1,190 @@
+"""What every rule owes: documentation, a row in the table, the same answer live and replayed."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from tests.builders import MLP, MLP_BN, TraceBuilder, healthy_run
+from traincheck.check.engine import Engine
+from traincheck.errors import UsageError
+from traincheck.rules import _table
+from traincheck.rules._ledger import Ledger, share_ledger
+from traincheck.rules._table import RULES, all_rules
+from traincheck.schema.events import Event
+from traincheck.schema.findings import SEVERITIES, Finding
+from traincheck.schema.protocols import Rule
+
+FOLDER = Path(_table.__file__).parent
+HEADINGS = ["What it checks", "Why it matters", "Fires on", "Stays quiet on", "Fix", "Source"]
+
+rules = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.info.code)
+
+
+def net() -> TraceBuilder:
+    return TraceBuilder().process().model("Net", MLP).optimizer()
+
+
+BROKEN: dict[str, list[Event]] = {
+    "TC101": TraceBuilder()
+    .process()
+    .model("Net", MLP_BN)
+    .optimizer(names=["Net.fc2.weight"])
+    .steps(4)
+    .build(),
+    "TC102": net().steps(4, not_updated=["Net.fc1.weight"]).build(),
+    "TC201": net().steps(4, omit={"zero_grad"}).build(),
+    "TC202": net().steps(4, omit={"optimizer_step"}).build(),
+    "TC203": net().steps(4, style="C").build(),
+}
+
+
+def findings(events: list[Event], *chosen: Rule) -> list[Finding]:
+    engine = Engine(rules=chosen)
+    for event in events:
+        engine.observe(event)
+    return list(engine.finish().findings)
+
+
+def test_table_and_folder_agree() -> None:
+    files = sorted(path.stem for path in FOLDER.glob("tc*.py"))
+    assert [type(rule).__module__.rpartition(".")[2] for rule in RULES] == files
+    codes = [rule.info.code for rule in RULES]
+    assert codes == sorted(set(codes))
+    assert [name[:5].upper() for name in files] == codes
+
+
+@rules
+def test_a_broken_run_is_here_for_it(rule: Rule) -> None:
+    assert [f.code for f in findings(BROKEN[rule.info.code], rule)] == [rule.info.code]
+
+
+@rules
+def test_the_docstring_has_all_headings_in_order(rule: Rule) -> None:
+    text = inspect.cleandoc(type(rule).__doc__ or "")
+    summary, *_ = text.splitlines()
+    assert re.fullmatch(rf"{rule.info.code} [a-z-]+: .+\.", summary)
+    assert re.findall(r"^([A-Z][\w ]+):$", text, re.M) == HEADINGS
+    assert "http" in text
+
+
+@rules
+def test_the_information_is_complete(rule: Rule) -> None:
+    info = rule.info
+    assert info.check_id == info.code
+    assert info.kind == "rule"
+    assert info.severity in SEVERITIES
+    assert info.title
+    assert info.likely_cause.endswith(".")
+    assert info.fix.endswith(".")
+    assert rule.needs.calls
+    assert "step" in rule.needs.kinds
+
+
+@rules
+@pytest.mark.parametrize("fault", sorted(BROKEN))
+def test_alone_or_with_the_others_it_says_the_same(rule: Rule, fault: str) -> None:
+    events = BROKEN[fault]
+    alone = findings(events, rule)
+    together = [f for f in findings(events, *RULES) if f.code == rule.info.code]
+    assert together == alone
+    assert bool(alone) == (fault == rule.info.code)
+
+
+@rules
+def test_live_and_replayed_it_says_the_same(rule: Rule) -> None:
+    events = BROKEN[rule.info.code]
+    monitor = rule.monitor()
+    live = [v for event in events for v in monitor.observe(event)] + list(monitor.finish())
+    engine = Engine(rules=[rule])
+    for event in events:
+        engine.observe(event)
+    assert len(live) == engine.finish().findings[0].violations
+
+
+@rules
+def test_a_running_monitor_can_be_sent_to_another_process(rule: Rule) -> None:
+    events = BROKEN[rule.info.code]
+    half = len(events) // 2
+    monitor = rule.monitor()
+    seen = [v for event in events[:half] for v in monitor.observe(event)]
+    other = pickle.loads(pickle.dumps(monitor))
+    seen += [v for event in events[half:] for v in other.observe(event)]
+    whole = rule.monitor()
+    assert seen == [v for event in events for v in whole.observe(event)]
+
+
+@rules
+def test_monitors_of_two_processes_share_nothing(rule: Rule) -> None:
+    first, second = rule.monitor(), rule.monitor()
+    for event in BROKEN[rule.info.code]:
+        first.observe(event)
+    assert second.triggered == 0
+    assert first is not second
+
+
+@rules
+@pytest.mark.parametrize("style", ["A", "B"])
+@pytest.mark.parametrize("gaps", [0, 3])
+def test_quiet_on_healthy_runs(rule: Rule, style: str, gaps: int) -> None:
+    assert findings(healthy_run(4, style=style), rule) == []
+    sampled = net().steps(2, style=style).skipped_steps(gaps).steps(2, style=style, accumulate=3)
+    assert findings(sampled.build(), rule) == []
+
+
+@rules
+def test_a_run_that_ends_anywhere_is_no_fault(rule: Rule) -> None:
+    events = healthy_run(3)
+    for length in range(len(events)):
+        assert findings(events[:length], rule) == []
+
+
+def test_monitors_may_share_a_ledger() -> None:
+    monitors = [rule.monitor() for rule in RULES]
+    share_ledger(monitors)
+    ledgers = {id(monitor.ledger) for monitor in monitors}  # type: ignore[attr-defined]
+    assert len(ledgers) == 1
+    assert isinstance(monitors[0].ledger, Ledger)  # type: ignore[attr-defined]
+
+
+class Offered:
+    info = RULES[0].info
+    needs = RULES[0].needs
+
+    def monitor(self) -> object:
+        return RULES[0].monitor()
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    entry = EntryPoint(name="theirs", value=f"{__name__}:{name}", group=_table.ENTRY_POINTS)
+    monkeypatch.setattr(_table, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[name])
+
+
+class Another(Offered):
+    info = type(RULES[0].info)(
+        check_id="XX1", kind="rule", code="XX1", severity="info", title="theirs"
+    )
+
+
+def test_rules_of_other_packages_come_after_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, "Another")
+    assert [rule.info.code for rule in all_rules()] == [r.info.code for r in RULES] + ["XX1"]
+
+
+def test_a_code_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, "Offered")
+    with pytest.raises(UsageError, match="TC101, which exists already"):
+        all_rules()
+
+
+@pytest.mark.parametrize("name", ["HEADINGS", "Path"])
+def test_what_is_no_rule_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    offer(monkeypatch, name)
+    with pytest.raises(UsageError, match="cannot be used as a rule"):
+        all_rules()

@@ -1,0 +1,181 @@
+"""Which violations are one fault. Groups what was counted, by cause; words are findings.py's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from traincheck.check.causes import EXPLAINS, RANK, Effect, base_name
+from traincheck.schema.findings import Symptom, Violation
+
+
+@dataclass(slots=True)
+class Tally:
+    """All violations of one check about one subject. first: the earliest of them."""
+
+    first: Violation
+    first_step: int
+    last_step: int
+    count: int = 1
+
+    @classmethod
+    def of(cls, violation: Violation) -> Tally:
+        """A tally of one."""
+        step = step_of(violation)
+        return cls(violation, step, step)
+
+    def add(self, violation: Violation) -> None:
+        """Count one more."""
+        step = step_of(violation)
+        self.count += 1
+        self.last_step = max(self.last_step, step)
+        if (step, violation.rank) < (self.first_step, self.first.rank):
+            self.first, self.first_step = violation, step
+
+    @property
+    def key(self) -> tuple[int, int, str, str, str]:
+        """For an order that does not depend on the order of events."""
+        subject = self.first.subject
+        names = (subject.variable or "", subject.module or "", subject.api or "")
+        return (self.first_step, self.first.rank, *names)
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """What becomes one finding: tallies of one check and symptom, and those that they explain.
+
+    variables: named by what shows the same symptom.
+    """
+
+    check_id: str
+    symptom: Symptom
+    tallies: list[Tally]
+    explained: list[tuple[str, Symptom, Tally]] = field(default_factory=list)
+    variables: set[str] = field(default_factory=set)
+
+    @property
+    def head(self) -> Violation:
+        """The violation that speaks for all."""
+        return min(self.tallies, key=lambda tally: tally.key).first
+
+    @property
+    def everything(self) -> list[Tally]:
+        """Its own tallies, and the explained."""
+        return [*self.tallies, *(tally for _, _, tally in self.explained)]
+
+    @property
+    def same(self) -> list[Tally]:
+        """All tallies of its own symptom."""
+        return [*self.tallies, *(t for _, s, t in self.explained if s is self.symptom)]
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """What shows one symptom within a fault, and explains others in turn. bases: parameters."""
+
+    fault: Fault
+    symptom: Symptom
+    first: Tally
+    bases: set[str] = field(default_factory=set)
+
+    def take(self, tally: Tally) -> None:
+        name = tally.first.subject.variable
+        if name is not None:
+            self.bases.add(base_name(name))
+            if self.symptom is self.fault.symptom:
+                self.fault.variables.add(name)
+        if tally.key < self.first.key:
+            self.first = tally
+
+    def explains(self, tally: Tally) -> bool:
+        link = EXPLAINS[self.symptom].get(tally.first.symptom)
+        lag = tally.first_step - self.first.first_step
+        # An effect may show one step before its cause can be named, never earlier.
+        if link is None or lag < -1:
+            return False
+        violation = tally.first
+        effect = Effect(
+            subject=violation.subject,
+            said=f"{violation.expected} {violation.observed}",
+            cause_subject=self.first.first.subject,
+            variables=self.bases,
+            lag=lag,
+        )
+        return link(effect)
+
+
+def fold(tallies: Iterable[tuple[str, Tally]], is_rule: Callable[[str], bool]) -> list[Fault]:
+    """Group tallies by cause.
+
+    Args:
+        tallies: with the id of their check.
+        is_rule: whether a check is a rule, whose words win over those of an invariant.
+    """
+
+    def priority(cluster: Fault) -> tuple[int, bool, int, int, str]:
+        rule_last = not is_rule(cluster.check_id)
+        first_step = min(tally.first_step for tally in cluster.tallies)
+        size = -len(cluster.tallies)
+        return (RANK[cluster.symptom], rule_last, first_step, size, cluster.check_id)
+
+    faults: list[Fault] = []
+    parts: list[_Part] = []  # by rank, as clusters come by rank: the first that explains wins
+    for cluster in sorted(_clusters(tallies), key=priority):
+        within: dict[int, _Part] = {}
+        left = []
+        for tally in cluster.tallies:
+            cause = next((part for part in parts if part.explains(tally)), None)
+            if cause is None:
+                left.append(tally)
+                continue
+            cause.fault.explained.append((cluster.check_id, cluster.symptom, tally))
+            _join(within, parts, cause.fault, cluster.symptom, tally)
+        if left:
+            fault = Fault(cluster.check_id, cluster.symptom, left)
+            faults.append(fault)
+            for tally in left:
+                _join(within, parts, fault, cluster.symptom, tally)
+        parts += [part for part in within.values() if part not in parts]
+    return faults
+
+
+def _join(
+    within: dict[int, _Part], parts: Sequence[_Part], fault: Fault, symptom: Symptom, tally: Tally
+) -> None:
+    """Enter a tally where its fault shows this symptom."""
+    part = within.get(id(fault))
+    if part is None:
+        known = (p for p in parts if p.fault is fault and p.symptom is symptom)
+        part = within[id(fault)] = next(known, None) or _Part(fault, symptom, tally)
+    part.take(tally)
+
+
+def _clusters(tallies: Iterable[tuple[str, Tally]]) -> list[Fault]:
+    """Tallies of one check and symptom, apart where their steps are."""
+    groups: dict[tuple[str, Symptom], list[Tally]] = defaultdict(list)
+    for check_id, tally in tallies:
+        groups[check_id, tally.first.symptom].append(tally)
+    return [
+        Fault(check_id, symptom, overlapping)
+        for (check_id, symptom), group in groups.items()
+        for overlapping in _by_overlap(group)
+    ]
+
+
+def _by_overlap(tallies: Iterable[Tally]) -> list[list[Tally]]:
+    """Split where nothing is violated for more than a step: what begins later is another fault."""
+    parts: list[list[Tally]] = []
+    last = None
+    for tally in sorted(tallies, key=lambda tally: tally.key):
+        if last is None or tally.first_step > last + 1:
+            parts.append([])
+            last = tally.last_step
+        parts[-1].append(tally)
+        last = max(last, tally.last_step)
+    return parts
+
+
+def step_of(violation: Violation) -> int:
+    """The step as a number: -1 before the first."""
+    return -1 if violation.step is None else violation.step
