@@ -194,6 +194,10 @@ class StepBook:
     def observe(self, event: StateEvent) -> None:
         """Enter a change."""
         change, role, name = event.change, event.role, event.name
+        if role == "parameter" and change in ("new", "replaced", "gone"):
+            # The gradient that was known under this name belonged to another object.
+            self.gradients.discard(name)
+            self.at_start.discard(name)
         if role == "gradient":
             self._gradient(event, name, change)
         elif change == "content" or (change == "new" and role == "optimizer_state"):
