@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import xxhash
@@ -22,7 +23,7 @@ PROBE = "probe"
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
 _CHUNK = 1 << 22  # words that one pass of mix-128 holds in memory at a time
 
-_hex128 = xxhash.xxh3_128_hexdigest
+hex128 = xxhash.xxh3_128_hexdigest
 _seed64 = xxhash.xxh3_64_intdigest
 
 
@@ -46,6 +47,24 @@ _views = _ByteViews()
 _seeds = _Seeds()
 
 
+def row_fingerprints(tensor: torch.Tensor, count: int) -> list[str]:
+    """A 64-bit digest of each of the first ``count`` rows of a plain CPU tensor: equal samples in any batch have equal ones."""
+    rows = tensor.shape[0]
+    size = tensor.nbytes // rows if rows else 0
+    view, address = _views[size], tensor.data_ptr()
+    return [f"{_seed64(view(address + i * size)):016x}" for i in range(min(rows, count))]
+
+
+def byte_view(size: int) -> Callable[[int], Any]:
+    """``address -> buffer of size bytes``."""
+    return _views[size]
+
+
+def seed_of(tensor: torch.Tensor) -> int:
+    """What makes dtype and shape part of a fingerprint."""
+    return _seeds[tensor.dtype, tensor.shape]
+
+
 def is_plain_cpu(tensor: torch.Tensor) -> bool:
     """Whether the elements lie in CPU memory in logical order, as their bits say."""
     return (
@@ -64,7 +83,7 @@ def fingerprint(tensor: torch.Tensor) -> str | None:
     """
     if type(tensor) in _PLAIN_TYPES and is_plain_cpu(tensor):
         seed = _seeds[tensor.dtype, tensor.shape]
-        return f"xxh3-128:{_hex128(_views[tensor.nbytes](tensor.data_ptr()), seed)}"
+        return f"xxh3-128:{hex128(_views[tensor.nbytes](tensor.data_ptr()), seed)}"
     return _unusual(tensor)
 
 
@@ -80,7 +99,7 @@ def _unusual(tensor: torch.Tensor) -> str | None:
             return f"xxh3-128:{_digest_cpu(parts[0], tensor)}"
         if all(part.is_cpu for part in parts):
             joined = "".join(_digest_cpu(part, part) for part in parts).encode()
-            return f"xxh3-128:{_hex128(joined, _seeds[tensor.dtype, tensor.shape])}"
+            return f"xxh3-128:{hex128(joined, _seeds[tensor.dtype, tensor.shape])}"
         digests = [start_device(part) for part in parts]
         words = [word for digest in digests for word in digest.tolist()]
         return finish_device(words, tensor)
@@ -88,7 +107,7 @@ def _unusual(tensor: torch.Tensor) -> str | None:
 
 def _digest_cpu(part: torch.Tensor, whole: torch.Tensor) -> str:
     plain = part.detach().resolve_conj().resolve_neg().contiguous()
-    digest: str = _hex128(_views[plain.nbytes](plain.data_ptr()), _seeds[whole.dtype, whole.shape])
+    digest: str = hex128(_views[plain.nbytes](plain.data_ptr()), _seeds[whole.dtype, whole.shape])
     return digest
 
 
@@ -119,24 +138,12 @@ def probe(tensor: torch.Tensor) -> str:
     """A digest of three slices of a plain CPU tensor: if it differs, the tensor changed; if not, nothing is known."""
     size, address, seed = tensor.nbytes, tensor.data_ptr(), _seeds[tensor.dtype, tensor.shape]
     if size <= 3 * PROBE_SLICE:
-        return f"xxh3-128:{_hex128(_views[size](address), seed)}"  # reads all: exact
+        return f"xxh3-128:{hex128(_views[size](address), seed)}"  # reads all: exact
     view = _views[PROBE_SLICE]
     hashed = xxhash.xxh3_64_intdigest
     head = hashed(view(address), seed)
     middle = hashed(view(address + (size // 2 & ~63)), head)
     return f"probe:{hashed(view(address + size - PROBE_SLICE), middle):016x}"
-
-
-def zero_fingerprint(tensor: torch.Tensor) -> str | None:
-    """The fingerprint that a plain CPU tensor like this one has when all its bits are zero."""
-    key = (tensor.dtype, tensor.shape)
-    found = _zeros.get(key)
-    if found is None:
-        found = _zeros[key] = f"xxh3-128:{_hex128(bytes(tensor.nbytes), _seeds[key])}"
-    return found
-
-
-_zeros: dict[tuple[torch.dtype, torch.Size], str] = {}
 
 
 # mix-128: sum over words w at position i of f(w, i) modulo 2**64, twice with different constants. For a fixed i, f is a bijection of w,
@@ -186,4 +193,4 @@ def _as_words(part: torch.Tensor) -> torch.Tensor:
 def finish_device(words: list[int], tensor: torch.Tensor) -> str:
     """The fingerprint from the words that `start_device` left on the device."""
     packed = b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words)
-    return f"mix-128:{_hex128(packed, _seeds[tensor.dtype, tensor.shape])}"
+    return f"mix-128:{hex128(packed, _seeds[tensor.dtype, tensor.shape])}"

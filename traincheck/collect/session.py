@@ -23,7 +23,7 @@ from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.steps import StepCounter
-from traincheck.collect.variables import Tracker
+from traincheck.collect.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Session:
         try:
             em = self.local.em
             if em is not None and not self.is_worker:
-                self.tracker.resolve(em)
+                self.tracker.looker.resolve(em)
                 if any(self.steps.counters.values()):
                     self._write_step(em, complete=self.steps.is_between)
             if self._dropped and em is not None:
@@ -243,7 +243,7 @@ class Session:
 
     def _end_step(self) -> None:
         em = self.local.em or self.emitter()
-        self.tracker.resolve(em)
+        self.tracker.looker.resolve(em)
         if self.switch.on:
             for look in self.at_step_end:
                 look(em)

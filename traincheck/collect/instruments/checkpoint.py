@@ -60,11 +60,10 @@ class Checkpoint(Instrument):
             def describe(result: Any) -> dict[str, Any]:
                 saved = (args[0] if args else kwargs.get("obj")) if op == "save" else result
                 path = args[position] if len(args) > position else kwargs.get("f")
-                named = isinstance(path, (str, os.PathLike))
                 return {
                     "op": op,
                     "target": dotted(type(saved)),
-                    "path": os.fspath(path) if named else None,
+                    "path": os.fspath(path) if isinstance(path, (str, os.PathLike)) else None,
                     "entries": len(saved) if isinstance(saved, dict) else None,
                 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import utils
 from traincheck.collect.emit import Emitter, where
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import summarize
-from traincheck.collect.wrap import span_wrapper
+from traincheck.collect.wrap import Describe, span_wrapper
 from traincheck.schema.events import Families
 
 
@@ -22,21 +22,14 @@ class Clipping(Instrument):
     families = (Families.CLIP_NORM, Families.CLIP_VALUE)
 
     def install(self) -> None:
-        for attribute, family in (
-            ("clip_grad_norm_", Families.CLIP_NORM),
-            ("clip_grad_value_", Families.CLIP_VALUE),
-        ):
-            describe = _describer(family)
-            self.replace(
-                utils,
-                attribute,
-                lambda f, describe=describe: span_wrapper(f, self.session, describe),
-            )  # type: ignore[misc]
+        self.replace(utils, "clip_grad_norm_", self._wrap(Families.CLIP_NORM, "max_norm"))
+        self.replace(utils, "clip_grad_value_", self._wrap(Families.CLIP_VALUE, "clip_value"))
+
+    def _wrap(self, family: str, limit: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        return lambda original: span_wrapper(original, self.session, _describer(family, limit))
 
 
-def _describer(family: str) -> Any:
-    limit = "max_norm" if family == Families.CLIP_NORM else "clip_value"
-
+def _describer(family: str, limit: str) -> Describe:
     def describe(
         em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
 from traincheck.collect.emit import Emitter, hidden
-from traincheck.collect.fingerprint import fingerprint
+from traincheck.collect.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import dotted
 
@@ -101,8 +101,8 @@ class Data(Instrument):
             "loader": label, "index": index, "epoch": epoch,
             "leaves": {path: _leaf(leaf) for path, leaf in leaves.items()},
         }  # fmt: skip
-        if first is not None and first.is_cpu and (needs is None or needs.exact):
-            fields["samples"] = [_short(row) for row in first[:MAX_SAMPLES]]
+        if first is not None and is_plain_cpu(first) and (needs is None or needs.exact):
+            fields["samples"] = row_fingerprints(first, MAX_SAMPLES)
         fields["sampler"] = sampler
         if workers:
             fields["workers"] = workers
@@ -119,10 +119,6 @@ def _leaf(tensor: torch.Tensor) -> dict[str, Any]:
     if digest is not None:
         out["fingerprint"] = digest
     return out
-
-
-def _short(row: torch.Tensor) -> str:
-    return (fingerprint(row) or "")[-16:]
 
 
 def _leaves(path: str, value: Any, depth: int = 0) -> list[tuple[str, torch.Tensor]]:

@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import dotted, encode
-from traincheck.collect.variables import Root
+from traincheck.collect.tracker import Root
 from traincheck.schema.events import Families
 
 

@@ -59,7 +59,7 @@ class Transforms(Instrument):
             with self._aside():
                 # names are resolved in the caller's frame, which is now one further up
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
-                first = args[0] if args else None
+                first: Any = args[0] if args else None
                 plain = getattr(first, "__wrapped__", None)
                 # A model may hold one of our functions as an attribute (``self.act = F.relu``)
                 if (
