@@ -21,7 +21,25 @@ KINDS = (
     ("finetune_digits", {}),
     ("finetune_digits", {"UP_FREEZE": 1}),
 )
+LOOPS = (
+    "unfreezing",
+    "teacher",
+    "warm_up",
+    "uneven_accumulation",
+    "by_hand",
+    "gradient_penalty",
+    "sharpness_aware",
+    "alternating",
+    "two_heads",
+    "sparse_rows",
+    "skipped_batches",
+    "reinforce",
+    "unused_layer",
+    "cross_validation",
+    "scaled",
+)
 QUICK_KINDS = {"gan", "lbfgs", "gpt_tiny"}
+QUICK_LOOPS = {"alternating", "scaled"}
 
 
 def assert_silent(report):
@@ -65,6 +83,16 @@ def test_rules_leave_a_healthy_program_alone(lab, program, changes):
     assert_silent(report)
     assert report["summary"]["steps"] > 0
     assert report["summary"]["held"] > 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[] if k in QUICK_LOOPS else [pytest.mark.slow]) for k in LOOPS],
+)
+def test_rules_leave_an_unusual_loop_alone(lab, kind):
+    report = lab.check(PROGRAMS / "loops.py", {"UP_KIND": kind}, view=FULL)
+    assert_silent(report)
+    assert report["summary"]["steps"] > 0
 
 
 @pytest.mark.parametrize(
