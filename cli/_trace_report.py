@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from traincheck.store.reader import ProcessInfo, TraceReader
 
 _NS_PER_MS = 1e6
+_NS_PER_US = 1e3
 _MOST_ROWS = 10
 _HEADER = ("k", "n", "t", "s", "g")
 
@@ -257,24 +258,22 @@ def _loader_lines(summary: Summary) -> list[str]:
 
 
 def _apis(console: Console, summary: Summary, top: int) -> None:
-    from rich.table import Table
+    """A table of the APIs that took most time, as wide as their names need."""
+    from rich.markup import escape
 
-    if not summary.apis or not top:
+    uses = _by_time(summary)
+    if not uses or not top:
         return
-    table = Table(box=None, pad_edge=False, title_justify="left")
-    table.add_column("API", overflow="fold")
-    for name in ("calls", "total ms", "mean us", "failed"):
-        table.add_column(name, justify="right")
-    for use in _by_time(summary)[:top]:
-        mean_us = use.total_ns / use.calls / 1e3
-        failed = str(use.exceptions) if use.exceptions else ""
-        total_ms = f"{use.total_ns / _NS_PER_MS:,.1f}"
-        table.add_row(use.api, f"{use.calls:,}", total_ms, f"{mean_us:,.0f}", failed)
-    left = len(summary.apis) - top
+    width = max(len(use.api) for use in uses[:top])
     console.print("[bold]Calls[/bold] (time from entry to exit, inner calls included)")
-    console.print(table)
-    if left > 0:
-        console.print(f"  [dim]and {left} other APIs; --top shows more[/dim]")
+    console.print(f"  [dim]{'':{width}} {'calls':>10} {'total ms':>12} {'mean us':>10}[/dim]")
+    for use in uses[:top]:
+        total_ms, mean_us = use.total_ns / _NS_PER_MS, use.total_ns / use.calls / _NS_PER_US
+        failed = f"  {use.exceptions:,} failed" if use.exceptions else ""
+        name = escape(f"{use.api:{width}}")
+        console.print(f"  {name} {use.calls:>10,} {total_ms:>12,.1f} {mean_us:>10,.0f}{failed}")
+    if len(uses) > top:
+        console.print(f"  [dim]and {len(uses) - top} other APIs; --top shows more[/dim]")
 
 
 def _by_time(summary: Summary) -> list[ApiUse]:

@@ -53,6 +53,7 @@ _FUNCTIONAL_OF = {
     LINEAR: "torch.nn.functional.linear",
     BATCH_NORM: "torch.nn.functional.batch_norm",
 }
+_TICK_NS = 1000  # between two events
 _COUNTERS = ("batch", "forward", "backward", "zero_grad", "optimizer_step", "scaler_step")
 
 
@@ -108,7 +109,8 @@ class TraceBuilder:
         self._step = 0
         self._open = False  # a step has begun and its StepEvent is still to come
         self._events: list[Event] = []
-        self._time = itertools.count(1_000_000_000 + rank * 137, 1000)
+        self._seq = itertools.count()
+        self._now_ns = 1_000_000_000 + rank * 137
         self._numbers = itertools.count(1)  # spans
         self._identity = itertools.count(140_000_000_000 + rank * 10_000_000, 16)
         self._content = itertools.count(1)
@@ -138,6 +140,11 @@ class TraceBuilder:
         if self._open:
             self.end_step(complete=last_complete)
         return list(self._events)
+
+    def take(self) -> list[Event]:
+        """The events since the last ``take``; for traces that are too long for memory."""
+        taken, self._events = self._events, []
+        return taken
 
     def mark(self, text: str, **data: Any) -> TraceBuilder:
         return self._add(MarkEvent, text=text, data=data)
@@ -423,7 +430,7 @@ class TraceBuilder:
     def call(self, api: str, *, span: int | None = None, **fields: Any) -> TraceBuilder:
         """Any call, as CallEvent fields; its parent is the enclosing call of this builder."""
         fields.setdefault("parent", self._parents[-1] if self._parents else None)
-        fields.setdefault("start_ns", max(0, self._now() - 500))
+        fields.setdefault("start_ns", self._now_ns + _TICK_NS // 2)
         return self._add(
             CallEvent, api=api, span=next(self._numbers) if span is None else span, **fields
         )
@@ -432,14 +439,12 @@ class TraceBuilder:
 
     def _add(self, event_type: Any, **fields: Any) -> TraceBuilder:
         step = None if self._worker else self._step
-        seq = len(self._events)
+        self._now_ns += _TICK_NS
+        seq = next(self._seq)
         self._events.append(
-            event_type(seq, next(self._time), step, self.stage, self.rank, self.stream, **fields)
+            event_type(seq, self._now_ns, step, self.stage, self.rank, self.stream, **fields)
         )
         return self
-
-    def _now(self) -> int:
-        return self._events[-1].time_ns if self._events else 0
 
     def _fingerprint(self) -> str:
         return f"xxh3:{next(self._content) * 2_654_435_761 + self.rank:032x}"
