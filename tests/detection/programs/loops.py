@@ -97,7 +97,7 @@ def by_hand() -> list[nn.Module]:
         loss_of(model).backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.1 * parameter.grad
+                parameter.sub_(parameter.grad, alpha=0.1)
         model.zero_grad()
     return [model]
 
@@ -128,12 +128,12 @@ def sharpness_aware() -> list[nn.Module]:
         with torch.no_grad():
             climbs = [0.05 * p.grad / (p.grad.norm() + 1e-12) for p in model.parameters()]
             for parameter, climb in zip(model.parameters(), climbs):
-                parameter += climb
+                parameter.add_(climb)
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         with torch.no_grad():
             for parameter, climb in zip(model.parameters(), climbs):
-                parameter -= climb
+                parameter.sub_(climb)
         optimizer.step()
         optimizer.zero_grad()
     return [model]
