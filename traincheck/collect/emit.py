@@ -1,6 +1,9 @@
-"""Number records and hand them to the kernel as they are made. The hot path of every event: it knows no instrument.
+"""Number records and hand them to the kernel as they are made.
 
-One `Emitter` a thread. Records are made of pre-serialized pieces: filling a template takes a third of the time that building and
+The hot path of every event: it knows no instrument.
+
+One `Emitter` a thread. Records are made of pre-serialized pieces: filling a template takes a third
+of the time that building and
 serializing a dict takes (0.36 against 0.99 microseconds, benchmarks/overhead.py).
 """
 
@@ -32,7 +35,8 @@ _OWN_DIR = str(Path(__file__).parent)
 _dumps = orjson.dumps
 CALL_HEAD = b'{"k":"call","n":%d,"t":%d,%b,"id":%d,'
 
-# The interpreter leaves frames of files whose name holds both words out when it counts ``stacklevel``, so a warning
+# The interpreter leaves frames of files whose name holds both words out when it counts
+# ``stacklevel``, so a warning
 # raised below a wrapper still names the line that it names without us.
 HIDDEN_FILE = "<traincheck importlib._bootstrap>"
 
@@ -75,7 +79,8 @@ class Clock:
 class Emitter:
     """The records of one thread, and the top of its stack of open spans.
 
-    busy: our own code is running, and what it calls is not the user's doing. modules: depth of module calls.
+    busy: our own code is running, and what it calls is not the user's doing. modules: depth of
+    module calls.
     inner: inside a recorded function.
     """
 
@@ -158,7 +163,10 @@ class Emitter:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def renamed(self, old_rank: int) -> None:
-        """The rank became known: give the file its right name. A reader that follows it goes by stream."""
+        """The rank became known.
+
+        Give the file its right name. A reader that follows it goes by stream.
+        """
         if self._fd < 0:
             return
         folder = Path(self.session.settings.directory)
@@ -181,7 +189,10 @@ class Local(threading.local):
 
 
 class _UserCode(dict[CodeType, bool]):
-    """Whether code is the user's; looking at each file name again would take a microsecond a frame."""
+    """Whether code is the user's.
+
+    Looking at each file name again would take a microsecond a frame.
+    """
 
     def __missing__(self, code: CodeType) -> bool:
         found = self[code] = not code.co_filename.startswith((_TORCH_DIR, _OWN_DIR, "<"))

@@ -1,10 +1,15 @@
-"""Exact, position-sensitive fingerprints of tensors: any changed bit, swapped row or flipped sign gives another one.
+"""Exact, position-sensitive fingerprints of tensors.
 
-Three algorithms; only equal ones are compared. ``xxh3-128`` hashes CPU memory at memory speed. ``mix-128`` is the same promise
-for tensors on a device, made of elementwise integer operations and one sum. ``probe`` reads a few slices: a differing probe proves
+Any changed bit, swapped row or flipped sign gives another one.
+
+Three algorithms; only equal ones are compared. ``xxh3-128`` hashes CPU memory at memory speed.
+``mix-128`` is the same promise
+for tensors on a device, made of elementwise integer operations and one sum. ``probe`` reads a few
+slices: a differing probe proves
 a change, an equal one proves nothing. All include dtype and shape.
 
-Sources: XXH3, https://xxhash.com; the finalizer constants of ``mix-128`` are those of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+Sources: XXH3, https://xxhash.com; the finalizer constants of ``mix-128`` are those of SplitMix64
+(Steele, Lea, Flood, OOPSLA 2014).
 """
 
 from __future__ import annotations
@@ -28,7 +33,10 @@ _seed64 = xxhash.xxh3_64_intdigest
 
 
 class _ByteViews(dict[int, Callable[[int], ctypes.Array[ctypes.c_char]]]):
-    """``n -> function(address) -> buffer of n bytes``: reads tensor memory of any dtype without numpy or a copy."""
+    """``n -> function(address) -> buffer of n bytes``.
+
+    Reads tensor memory of any dtype without numpy or a copy.
+    """
 
     def __missing__(self, size: int) -> Callable[[int], ctypes.Array[ctypes.c_char]]:
         view = self[size] = (ctypes.c_char * size).from_address
@@ -48,7 +56,10 @@ _seeds = _Seeds()
 
 
 def row_fingerprints(tensor: torch.Tensor, count: int) -> list[str]:
-    """A 64-bit digest of each of the first ``count`` rows of a plain CPU tensor: equal samples in any batch have equal ones."""
+    """A 64-bit digest of each of the first ``count`` rows of a plain CPU tensor.
+
+    Equal samples in any batch have equal ones.
+    """
     rows = tensor.shape[0]
     size = tensor.nbytes // rows if rows else 0
     view, address = _views[size], tensor.data_ptr()
@@ -77,7 +88,9 @@ def is_plain_cpu(tensor: torch.Tensor) -> bool:
 
 
 def fingerprint(tensor: torch.Tensor) -> str | None:
-    """The exact fingerprint of ``tensor``, ``<algorithm>:<32 hex digits>``; None when it has no data (meta, fake).
+    """The exact fingerprint of ``tensor``, ``<algorithm>:<32 hex digits>``.
+
+    None when it has no data (meta, fake).
 
     Waits for the device when the tensor is not on the CPU; `start_device` does not.
     """
@@ -135,7 +148,10 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
 
 
 def probe(tensor: torch.Tensor) -> str:
-    """A digest of three slices of a plain CPU tensor: if it differs, the tensor changed; if not, nothing is known."""
+    """A digest of three slices of a plain CPU tensor.
+
+    If it differs, the tensor changed; if not, nothing is known.
+    """
     size, address, seed = tensor.nbytes, tensor.data_ptr(), _seeds[tensor.dtype, tensor.shape]
     if size <= 3 * PROBE_SLICE:
         return f"xxh3-128:{hex128(_views[size](address), seed)}"  # reads all: exact
@@ -146,7 +162,8 @@ def probe(tensor: torch.Tensor) -> str:
     return f"probe:{hashed(view(address + size - PROBE_SLICE), middle):016x}"
 
 
-# mix-128: sum over words w at position i of f(w, i) modulo 2**64, twice with different constants. For a fixed i, f is a bijection of w,
+# mix-128: sum over words w at position i of f(w, i) modulo 2**64, twice with different constants.
+# For a fixed i, f is a bijection of w,
 # so a single changed word always shows; moved words change because i enters f nonlinearly.
 _GOLDEN = (
     -7046029254386353131,
@@ -161,7 +178,10 @@ _LOW_32 = (1 << 32) - 1
 
 
 def start_device(part: torch.Tensor) -> torch.Tensor:
-    """Two int64 words on the tensor's own device, without waiting. ``part``: dense, any dtype and strides."""
+    """Two int64 words on the tensor's own device, without waiting.
+
+    ``part``: dense, any dtype and strides.
+    """
     words = _as_words(part)
     total = torch.zeros(2, dtype=torch.int64, device=part.device)
     for first in range(0, words.numel(), _CHUNK):

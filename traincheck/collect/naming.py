@@ -1,4 +1,7 @@
-"""Stable names for modules and tensors: root class, dotted path, no wrapper prefixes. Identity by object."""
+"""Stable names for modules and tensors.
+
+Root class, dotted path, no wrapper prefixes. Identity by object.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ _PREFIXES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 
 def walk(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Every distinct module below ``root`` with its clean path; wrappers in between are left out."""
+    """Every distinct module below ``root`` with its clean path.
+
+    Wrappers in between are left out.
+    """
     seen: set[int] = set()
     pending = [("", root)]
     while pending:

@@ -1,4 +1,7 @@
-"""One recording in one process: owns the emitters, the clock, the instruments, and their end. Instruments are in instruments/."""
+"""One recording in one process.
+
+Owns the emitters, the clock, the instruments, and their end. Instruments are in instruments/.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ MAX_FAULTS = 8  # of one instrument; then it is switched off
 
 
 class Session:
-    """Records what this process does until it ends. Everything here is fenced: our failure is counted, never raised."""
+    """Records what this process does until it ends.
+
+    Everything here is fenced: our failure is counted, never raised.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -119,7 +125,8 @@ class Session:
         self._is_closed = False
         from multiprocessing import util
 
-        # multiprocessing leaves its children by os._exit after its own finalizers: atexit does not run there
+        # multiprocessing leaves its children by os._exit after its own finalizers: atexit does
+        # not run there
         util.Finalize(None, self.close, exitpriority=-100)
 
     def become_worker(self) -> None:
@@ -187,7 +194,10 @@ class Session:
     # -- failure
 
     def fault(self, source: Any, error: BaseException) -> None:
-        """Count a failure of our own; when one instrument fails again and again, recording stops."""
+        """Count a failure of our own.
+
+        When one instrument fails again and again, recording stops.
+        """
         name = getattr(source, "__qualname__", type(source).__name__)
         self._faults[name] += 1
         self._dropped += 1

@@ -1,6 +1,9 @@
-"""Count optimizer iterations from what the loop does; no loop is edited. Knows calls and their order, not tensors.
+"""Count optimizer iterations from what the loop does.
 
-A step ends at the first sign of the next iteration after every expected optimizer has stepped: a batch, a training forward, the
+No loop is edited. Knows calls and their order, not tensors.
+
+A step ends at the first sign of the next iteration after every expected optimizer has stepped: a
+batch, a training forward, the
 next zero_grad. Evaluation after a step therefore belongs to it. docs/adr/0003 gives the cases.
 """
 
@@ -8,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# Without any optimizer step or zero_grad, more backwards than this cannot be accumulation: each is counted as a step.
+# Without any optimizer step or zero_grad, more backwards than this cannot be accumulation: each
+# is counted as a step.
 MAX_ACCUMULATION = 128
 
 COUNTERS = ("batch", "forward", "backward", "zero_grad", "optimizer_step", "scaler_step")
@@ -19,7 +23,8 @@ class StepCounter:
 
     Args:
         on_end: called at the end of a step, before its number changes.
-        num_optimizers: how many optimizers that hold parameters are alive; asked only until the first step has ended.
+        num_optimizers: how many optimizers that hold parameters are alive; asked only until the
+        first step has ended.
     """
 
     def __init__(self, on_end: Callable[[], None], optimizers: Callable[[], set[str]]) -> None:
@@ -59,7 +64,10 @@ class StepCounter:
         self._begin("forward")
 
     def backward(self) -> None:
-        """Gradients are computed. A sign of a new iteration only where nothing else marks the loop."""
+        """Gradients are computed.
+
+        A sign of a new iteration only where nothing else marks the loop.
+        """
         counters = self.counters
         if not counters["forward"] and not counters["batch"] and self.is_between:
             self.end()

@@ -19,7 +19,10 @@ _Held: TypeAlias = tuple[weakref.ref[torch.Tensor], dict[str, Any], int, list[tu
 
 
 class Root:
-    """An outermost module and the variables below it. It keeps dicts of modules, never a module or tensor."""
+    """An outermost module and the variables below it.
+
+    It keeps dicts of modules, never a module or tensor.
+    """
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
         self.ref = weakref.ref(module)
@@ -31,7 +34,10 @@ class Root:
         self.buffers: dict[str, tuple[dict[str, Any], str, Variable]] = {}
 
     def is_current(self) -> bool:
-        """Whether modules and parameters are still the objects that were found; about 60 ns for each."""
+        """Whether modules and parameters are still the objects that were found.
+
+        About 60 ns for each.
+        """
         for holder, key, identity in self.slots:
             if id(holder.get(key)) != identity:
                 return False
@@ -66,7 +72,10 @@ class Tracker:
     # -- modules
 
     def find(self, module: torch.nn.Module) -> tuple[str, Root]:
-        """Path and root of a module that is being called; a module not seen before is a new root."""
+        """Path and root of a module that is being called.
+
+        A module not seen before is a new root.
+        """
         found = self._modules.get(id(module))
         if found is not None and found[0]() is module:
             return found[1], found[2]
@@ -218,7 +227,10 @@ class Tracker:
                 look(em, gradient, tensor.grad, after)
 
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
-        """Find the buffers of ``root`` that differ; a buffer that was assigned anew is the same variable."""
+        """Find the buffers of ``root`` that differ.
+
+        A buffer that was assigned anew is the same variable.
+        """
         for holder, key, variable in root.buffers.values():
             tensor = holder.get(key)
             if tensor is not None:
@@ -239,7 +251,10 @@ class Tracker:
     def _plan(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
     ) -> list[_Held]:
-        """Which tensors an optimizer keeps for each parameter; making it takes ten times as long as checking it."""
+        """Which tensors an optimizer keeps for each parameter.
+
+        Making it takes ten times as long as checking it.
+        """
         known = self._optimizer_state.setdefault(owner, {})
         plan: list[_Held] = []
         for name, parameter in self.held(owner, optimizer):
@@ -260,7 +275,10 @@ class Tracker:
         return plan
 
     def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
-        """After steps that were not recorded: what is there now is what later looks compare with."""
+        """After steps that were not recorded.
+
+        What is there now is what later looks compare with.
+        """
         baseline = self.looker.baseline
         for root in self._live_roots():
             for holder, key, parameter, gradient in root.parameters.values():

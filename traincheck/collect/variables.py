@@ -1,7 +1,11 @@
-"""One tracked tensor, and how a look at it tells whether it changed. Which tensors there are is tracker.py's business.
+"""One tracked tensor, and how a look at it tells whether it changed.
 
-In the exact view every look takes an exact fingerprint. The selective view only asks "did it change": a probe of three slices proves
-most changes, and where it is equal the exact fingerprint decides; where there is nothing exact to compare that with, the
+Which tensors there are is tracker.py's business.
+
+In the exact view every look takes an exact fingerprint. The selective view only asks "did it
+change": a probe of three slices proves
+most changes, and where it is equal the exact fingerprint decides; where there is nothing exact to
+compare that with, the
 answer is "unknown", not a guess (docs/adr/0005).
 """
 
@@ -37,8 +41,10 @@ _STRIDED = torch.strided
 class Variable:
     """One named tensor and what was last seen of it.
 
-    digest: exact fingerprint last seen, None when not known. exact_only: a probe missed a change once (written in few places,
-    like an embedding), or the tensor is not plain. identity: of the object; of a gradient, its memory address, for us only.
+    digest: exact fingerprint last seen, None when not known. exact_only: a probe missed a change
+    once (written in few places,
+    like an embedding), or the tensor is not plain. identity: of the object; of a gradient, its
+    memory address, for us only.
     """
 
     __slots__ = (

@@ -1,4 +1,7 @@
-"""Turn calls into spans. Wrappers never change what a call does, returns or raises; what goes wrong in them is counted."""
+"""Turn calls into spans.
+
+Wrappers never change what a call does, returns or raises; what goes wrong in them is counted.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,12 @@ def span_wrapper(
     """Wrap a landmark of the training loop, so that each call becomes a span with looks around it.
 
     Args:
-        describe: fields of the record besides the common ones, from arguments and result (None after an exception).
-        before, after: run inside our guard around the call; ``after`` runs before the record is written.
-        sees_idle: run ``before`` and ``after`` also on steps that are not recorded: steps are counted by a few calls.
+        describe: fields of the record besides the common ones, from arguments and result (None
+        after an exception).
+        before, after: run inside our guard around the call; ``after`` runs before the record is
+        written.
+        sees_idle: run ``before`` and ``after`` also on steps that are not recorded: steps are
+        counted by a few calls.
     """
     switch, local = session.switch, session.local
 
@@ -107,10 +113,13 @@ def function_wrapper(
     *,
     skip_inner: bool = False,
 ) -> Callable[..., Any]:
-    """Wrap a stateless function. `span_wrapper` with everything inlined, as nine calls in ten pass here.
+    """Wrap a stateless function.
+
+    `span_wrapper` with everything inlined, as nine calls in ten pass here.
 
     Args:
-        names: of the positional parameters. defaults: values of parameters that are not passed, when worth recording.
+        names: of the positional parameters. defaults: values of parameters that are not passed,
+        when worth recording.
         skip_inner: leave out calls made by another recorded function.
     """
     switch, local = session.switch, session.local
@@ -166,7 +175,9 @@ def function_wrapper(
 
 
 class CallTemplates(dict[Any, tuple[bytes, bytes]]):
-    """Records of one function by how it is called: the number of positional arguments, or that and the keywords.
+    """Records of one function by how it is called.
+
+    The number of positional arguments, or that and the keywords.
 
     Two for each: inside another span, and outside of any.
     """

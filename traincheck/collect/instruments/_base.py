@@ -16,7 +16,8 @@ _MISSING = object()
 class Instrument:
     """Makes one family of APIs emit events. Subclasses define ``name`` and ``install``.
 
-    apis, kinds, states: what its records serve; in selective collection it is installed only when a check needs one of them.
+    apis, kinds, states: what its records serve; in selective collection it is installed only when a
+    check needs one of them.
     always: also installed when nothing of it is recorded, because steps are counted by it.
     is_seen_by_transforms: replaces functions that TorchScript or fx would come upon.
     """
@@ -88,7 +89,8 @@ class Instrument:
         stored = vars(holder).get(attribute, _MISSING)
         replacement = make(original)
         functools.update_wrapper(replacement, original)
-        # Pickling goes by module and name: they must lead to where the replacement is found (C functions say otherwise).
+        # Pickling goes by module and name: they must lead to where the replacement is found (C
+        # functions say otherwise).
         if not isinstance(holder, type):
             replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
         self._originals.append((holder, attribute, stored))

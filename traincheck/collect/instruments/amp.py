@@ -30,7 +30,8 @@ class Amp(Instrument):
             ("update", Families.SCALER_UPDATE),
         ):
             if self.wants_call(family):
-                self.replace(scaler, method, lambda f, family=family: self._wrap(f, family))  # type: ignore[misc]
+                # type: ignore[misc]
+                self.replace(scaler, method, lambda f, family=family: self._wrap(f, family))
 
     def _owner(self, optimizer: Any) -> str | None:
         for name, live in self.session.live_optimizers():

@@ -122,7 +122,10 @@ def _leaf(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _leaves(path: str, value: Any, depth: int = 0) -> list[tuple[str, torch.Tensor]]:
-    """Tensors in a batch with their paths; looks into sequences, mappings and dataclass-like objects."""
+    """Tensors in a batch with their paths.
+
+    Looks into sequences, mappings and dataclass-like objects.
+    """
     if isinstance(value, torch.Tensor):
         return [(path, value)]
     if depth >= 3:

@@ -39,7 +39,8 @@ class Distributed(Instrument):
         if needs is None or "collective" in needs.kinds:
             for name in COLLECTIVES:
                 if hasattr(dist, name):
-                    self.replace(dist, name, lambda f, name=name: self._wrap_collective(f, name))  # type: ignore[misc]
+                    # type: ignore[misc]
+                    self.replace(dist, name, lambda f, name=name: self._wrap_collective(f, name))
         if self.wants_call(DDP_INIT):
             self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_ddp)
 

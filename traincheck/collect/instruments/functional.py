@@ -73,7 +73,10 @@ _PLUMBING = (
 
 
 class Functional(Instrument):
-    """Functions that keep no state. Each is replaced where it is looked up: in its public module or on `torch.Tensor`."""
+    """Functions that keep no state.
+
+    Each is replaced where it is looked up: in its public module or on `torch.Tensor`.
+    """
 
     name = "functional"
     is_seen_by_transforms = True
@@ -122,7 +125,10 @@ class Functional(Instrument):
             replaced[original] = getattr(holder, attribute)
 
     def _fix_defaults(self, replaced: dict[Any, Any]) -> None:
-        """Default arguments were bound before we came (``activation=F.relu``); torch compares them by identity."""
+        """Default arguments were bound before we came (``activation=F.relu``).
+
+        Torch compares them by identity.
+        """
         for cls in vars(torch.nn.modules.transformer).values():
             if not isinstance(cls, type):
                 continue

@@ -15,7 +15,10 @@ from traincheck.schema.events import Families
 
 
 class Modes(Instrument):
-    """``eval()`` calls ``train(False)``: recorded as ``eval``, and so is a plain ``train(False)``."""
+    """``eval()`` calls ``train(False)``.
+
+    Recorded as ``eval``, and so is a plain ``train(False)``.
+    """
 
     name = "modes"
     families = (Families.TRAIN, Families.EVAL)

@@ -1,4 +1,7 @@
-"""Optimizers of every class: creation, groups, step, zero_grad. After a step, looks at parameters and optimizer state."""
+"""Optimizers of every class.
+
+Creation, groups, step, zero_grad. After a step, looks at parameters and optimizer state.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _WRAPPED = "_traincheck_wrapped"
 
 
 class Optimizers(Instrument):
-    """Wraps ``step`` once on each class that is instantiated, as torch itself does; nothing on instances."""
+    """Wraps ``step`` once on each class that is instantiated, as torch itself does.
+
+    Nothing on instances.
+    """
 
     name = "optimizers"
     families = (Families.OPTIMIZER_STEP, Families.ZERO_GRAD)

@@ -1,4 +1,7 @@
-"""The user's own packages, named with ``--instrument``: public functions and methods, wrapped as the package is imported."""
+"""The user's own packages, named with ``--instrument``.
+
+Public functions and methods, wrapped as the package is imported.
+"""
 
 from __future__ import annotations
 

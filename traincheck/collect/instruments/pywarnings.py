@@ -1,4 +1,7 @@
-"""``warnings.warn`` calls, shown or not: many half-silent bugs print a warning that nobody reads."""
+"""``warnings.warn`` calls, shown or not.
+
+Many half-silent bugs print a warning that nobody reads.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ class PythonWarnings(Instrument):
         ) -> None:
             frame, distance = _target(sys._getframe(1), stacklevel)
             self._note(message, category, frame)
-            # Our own frame is between; being hidden, it makes the interpreter count every frame as it comes.
+            # Our own frame is between; being hidden, it makes the interpreter count every frame
+            # as it comes.
             original(message, category, distance + 1, source, **kwargs)
 
         return hidden(warn)

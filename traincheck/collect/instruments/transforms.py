@@ -1,4 +1,7 @@
-"""TorchScript, fx and export read or trace code instead of running it: recording steps aside while they do."""
+"""TorchScript, fx and export read or trace code instead of running it.
+
+Recording steps aside while they do.
+"""
 
 from __future__ import annotations
 
