@@ -25,6 +25,7 @@ _SEVERITIES = ("error", "warning", "info")
 _FINDINGS = 1
 _REFRESH_S = 0.1
 _SHOWN_RUNS = 10
+_WATCHER = "traincheck-progress"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -144,7 +145,7 @@ def progress(reader: TraceReader) -> Iterator[None]:
             while not done.wait(_REFRESH_S):
                 bar.update(task, completed=reader.bytes_read)
 
-        watcher = threading.Thread(target=show, daemon=True)
+        watcher = threading.Thread(target=show, daemon=True, name=_WATCHER)
         watcher.start()
         try:
             yield

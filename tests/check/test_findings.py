@@ -108,7 +108,6 @@ def test_the_same_on_several_ranks_is_one_finding() -> None:
         (S.FROZEN, S.NO_GRADIENT),
         (S.FROZEN, S.NOT_UPDATED),
         (S.FROZEN, S.STATE_UNCHANGED),
-        (S.FROZEN, S.NOT_IN_OPTIMIZER),
         (S.NO_GRADIENT, S.NOT_UPDATED),
         (S.NO_GRADIENT, S.STATE_UNCHANGED),
         (S.NOT_UPDATED, S.STATE_UNCHANGED),
@@ -312,13 +311,31 @@ def test_every_symptom_has_a_rank_a_wording_and_explains_itself(symptom: Symptom
 def test_what_an_effect_explains_its_cause_explains() -> None:
     # the table says nothing of a frozen parameter and a missing step
     found = fold(
-        violation("frozen", S.FROZEN, "Net.a"),
         violation("member", S.NOT_IN_OPTIMIZER, "Net.a"),
         violation("empty", S.STEP_WITHOUT_GRADIENT, api="torch.optim.Optimizer.step"),
         violation("missing", S.MISSING_STEP, api="torch.optim.Optimizer.step"),
     )
-    assert S.MISSING_STEP not in EXPLAINS[S.FROZEN]
-    assert shape(found) == [("frozen", ("empty", "member", "missing"))]
+    assert S.MISSING_STEP not in EXPLAINS[S.NOT_IN_OPTIMIZER]
+    assert shape(found) == [("member", ("empty", "missing"))]
+
+
+def test_what_is_frozen_beside_a_parameter_outside_the_optimizer_is_told_with_it() -> None:
+    # forum 84911: all but batch norm is frozen, and the optimizer is over the last layer
+    found = fold(
+        violation("gradient", S.FROZEN, "Net.fc1.weight"),
+        violation("gradient", S.FROZEN, "Net.fc3.weight"),
+        violation("update", S.NOT_UPDATED, "Net.fc1.weight"),
+        violation("value", S.WRONG_VALUE, api="x", observed="requires_grad=False"),
+        violation("TC101", S.NOT_IN_OPTIMIZER, "Net.bn.weight"),
+    )
+    assert shape(found) == [("TC101", ("gradient", "update", "value"))]
+    assert found[0].variables == ("Net.bn.weight",)
+    assert "Net.fc1.weight, Net.fc3.weight do not require grad" in found[0].likely_cause
+    later = fold(
+        violation("gradient", S.FROZEN, "Net.fc1.weight", 9),
+        violation("TC101", S.NOT_IN_OPTIMIZER, "Net.bn.weight", 0),
+    )
+    assert shape(later) == [("TC101", ()), ("gradient", ())]
 
 
 def test_causes_rank_before_their_effects() -> None:

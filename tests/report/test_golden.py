@@ -62,8 +62,8 @@ def several() -> Report:
 def learned() -> Report:
     finding: Finding = several().findings[1]
     message = (
-        "In every reference run: during backward, every parameter that requires grad gets a "
-        "gradient. Here, from step 3 on: no gradient (Net.fc1.weight)."
+        "During backward, every parameter that requires grad gets a gradient. So it is in every "
+        "reference run; here, from step 3 on: no gradient (Net.fc1.weight)."
     )
     finding = replace(finding, message=message, variables=("Net.fc1.weight",), violations=1)
     return replace(several(), findings=[replace(finding, last_step=3, expected="a gradient")])

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from traincheck.schema.events import Families
 from traincheck.schema.findings import Subject, Symptom
 
 _UNOWNED = re.compile(r"opt\d+\[\d+\]")  # a parameter that no known module owns: opt0[0].3
@@ -76,20 +77,21 @@ _MODES = _calls(".train", ".eval")
 
 # In order of rank: among those that explain the same violation, the first wins.
 EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
-    _S.FROZEN: {
-        _S.FROZEN: _same_onset,
-        _S.NOT_IN_OPTIMIZER: _same_variable,
-        _S.NO_GRADIENT: _same_variable,
-        _S.NOT_UPDATED: _same_variable,
-        _S.STATE_UNCHANGED: _same_variable,
-        _S.WRONG_VALUE: _says("requires_grad"),
-    },
     _S.NOT_IN_OPTIMIZER: {
         _S.NOT_IN_OPTIMIZER: _same_onset,
+        # What is trained and what the optimizer holds were chosen apart: one fault, told as one.
+        _S.FROZEN: _same_onset,
         _S.STEP_WITHOUT_GRADIENT: _anything,
         _S.NOT_UPDATED: _same_variable_or_unowned,
         _S.STATE_UNCHANGED: _same_variable_or_unowned,
         _S.MISSING_CALL: _calls("torch.optim"),
+    },
+    _S.FROZEN: {
+        _S.FROZEN: _same_onset,
+        _S.NO_GRADIENT: _same_variable,
+        _S.NOT_UPDATED: _same_variable,
+        _S.STATE_UNCHANGED: _same_variable,
+        _S.WRONG_VALUE: _says("requires_grad"),
     },
     _S.STEP_WITHOUT_GRADIENT: {
         _S.STEP_WITHOUT_GRADIENT: _same_onset,
@@ -98,7 +100,9 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NO_GRADIENT: _anything,
         _S.NOT_UPDATED: _anything,
         _S.STATE_UNCHANGED: _anything,
-        _S.MISSING_CALL: _calls("torch.optim", ".step", "zero_grad", "backward", "GradScaler"),
+        _S.MISSING_CALL: _calls(
+            "torch.optim", ".step", "zero_grad", "backward", "GradScaler", Families.MODULE
+        ),
     },
     _S.MISSING_STEP: {
         _S.MISSING_STEP: _same_onset,
@@ -135,12 +139,14 @@ RANK = {symptom: rank for rank, symptom in enumerate(EXPLAINS)}
 class Wording:
     """What is said about a symptom where the check itself says nothing.
 
-    ``{variables}`` and the like are filled in.
+    ``{variables}`` and the like are filled in. near: family of the call, or kind of the event,
+    whose source line is the one to look at.
     """
 
     title: str
     likely_cause: str
     fix: str
+    near: str | None = None
 
 
 WORDING: Mapping[Symptom, Wording] = {
@@ -151,6 +157,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "or is never reached."
         ),
         fix="Call optimizer.step() after loss.backward() in every iteration.",
+        near=Families.BACKWARD,
     ),
     _S.MISSING_ZERO_GRAD: Wording(
         title="Gradients are not cleared between optimizer steps",
@@ -159,6 +166,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "the gradients of the step before."
         ),
         fix="Call optimizer.zero_grad() once per optimizer step, before loss.backward().",
+        near=Families.OPTIMIZER_STEP,
     ),
     _S.STEP_WITHOUT_GRADIENT: Wording(
         title="The optimizer steps when it has no gradient to apply",
@@ -167,6 +175,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "the two."
         ),
         fix="Order the loop as zero_grad(), forward, backward(), step().",
+        near=Families.OPTIMIZER_STEP,
     ),
     _S.NOT_IN_OPTIMIZER: Wording(
         title="No optimizer holds {variables}",
@@ -178,6 +187,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "Build the optimizer after the model is final, from all parameters that are to be "
             "trained."
         ),
+        near="optimizer",
     ),
     _S.EVAL_MODE: Wording(
         title="{subject} is in the wrong mode from step {step} on",
@@ -202,7 +212,7 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
     ),
     _S.FROZEN: Wording(
-        title="{variables} frozen: requires_grad is False",
+        title="{variables} frozen (requires_grad is False)",
         likely_cause="requires_grad was set to False for {variables} before step {step}.",
         fix=(
             "Remove the line that freezes them, or call requires_grad_(True) before the "

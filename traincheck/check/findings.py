@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from traincheck.check.causes import WORDING
 from traincheck.check.folding import Fault, Tally, fold
-from traincheck.schema.events import Event
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import (
     SEVERITIES,
     CheckInfo,
@@ -59,12 +59,14 @@ class FindingBook:
 
 def _finding(fault: Fault, info: CheckInfo) -> Finding:
     head = fault.head
+    words = WORDING[fault.symptom]
+    evidence = sorted(head.evidence, key=lambda event: not _is_near(event, words.near))
     variables = tuple(sorted(fault.variables))
     first_step = min(tally.first_step for tally in fault.everything)
     explains = {check_id for check_id, _, _ in fault.explained} - {fault.check_id}
     subject = replace(head.subject, variable=variables[0]) if variables else head.subject
-    fill = Filler(variables, head, subject, first_step)
-    words = WORDING[fault.symptom]
+    fill = Filler(variables, head, subject, first_step, where(evidence))
+    frozen = _frozen_beside(fault)
     title = info.title if info.kind == "rule" and info.title else words.title
     return Finding(
         id=_identity(fault.check_id, subject),
@@ -73,7 +75,7 @@ def _finding(fault: Fault, info: CheckInfo) -> Finding:
         code=info.code,
         severity=info.severity,
         title=fill(title, 3),
-        message=_message(head, info, variables, _shown_step(first_step)),
+        message=_message(head, info, variables, _shown_step(first_step)) + frozen,
         step=_shown_step(first_step),
         first_step=_shown_step(first_step),
         last_step=_shown_step(max(tally.last_step for tally in fault.same)),
@@ -83,12 +85,26 @@ def _finding(fault: Fault, info: CheckInfo) -> Finding:
         subject=subject,
         expected=_with_all(head.expected, head, variables),
         observed=head.observed,
-        evidence=head.evidence[:_SHOWN_EVENTS],
-        likely_cause=fill(info.likely_cause or words.likely_cause, 3),
+        evidence=tuple(evidence[:_SHOWN_EVENTS]),
+        likely_cause=fill(info.likely_cause or words.likely_cause, 3) + frozen,
         fix=fill(info.fix or words.fix, 3),
         variables=variables,
         explains=tuple(sorted(explains)),
     )
+
+
+def _is_near(event: Event, near: str | None) -> bool:
+    """Whether the line to look at is that of this event."""
+    if isinstance(event, CallEvent):
+        return near in (event.family, event.api)
+    return event.kind == near
+
+
+def _frozen_beside(fault: Fault) -> str:
+    """A sentence on the frozen parameters that a fault of another kind took in."""
+    names = {t.first.subject.variable for _, s, t in fault.explained if s is Symptom.FROZEN}
+    found = sorted(name for name in names - fault.variables if name is not None)
+    return f" Beside that, {join_names(found, _SHOWN_NAMES)} do not require grad." if found else ""
 
 
 def _message(head: Violation, info: CheckInfo, variables: Sequence[str], step: int | None) -> str:
@@ -121,12 +137,16 @@ class Filler:
     """Fills {variables}, {subject}, {step}, {where} and {observed} into a wording."""
 
     def __init__(
-        self, variables: Sequence[str], head: Violation, subject: Subject, step: int
+        self,
+        variables: Sequence[str],
+        head: Violation,
+        subject: Subject,
+        step: int,
+        place: str | None,
     ) -> None:
         self._variables = variables
         self._subject = subject.module or _short_api(subject.api) or subject.variable or "the model"
         self._step = "0" if step < 0 else str(step)
-        place = where(head.evidence)
         # In a sentence the name of the file is enough; the evidence has its path.
         self._where = f" ({place.rpartition('/')[2]})" if place else ""
         self._observed = head.observed
