@@ -51,8 +51,9 @@ fix: $(STAMP) ## format, and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## write the generated pages in docs/ anew
+docs: $(STAMP) ## write the generated pages and the outputs in the README anew
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/readme_example.py
 
 bench: $(STAMP) ## measure overhead and speed
 	$(BIN)/python -m benchmarks

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 import pytest
 
@@ -19,18 +14,7 @@ from traincheck.schema import events
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 FORBIDDEN_WORDS = ("anomaly", "anomalies")
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
-_FILE_NAME = re.compile(r"# (\S+\.py)\n")
-
-
-class Block(NamedTuple):
-    language: str
-    text: str
-
-
-def blocks(text: str) -> list[Block]:
-    return [Block(match[1], match[2]) for match in _FENCE.finditer(text)]
 
 
 def pages() -> list[Path]:
@@ -41,14 +25,19 @@ def names(paths: list[Path]) -> list[str]:
     return [path.relative_to(ROOT).as_posix() for path in paths]
 
 
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+def load(name: str) -> ModuleType:
+    """A program in docs/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    return load("generate")
 
 
 def test_generated_pages_are_fresh(generator: ModuleType) -> None:
@@ -105,52 +94,19 @@ def test_every_word_of_the_event_schema_is_in_the_format_page() -> None:
     assert all(f"### {kind}\n" in text for kind in events.KINDS)
 
 
-def steps() -> Iterator[Block]:
-    """The blocks of the README that act: files to write, commands to run, and their output."""
-    yield from (b for b in blocks(README.read_text(encoding="utf-8")) if b.language != "sh")
-
-
-def environment() -> dict[str, str]:
-    found = dict(os.environ)
-    found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{found['PATH']}"
-    found.update(COLUMNS="100", NO_COLOR="1", OMP_NUM_THREADS="1")
-    return found
-
-
 def test_the_readme_example_runs_and_says_what_it_shows(tmp_path: Path) -> None:
-    """`python` blocks that name a file are written, `bash` blocks run, `text` blocks compared."""
-    output = ""
-    ran = 0
-    for block in steps():
-        if block.language == "python":
-            match = _FILE_NAME.match(block.text)
-            assert match, "a python block of the README begins with `# name.py`"
-            (tmp_path / match[1]).write_text(block.text, encoding="utf-8")
-        elif block.language == "bash":
-            output = run(block.text, tmp_path)
-            ran += 1
-        elif block.language == "console":
-            assert telling(block.text) <= telling(output), output
-    assert ran > 1
+    """Numbers are left out: losses differ from one machine to another."""
+    shown = README.read_text(encoding="utf-8")
+    now = load("readme_example").rendered(shown, tmp_path.resolve())
+    assert telling(now) == telling(shown), "run `make docs`"
 
 
-def run(commands: str, folder: Path) -> str:
-    """Run a block as typed; all that a person would see."""
-    done = subprocess.run(
-        ["bash", "-e", "-c", commands],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+def test_a_stale_output_in_the_readme_is_replaced(tmp_path: Path) -> None:
+    page = "```bash\necho new; pwd\n```\n\n```console\nold\n```\n"
+    now = load("readme_example").rendered(page, tmp_path.resolve())
+    assert now == "```bash\necho new; pwd\n```\n\n```console\nnew\n/home/you\n```\n"
 
 
-def telling(text: str) -> set[str]:
-    """Lines to compare: without layout, and without numbers that measure this one run."""
-    lines = (re.sub(r"[\d.,]+", "#", line) for line in text.splitlines())
-    return {" ".join(re.findall(r"[\w#./:'-]+", line)) for line in lines} - {""}
+def telling(text: str) -> list[str]:
+    """The words of a page, without numbers and line breaks."""
+    return re.sub(r"\d[\d.,]*", "#", text).split()
