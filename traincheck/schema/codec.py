@@ -28,6 +28,7 @@ SCHEMA_VERSION = 1
 
 _HEADER = ("seq", "time_ns", "step", "stage", "rank", "stream", "kind")
 _SHORT = {"span": "id", "start_ns": "start"}  # only calls have these fields
+_REQUIRED = ("api", "span", "name", "id")  # a line without them says nothing
 _NO_ARGS: dict[str, Any] = {}
 
 _E = TypeVar("_E")
@@ -48,7 +49,8 @@ def encode(event: Event) -> bytes:
     defaults = event._field_defaults
     for name in event._fields[len(_HEADER) :]:
         value = getattr(event, name)
-        if value != defaults[name] or type(value) is not type(defaults[name]):
+        default = defaults[name]
+        if value != default or type(value) is not type(default) or name in _REQUIRED:
             out[_SHORT.get(name, name)] = _plain(name, value)
     return orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS)
 
