@@ -15,6 +15,7 @@ import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 
 import traincheck
 from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Local, Switch
+from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.settings import Settings, needs_json
@@ -108,6 +110,7 @@ class Session:
             if self._dropped and em is not None:
                 em.event("mark", {"text": "dropped", "data": {"records": self._dropped}})
             self.flush()
+            self.switch.on, self.switch.idle = False, True
         except Exception:  # at exit nothing may go wrong any more
             logger.debug("closing the trace failed", exc_info=True)
 
@@ -194,33 +197,29 @@ class Session:
     # -- failure
 
     def fault(self, source: Any, error: BaseException) -> None:
-        """Count a failure of our own.
-
-        When one instrument fails again and again, recording stops.
-        """
+        """Count a failure of our own. An instrument that fails again and again is taken out."""
         name = getattr(source, "__qualname__", type(source).__name__)
         self._faults[name] += 1
         self._dropped += 1
         logger.debug("recording failed in %s", name, exc_info=error)
-        if self._faults[name] == 1:
-            self._note_fault(name, error)
+        instrument = getattr(source, "__self__", None)
+        if self._faults[name] == MAX_FAULTS and isinstance(instrument, Instrument):
+            instrument.remove()
+            self.instruments[instrument.name] = f"off: {error!r}"
+            reason = {"instrument": instrument.name, "reason": repr(error)}
+            self._mark("instrument disabled", reason)
+        elif self._faults[name] == 1:
+            last = traceback.extract_tb(error.__traceback__)[-1:]
+            at = f"{Path(last[0].filename).name}:{last[0].lineno}" if last else ""
+            self._mark("fault", {"in": name, "reason": repr(error), "at": at})
 
-    def _note_fault(self, name: str, error: BaseException) -> None:
+    def _mark(self, text: str, data: dict[str, Any]) -> None:
         em = self.local.em
-        if em is None:
-            return
-        frame = traceback.extract_tb(error.__traceback__)[-1:] if error.__traceback__ else []
-        at = f"{frame[0].name}:{frame[0].lineno}" if frame else ""
-        try:
-            em.event(
-                "mark",
-                {
-                    "text": "instrument disabled",
-                    "data": {"instrument": name, "reason": repr(error), "at": at},
-                },
-            )
-        except Exception:  # the failure may be in writing itself
-            logger.debug("could not note a fault", exc_info=True)
+        if em is not None:
+            try:
+                em.event("mark", {"text": text, "data": data})
+            except Exception:  # the failure may be in writing itself
+                logger.debug("could not note a fault", exc_info=True)
 
     def storage_failed(self, error: OSError, records: int) -> None:
         """A write failed, most likely on a full disk: stop recording, let training go on."""

@@ -84,9 +84,22 @@ class Tracker:
             path, root = self.find(inner)
             self._modules[id(module)] = (weakref.ref(module), path, root)
             return path, root
-        root = Root(module, self._names.name(module))
-        self._map(root, module)
-        return root.name, root
+        top = self._top(module, self._parents())
+        root = Root(top, self._names.name(top))
+        self._map(root, top)
+        return self._modules[id(module)][1], root
+
+    def _parents(self) -> dict[int, torch.nn.Module]:
+        live = list(self.created)
+        return {id(child): m for m in live for child in m._modules.values() if child is not None}
+
+    def _top(self, module: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> torch.nn.Module:
+        """The outermost live module that contains this one: a part may be called before the whole."""
+        seen = {id(module)}
+        while id(module) in parents and id(parents[id(module)]) not in seen:
+            module = parents[id(module)]
+            seen.add(id(module))
+        return unwrap(module)
 
     def child(self, module: torch.nn.Module, root: Root | None) -> str | None:
         """Path of a module called inside ``root``; None when it hangs nowhere below it."""
@@ -186,17 +199,12 @@ class Tracker:
         unknown = {id(p) for p in parameters if self.name_of(p) is None}
         if not unknown:
             return
-        live = list(self.created)
-        parents = {id(child): m for m in live for child in m._modules.values() if child is not None}
+        parents = self._parents()
         roots: dict[int, torch.nn.Module] = {}
-        for module in live:
-            if not any(id(p) in unknown for p in module._parameters.values()):
-                continue
-            top, seen = module, {id(module)}
-            while id(top) in parents and id(parents[id(top)]) not in seen:
-                top = parents[id(top)]
-                seen.add(id(top))
-            roots[id(unwrap(top))] = unwrap(top)
+        for module in list(self.created):
+            if any(id(p) in unknown for p in module._parameters.values()):
+                top = self._top(module, parents)
+                roots[id(top)] = top
         for root in sorted(
             roots.values(), key=lambda m: (class_of(m).__name__, len(list(walk(m))))
         ):

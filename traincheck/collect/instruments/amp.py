@@ -30,8 +30,7 @@ class Amp(Instrument):
             ("update", Families.SCALER_UPDATE),
         ):
             if self.wants_call(family):
-                # type: ignore[misc]
-                self.replace(scaler, method, lambda f, family=family: self._wrap(f, family))
+                self.replace(scaler, method, self._wrapping(family))
 
     def _owner(self, optimizer: Any) -> str | None:
         for name, live in self.session.live_optimizers():
@@ -50,13 +49,13 @@ class Amp(Instrument):
             fields["owner"] = self._owner(args[1])
         return fields
 
-    def _wrap(self, original: Callable[..., Any], family: str) -> Callable[..., Any]:
+    def _wrapping(self, family: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
         ) -> dict[str, Any]:
             return self._describe(family, args, result)
 
-        return span_wrapper(original, self.session, describe)
+        return lambda original: span_wrapper(original, self.session, describe)
 
     def _wrap_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def describe(

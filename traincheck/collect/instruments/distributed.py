@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,8 +40,7 @@ class Distributed(Instrument):
         if needs is None or "collective" in needs.kinds:
             for name in COLLECTIVES:
                 if hasattr(dist, name):
-                    # type: ignore[misc]
-                    self.replace(dist, name, lambda f, name=name: self._wrap_collective(f, name))
+                    self.replace(dist, name, functools.partial(self._wrap_collective, op=name))
         if self.wants_call(DDP_INIT):
             self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_ddp)
 
