@@ -47,8 +47,14 @@ def run(commands: str, folder: Path) -> str:
     return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
 
-def rendered(text: str, folder: Path) -> str:
+def rendered(text: str) -> str:
     """The page with the outputs that its example has now."""
+    # Not pytest's folder: its path is long, and a report breaks its lines.
+    with tempfile.TemporaryDirectory() as folder:
+        return _rendered(text, Path(folder).resolve())
+
+
+def _rendered(text: str, folder: Path) -> str:
     output = ""
 
     def act(match: re.Match[str]) -> str:
@@ -68,8 +74,7 @@ def rendered(text: str, folder: Path) -> str:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        text = rendered(README.read_text(encoding="utf-8"), Path(folder).resolve())
+    text = rendered(README.read_text(encoding="utf-8"))
     README.write_text(text, encoding="utf-8")
 
 

@@ -94,16 +94,16 @@ def test_every_word_of_the_event_schema_is_in_the_format_page() -> None:
     assert all(f"### {kind}\n" in text for kind in events.KINDS)
 
 
-def test_the_readme_example_runs_and_says_what_it_shows(tmp_path: Path) -> None:
+def test_the_readme_example_runs_and_says_what_it_shows() -> None:
     """Numbers are left out: losses differ from one machine to another."""
     shown = README.read_text(encoding="utf-8")
-    now = load("readme_example").rendered(shown, tmp_path.resolve())
+    now = load("readme_example").rendered(shown)
     assert telling(now) == telling(shown), "run `make docs`"
 
 
-def test_a_stale_output_in_the_readme_is_replaced(tmp_path: Path) -> None:
+def test_a_stale_output_in_the_readme_is_replaced() -> None:
     page = "```bash\necho new; pwd\n```\n\n```console\nold\n```\n"
-    now = load("readme_example").rendered(page, tmp_path.resolve())
+    now = load("readme_example").rendered(page)
     assert now == "```bash\necho new; pwd\n```\n\n```console\nnew\n/home/you\n```\n"
 
 
