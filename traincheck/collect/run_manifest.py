@@ -222,26 +222,6 @@ def _cut_off(directory: Path) -> list[str]:
     return notes
 
 
-def _cut_off(directory: Path) -> list[str]:
-    """One sentence for each event file that ends in the middle of a record."""
-    # The process itself cannot tell: what it would write to has no room.
-    return [
-        f"{path.name} ends in the middle of a record: what followed could not be written, "
-        "most likely because the disk was full"
-        for path in sorted(directory.glob(EVENT_GLOB))
-        if not _ends_whole(path)
-    ]
-
-
-def _ends_whole(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            return file.read() == b"\n"
-    except OSError:  # empty: nothing is cut off; unreadable: the reader will say so
-        return True
-
-
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
