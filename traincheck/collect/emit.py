@@ -3,8 +3,8 @@
 The hot path of every event: it knows no instrument.
 
 One `Emitter` a thread. Records are made of pre-serialized pieces: filling a template takes a third
-of the time that building and
-serializing a dict takes (0.36 against 0.99 microseconds, benchmarks/overhead.py).
+of the time that building and serializing a dict takes (0.36 against 0.99 microseconds,
+benchmarks/overhead.py).
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ _dumps = orjson.dumps
 CALL_HEAD = b'{"k":"call","n":%d,"t":%d,%b,"id":%d,'
 
 # The interpreter leaves frames of files whose name holds both words out when it counts
-# ``stacklevel``, so a warning
-# raised below a wrapper still names the line that it names without us.
+# ``stacklevel``, so a warning raised below a wrapper still names the line that it names without us.
 HIDDEN_FILE = "<traincheck importlib._bootstrap>"
 
 
@@ -79,13 +78,14 @@ class Clock:
 class Emitter:
     """The records of one thread, and the top of its stack of open spans.
 
-    busy: our own code is running, and what it calls is not the user's doing. modules: depth of
-    module calls.
+    busy: our own code is running, and what it calls is not the user's doing.
+    modules: depth of module calls.
     inner: inside a recorded function.
     """
 
     __slots__ = (
-        "_buffer", "_fd", "busy", "clock", "inner", "modules", "next_span", "seq", "session", "thread", "top",
+        "_buffer", "_fd", "busy", "clock", "inner", "modules", "next_span", "seq", "session",
+        "thread", "top",
     )  # fmt: skip
 
     def __init__(self, session: Session, thread: int) -> None:
@@ -163,10 +163,7 @@ class Emitter:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def renamed(self, old_rank: int) -> None:
-        """The rank became known.
-
-        Give the file its right name. A reader that follows it goes by stream.
-        """
+        """Give the file its right name, now that the rank is known. Readers go by stream."""
         if self._fd < 0:
             return
         folder = Path(self.session.settings.directory)
@@ -189,10 +186,7 @@ class Local(threading.local):
 
 
 class _UserCode(dict[CodeType, bool]):
-    """Whether code is the user's.
-
-    Looking at each file name again would take a microsecond a frame.
-    """
+    """Whether code is the user's. Looking at each file name again would take 1 us a frame."""
 
     def __missing__(self, code: CodeType) -> bool:
         found = self[code] = not code.co_filename.startswith((_TORCH_DIR, _OWN_DIR, "<"))

@@ -3,10 +3,9 @@
 Any changed bit, swapped row or flipped sign gives another one.
 
 Three algorithms; only equal ones are compared. ``xxh3-128`` hashes CPU memory at memory speed.
-``mix-128`` is the same promise
-for tensors on a device, made of elementwise integer operations and one sum. ``probe`` reads a few
-slices: a differing probe proves
-a change, an equal one proves nothing. All include dtype and shape.
+``mix-128`` is the same promise for tensors on a device, made of elementwise integer operations and
+one sum. ``probe`` reads a few slices: a differing probe proves a change, an equal one proves
+nothing. All include dtype and shape.
 
 Sources: XXH3, https://xxhash.com; the finalizer constants of ``mix-128`` are those of SplitMix64
 (Steele, Lea, Flood, OOPSLA 2014).
@@ -88,9 +87,7 @@ def is_plain_cpu(tensor: torch.Tensor) -> bool:
 
 
 def fingerprint(tensor: torch.Tensor) -> str | None:
-    """The exact fingerprint of ``tensor``, ``<algorithm>:<32 hex digits>``.
-
-    None when it has no data (meta, fake).
+    """The exact fingerprint of ``tensor``, ``<algorithm>:<32 hex digits>``; None without data.
 
     Waits for the device when the tensor is not on the CPU; `start_device` does not.
     """
@@ -125,12 +122,13 @@ def _digest_cpu(part: torch.Tensor, whole: torch.Tensor) -> str:
 
 
 def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
-    """The dense tensors that make up ``tensor`` (values and indices of a sparse one, this rank's shard); None without data."""
+    """The dense tensors that make up ``tensor``; None when it has no data (meta, fake).
+
+    Values and indices of a sparse one, this rank's shard of a distributed one.
+    """
     if tensor.is_meta or "FakeTensor" in type(tensor).__name__:
         return None
-    local = getattr(
-        tensor, "_local_tensor", None
-    )  # DTensor: this rank's shard, without a collective
+    local = getattr(tensor, "_local_tensor", None)  # DTensor: this shard, without a collective
     if isinstance(local, torch.Tensor):
         return components(local)
     if tensor.layout is torch.sparse_coo:
@@ -148,10 +146,7 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
 
 
 def probe(tensor: torch.Tensor) -> str:
-    """A digest of three slices of a plain CPU tensor.
-
-    If it differs, the tensor changed; if not, nothing is known.
-    """
+    """A digest of three slices of a plain CPU tensor: if it differs, the tensor changed."""
     size, address, seed = tensor.nbytes, tensor.data_ptr(), _seeds[tensor.dtype, tensor.shape]
     if size <= 3 * PROBE_SLICE:
         return f"xxh3-128:{hex128(_views[size](address), seed)}"  # reads all: exact
@@ -163,25 +158,16 @@ def probe(tensor: torch.Tensor) -> str:
 
 
 # mix-128: sum over words w at position i of f(w, i) modulo 2**64, twice with different constants.
-# For a fixed i, f is a bijection of w,
-# so a single changed word always shows; moved words change because i enters f nonlinearly.
-_GOLDEN = (
-    -7046029254386353131,
-    -4658895280553007687,
-)  # odd; 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 as signed
-_STIR = (
-    -7723592293110705685,
-    -8663945395140668459,
-)  # 0x94D049BB133111EB, 0x87C37B91114253D5 as signed
+# For a fixed i, f is a bijection of w, so a single changed word always shows; moved words change
+# because i enters f nonlinearly. Odd numbers, as signed ones.
+_GOLDEN = (-7046029254386353131, -4658895280553007687)  # 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
+_STIR = (-7723592293110705685, -8663945395140668459)  # 0x94D049BB133111EB, 0x87C37B91114253D5
 _LOW_35 = (1 << 35) - 1
 _LOW_32 = (1 << 32) - 1
 
 
 def start_device(part: torch.Tensor) -> torch.Tensor:
-    """Two int64 words on the tensor's own device, without waiting.
-
-    ``part``: dense, any dtype and strides.
-    """
+    """Two int64 words on the device of ``part`` (dense, any dtype and strides), without waiting."""
     words = _as_words(part)
     total = torch.zeros(2, dtype=torch.int64, device=part.device)
     for first in range(0, words.numel(), _CHUNK):
@@ -191,9 +177,8 @@ def start_device(part: torch.Tensor) -> torch.Tensor:
         )
         for lane in (0, 1):
             mixed = (chunk ^ (position * _GOLDEN[lane])) * _STIR[lane]
-            mixed = mixed ^ (
-                (mixed >> 29) & _LOW_35
-            )  # masked: a logical shift, so that no bit is lost
+            # masked: a logical shift, so that no bit is lost
+            mixed = mixed ^ ((mixed >> 29) & _LOW_35)
             mixed = (mixed + position) * _GOLDEN[1 - lane]
             mixed = mixed ^ ((mixed >> 32) & _LOW_32)
             total[lane] += mixed.sum()
@@ -201,7 +186,7 @@ def start_device(part: torch.Tensor) -> torch.Tensor:
 
 
 def _as_words(part: torch.Tensor) -> torch.Tensor:
-    """The bits of a tensor as a flat integer tensor of its own element width (eight bytes at most)."""
+    """The bits of a tensor as a flat integer tensor of its element width (eight bytes at most)."""
     plain = part.detach().resolve_conj().resolve_neg().contiguous().flatten()
     if plain.dtype.is_complex:
         plain = torch.view_as_real(plain).flatten()

@@ -1,6 +1,6 @@
-"""Stable names for modules and tensors.
+"""Stable names for modules and tensors: root class, dotted path, no wrapper prefixes.
 
-Root class, dotted path, no wrapper prefixes. Identity by object.
+Identity is by object.
 """
 
 from __future__ import annotations
@@ -40,12 +40,9 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
 def class_of(module: torch.nn.Module) -> type:
     """The class as the user wrote it."""
     cls = type(module)
-    if (
-        cls.__name__.startswith(_FSDP2_PREFIX)
-        and len(cls.__mro__) > 2
-        and "FSDPModule" in {c.__name__ for c in cls.__mro__}
-    ):
-        return cls.__mro__[2] if cls.__mro__[1].__name__ == "FSDPModule" else cls.__mro__[1]
+    above = cls.__mro__[1:]
+    if cls.__name__.startswith(_FSDP2_PREFIX) and "FSDPModule" in {c.__name__ for c in above}:
+        return next(c for c in above if c.__name__ != "FSDPModule")
     return cls
 
 
@@ -58,10 +55,7 @@ _PREFIXES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 
 def walk(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Every distinct module below ``root`` with its clean path.
-
-    Wrappers in between are left out.
-    """
+    """Every distinct module below ``root`` with its clean path; wrappers are left out."""
     seen: set[int] = set()
     pending = [("", root)]
     while pending:
@@ -84,7 +78,7 @@ def walk(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
 
 
 class Identities:
-    """Small numbers for objects, unique for the life of the process even when memory is used again."""
+    """Small numbers for objects, unique in the process even when memory is used again."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}

@@ -1,6 +1,6 @@
-"""One recording in one process.
+"""One recording in one process: its emitters, clock, instruments, and its end.
 
-Owns the emitters, the clock, the instruments, and their end. Instruments are in instruments/.
+What is recorded of which call is the business of instruments/.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ MAX_FAULTS = 8  # of one instrument; then it is switched off
 
 
 class Session:
-    """Records what this process does until it ends.
-
-    Everything here is fenced: our failure is counted, never raised.
-    """
+    """Records what this process does until it ends. Our failure is counted, never raised."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -128,8 +125,7 @@ class Session:
         self._is_closed = False
         from multiprocessing import util
 
-        # multiprocessing leaves its children by os._exit after its own finalizers: atexit does
-        # not run there
+        # multiprocessing leaves its children by os._exit, after its own finalizers: no atexit there
         util.Finalize(None, self.close, exitpriority=-100)
 
     def become_worker(self) -> None:

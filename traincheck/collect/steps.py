@@ -3,8 +3,8 @@
 No loop is edited. Knows calls and their order, not tensors.
 
 A step ends at the first sign of the next iteration after every expected optimizer has stepped: a
-batch, a training forward, the
-next zero_grad. Evaluation after a step therefore belongs to it. docs/adr/0003 gives the cases.
+batch, a training forward, the next zero_grad. Evaluation after a step therefore belongs to it.
+docs/adr/0003 gives the cases.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class StepCounter:
 
     Args:
         on_end: called at the end of a step, before its number changes.
-        num_optimizers: how many optimizers that hold parameters are alive; asked only until the
-        first step has ended.
+        optimizers: ids of the optimizers that are alive; asked only until the first step has ended.
     """
 
     def __init__(self, on_end: Callable[[], None], optimizers: Callable[[], set[str]]) -> None:
@@ -33,14 +32,12 @@ class StepCounter:
         self.manual = False  # the user marks steps; signals count but do not end them
         self._on_end = on_end
         self._optimizers = optimizers
-        self._expected: set[str] | None = (
-            None  # those that stepped in the step before; None until then
-        )
+        # Those that stepped in the step before; None until then
+        self._expected: set[str] | None = None
         self._stepped: set[str] = set()
         self._zeroed: set[str] = set()
-        self._inside = (
-            0  # depth of optimizer steps: an LBFGS closure runs forward and backward in there
-        )
+        # Depth of optimizer steps: an LBFGS closure runs forward and backward in there
+        self._inside = 0
         self._ever_stepped = False
         self._ever_zeroed = False
 
@@ -64,10 +61,7 @@ class StepCounter:
         self._begin("forward")
 
     def backward(self) -> None:
-        """Gradients are computed.
-
-        A sign of a new iteration only where nothing else marks the loop.
-        """
+        """Gradients are computed: a new iteration only where nothing else marks the loop."""
         counters = self.counters
         if not counters["forward"] and not counters["batch"] and self.is_between:
             self.end()

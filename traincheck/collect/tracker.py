@@ -1,4 +1,7 @@
-"""Find the parameters, gradients, buffers and optimizer state of a process, name them, and look at them at given moments."""
+"""Find the parameters, gradients, buffers and optimizer state of a process, and name them.
+
+When the instruments say so, look at them; what a look tells is the business of variables.py.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,7 @@ class Root:
         self.buffers: dict[str, tuple[dict[str, Any], str, Variable]] = {}
 
     def is_current(self) -> bool:
-        """Whether modules and parameters are still the objects that were found.
-
-        About 60 ns for each.
-        """
+        """Whether modules and parameters are still the objects that were found. 60 ns for each."""
         for holder, key, identity in self.slots:
             if id(holder.get(key)) != identity:
                 return False
@@ -72,10 +72,7 @@ class Tracker:
     # -- modules
 
     def find(self, module: torch.nn.Module) -> tuple[str, Root]:
-        """Path and root of a module that is being called.
-
-        A module not seen before is a new root.
-        """
+        """Path and root of a module that is being called; one not seen before is a new root."""
         found = self._modules.get(id(module))
         if found is not None and found[0]() is module:
             return found[1], found[2]
@@ -94,7 +91,7 @@ class Tracker:
         return {id(child): m for m in live for child in m._modules.values() if child is not None}
 
     def _top(self, module: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> torch.nn.Module:
-        """The outermost live module that contains this one: a part may be called before the whole."""
+        """The outermost live module around this one: a part may be called before the whole."""
         seen = {id(module)}
         while id(module) in parents and id(parents[id(module)]) not in seen:
             module = parents[id(module)]
@@ -195,7 +192,7 @@ class Tracker:
                 yield self.name_of(parameter) or f"{owner}[{group_index}].{index}", parameter
 
     def adopt(self, em: Emitter, parameters: Iterable[torch.Tensor]) -> None:
-        """Name the parameters that an optimizer was given, by looking for the live modules that own them."""
+        """Name the parameters that an optimizer was given, by the live modules that own them."""
         unknown = {id(p) for p in parameters if self.name_of(p) is None}
         if not unknown:
             return
@@ -222,7 +219,7 @@ class Tracker:
                     look(em, variable, tensor, after)
 
     def look_gradients(self, em: Emitter, after: int) -> None:
-        """Find the gradients that appeared, vanished or changed, and parameters that were frozen or unfrozen."""
+        """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen."""
         looker = self.looker
         look = looker.look_gradient
         for root in self._live_roots():
@@ -235,10 +232,7 @@ class Tracker:
                 look(em, gradient, tensor.grad, after)
 
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
-        """Find the buffers of ``root`` that differ.
-
-        A buffer that was assigned anew is the same variable.
-        """
+        """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""
         for holder, key, variable in root.buffers.values():
             tensor = holder.get(key)
             if tensor is not None:
@@ -259,10 +253,7 @@ class Tracker:
     def _plan(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
     ) -> list[_Held]:
-        """Which tensors an optimizer keeps for each parameter.
-
-        Making it takes ten times as long as checking it.
-        """
+        """Which tensors an optimizer keeps for each parameter. Checking it is ten times cheaper."""
         known = self._optimizer_state.setdefault(owner, {})
         plan: list[_Held] = []
         for name, parameter in self.held(owner, optimizer):
@@ -283,10 +274,7 @@ class Tracker:
         return plan
 
     def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
-        """After steps that were not recorded.
-
-        What is there now is what later looks compare with.
-        """
+        """After steps that were not recorded: later looks compare with what is there now."""
         baseline = self.looker.baseline
         for root in self._live_roots():
             for holder, key, parameter, gradient in root.parameters.values():
@@ -313,7 +301,7 @@ class Tracker:
 
 
 def _fits(plan: list[_Held], optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer still holds the same parameters, with the same state dicts of the same size."""
+    """Whether an optimizer holds the same parameters, with the same state dicts of equal size."""
     held = (p for group in optimizer.param_groups for p in group["params"])
     count = 0
     for parameter, (ref, state, size, _) in zip(held, plan):

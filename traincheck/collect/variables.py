@@ -3,10 +3,9 @@
 Which tensors there are is tracker.py's business.
 
 In the exact view every look takes an exact fingerprint. The selective view only asks "did it
-change": a probe of three slices proves
-most changes, and where it is equal the exact fingerprint decides; where there is nothing exact to
-compare that with, the
-answer is "unknown", not a guess (docs/adr/0005).
+change": a probe of three slices proves most changes, and where it is equal the exact fingerprint
+decides; where there is nothing exact to compare that with, the answer is "unknown", not a guess
+(docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -41,15 +40,16 @@ _STRIDED = torch.strided
 class Variable:
     """One named tensor and what was last seen of it.
 
-    digest: exact fingerprint last seen, None when not known. exact_only: a probe missed a change
-    once (written in few places,
-    like an embedding), or the tensor is not plain. identity: of the object; of a gradient, its
-    memory address, for us only.
+    digest: exact fingerprint last seen, None when not known.
+    exact_only: a probe missed a change once (written in few places, like an embedding), or the
+    tensor is not plain.
+    identity: of the object; of a gradient, its memory address, for us only.
     """
 
     __slots__ = (
-        "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_odd", "module_class", "name", "owner", "probe",
-        "requires_grad", "role", "seed", "shape", "storage", "view", "zero", "zero_digest", "zero_probe",
+        "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_odd", "module_class",
+        "name", "owner", "probe", "requires_grad", "role", "seed", "shape", "storage", "view",
+        "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
 
     def __init__(
@@ -164,9 +164,7 @@ class Looker:
                 found = fingerprint(tensor) or found
             self._changed(em, variable, tensor, found, after)
             if found.startswith("probe"):
-                variable.digest = (
-                    None  # content is known to differ; what it is exactly was not taken
-                )
+                variable.digest = None  # it differs; what it is exactly was not taken
             return
         digest = fingerprint(tensor)
         if variable.digest is None:
@@ -221,12 +219,8 @@ class Looker:
         """Record a gradient that appeared, vanished or changed."""
         if gradient is None:
             if variable.identity:
-                variable.identity, variable.digest, variable.probe, variable.zero = (
-                    0,
-                    None,
-                    None,
-                    None,
-                )
+                variable.identity = 0
+                variable.digest = variable.probe = variable.zero = None
                 self.write(em, variable, "cleared", None, None, after)
         elif not variable.identity:
             variable.identity = id(gradient)

@@ -38,12 +38,14 @@ def span_wrapper(
     """Wrap a landmark of the training loop, so that each call becomes a span with looks around it.
 
     Args:
+        function: the landmark.
+        session: whose emitters record it.
         describe: fields of the record besides the common ones, from arguments and result (None
-        after an exception).
-        before, after: run inside our guard around the call; ``after`` runs before the record is
-        written.
+            after an exception).
+        before: runs inside our guard before the call.
+        after: runs inside our guard after the call, before the record is written.
         sees_idle: run ``before`` and ``after`` also on steps that are not recorded: steps are
-        counted by a few calls.
+            counted by a few calls.
     """
     switch, local = session.switch, session.local
 
@@ -113,13 +115,14 @@ def function_wrapper(
     *,
     skip_inner: bool = False,
 ) -> Callable[..., Any]:
-    """Wrap a stateless function.
-
-    `span_wrapper` with everything inlined, as nine calls in ten pass here.
+    """Wrap a stateless function: `span_wrapper` inlined, as nine calls in ten pass here.
 
     Args:
-        names: of the positional parameters. defaults: values of parameters that are not passed,
-        when worth recording.
+        function: what is wrapped.
+        api: the name it is recorded under.
+        names: of the positional parameters.
+        defaults: values of parameters that are not passed, when worth recording.
+        session: whose emitters record it.
         skip_inner: leave out calls made by another recorded function.
     """
     switch, local = session.switch, session.local
@@ -175,9 +178,7 @@ def function_wrapper(
 
 
 class CallTemplates(dict[Any, tuple[bytes, bytes]]):
-    """Records of one function by how it is called.
-
-    The number of positional arguments, or that and the keywords.
+    """Records of one function by how it is called: how many arguments, which keywords.
 
     Two for each: inside another span, and outside of any.
     """

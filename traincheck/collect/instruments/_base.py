@@ -16,8 +16,8 @@ _MISSING = object()
 class Instrument:
     """Makes one family of APIs emit events. Subclasses define ``name`` and ``install``.
 
-    apis, kinds, states: what its records serve; in selective collection it is installed only when a
-    check needs one of them.
+    families, kinds, states: what its records serve; in selective collection it is installed only
+    when a check needs one of them.
     always: also installed when nothing of it is recorded, because steps are counted by it.
     is_seen_by_transforms: replaces functions that TorchScript or fx would come upon.
     """
@@ -65,7 +65,7 @@ class Instrument:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Originals are in place while this lasts, for code that looks at functions rather than calling them."""
+        """Originals are in place meanwhile, for code that looks at functions, not calls them."""
         ours = [
             (holder, attribute, getattr(holder, attribute))
             for holder, attribute, _ in self._originals
@@ -84,13 +84,13 @@ class Instrument:
     def replace(
         self, holder: Any, attribute: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
     ) -> None:
-        """Set ``holder.attribute`` to ``make(original)``, which takes on the original's name and documentation."""
+        """Set ``holder.attribute`` to ``make(original)``, under the original's name and docs."""
         original = getattr(holder, attribute)
         stored = vars(holder).get(attribute, _MISSING)
         replacement = make(original)
         functools.update_wrapper(replacement, original)
-        # Pickling goes by module and name: they must lead to where the replacement is found (C
-        # functions say otherwise).
+        # Pickling goes by module and name: they must lead to where the replacement is found. (C
+        # functions say otherwise.)
         if not isinstance(holder, type):
             replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
         self._originals.append((holder, attribute, stored))

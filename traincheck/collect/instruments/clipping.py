@@ -40,10 +40,8 @@ def _describer(family: str, limit: str) -> Describe:
         parameters = args[0] if args else kwargs.get("parameters")
         if isinstance(parameters, torch.Tensor):
             named["parameters"] = 1
-        elif isinstance(parameters, (list, tuple)):
-            named["parameters"] = len(
-                parameters
-            )  # a generator is spent: counting it would have emptied it
+        elif isinstance(parameters, (list, tuple)):  # counting a generator would have emptied it
+            named["parameters"] = len(parameters)
         return {"api": family, "args": named, "result": summarize(result), "where": where()}
 
     return describe

@@ -16,6 +16,7 @@ from traincheck.collect.summarize import dotted
 
 MAX_SAMPLES = 64  # fingerprinted rows of a batch
 _MAX_LEAVES = 16
+_MAX_DEPTH = 3
 
 
 class Data(Instrument):
@@ -122,13 +123,10 @@ def _leaf(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _leaves(path: str, value: Any, depth: int = 0) -> list[tuple[str, torch.Tensor]]:
-    """Tensors in a batch with their paths.
-
-    Looks into sequences, mappings and dataclass-like objects.
-    """
+    """Tensors in a batch with their paths; looks into sequences, mappings and plain objects."""
     if isinstance(value, torch.Tensor):
         return [(path, value)]
-    if depth >= 3:
+    if depth >= _MAX_DEPTH:
         return []
     if isinstance(value, Mapping):
         items = [(f"{path}.{key}", item) for key, item in list(value.items())[:_MAX_LEAVES]]

@@ -17,9 +17,9 @@ from traincheck.collect.summarize import summarize
 from traincheck.collect.wrap import span_wrapper
 
 COLLECTIVES = (
-    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
-    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "send", "recv", "all_gather_object",
-    "broadcast_object_list",
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
+    "barrier", "send", "recv", "all_gather_object", "broadcast_object_list",
 )  # fmt: skip
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
 
@@ -111,9 +111,8 @@ class Distributed(Instrument):
             fields["shape"] = list(tensor.shape)
             fields["dtype"] = str(tensor.dtype).removeprefix("torch.")
             fields["before"] = before
-            fields["after"] = (
-                None if is_async else _digest(tensor)
-            )  # an asynchronous one may still be under way
+            # An asynchronous one may still be under way
+            fields["after"] = None if is_async else _digest(tensor)
         em.event("collective", fields)
 
 

@@ -1,4 +1,7 @@
-"""``torch.nn.functional`` and ``torch.nn.init``, the tensor functions of the default preset, and operators at level deep."""
+"""``torch.nn.functional``, ``torch.nn.init``, some tensor functions; all operators at level deep.
+
+Module calls are in modules.py.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,21 @@ from traincheck.collect.wrap import function_wrapper
 _C_SIGNATURES = {
     "linear": ("input", "weight", "bias"),
     "bilinear": ("input1", "input2", "weight", "bias"),
-    **{f"conv{n}d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups") for n in (1, 2, 3)},
-    **{
-        f"conv_transpose{n}d": ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
-        for n in (1, 2, 3)
-    },
-    **{f"avg_pool{n}d": ("input", "kernel_size", "stride", "padding", "ceil_mode") for n in (1, 2, 3)},
-    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
+    **dict.fromkeys(
+        ("conv1d", "conv2d", "conv3d"),
+        ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
+    ),
+    **dict.fromkeys(
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"),
+    ),
+    **dict.fromkeys(
+        ("avg_pool1d", "avg_pool2d", "avg_pool3d"),
+        ("input", "kernel_size", "stride", "padding", "ceil_mode"),
+    ),
+    "scaled_dot_product_attention": (
+        "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa",
+    ),
     "gelu": ("input", "approximate"),
     "softplus": ("input", "beta", "threshold"),
     "logsigmoid": ("input",),
@@ -73,10 +84,7 @@ _PLUMBING = (
 
 
 class Functional(Instrument):
-    """Functions that keep no state.
-
-    Each is replaced where it is looked up: in its public module or on `torch.Tensor`.
-    """
+    """Stateless functions, each replaced where it is looked up: module or `torch.Tensor`."""
 
     name = "functional"
     is_seen_by_transforms = True
@@ -125,10 +133,7 @@ class Functional(Instrument):
             replaced[original] = getattr(holder, attribute)
 
     def _fix_defaults(self, replaced: dict[Any, Any]) -> None:
-        """Default arguments were bound before we came (``activation=F.relu``).
-
-        Torch compares them by identity.
-        """
+        """Defaults bound before we came (``activation=F.relu``): torch compares by identity."""
         for cls in vars(torch.nn.modules.transformer).values():
             if not isinstance(cls, type):
                 continue
@@ -150,7 +155,7 @@ def _in(table: dict[Any, Any], value: Any) -> bool:
 
 
 def _operators() -> Iterator[tuple[Any, str, str]]:
-    """All public functions and tensor methods that torch lets a subclass override, dunders included."""
+    """All functions and tensor methods that torch lets a subclass override, dunders included."""
     overridable = torch.overrides.get_overridable_functions()
     for holder, label in ((torch, "torch"), (torch.Tensor, "torch.Tensor")):
         functions = set(overridable.get(holder, ()))
@@ -165,10 +170,12 @@ def _operators() -> Iterator[tuple[Any, str, str]]:
 
 
 _NO_OPERATORS = frozenset(
-    {"__get__", "__set__", "__delete__", "__repr__", "__format__", "__hash__", "__reduce_ex__", "__reduce__", "__setstate__",
-     "__deepcopy__", "__dir__", "__len__", "__iter__", "__contains__", "__array__", "__array_wrap__", "__cuda_array_interface__",
-     "backward", "dim", "size", "stride", "numel", "item", "is_contiguous", "data_ptr", "storage_offset", "untyped_storage",
-     "is_floating_point", "is_complex", "is_same_size", "element_size", "get_device", "is_signed", "is_neg", "is_conj", "ndimension", "nelement"}
+    {"__get__", "__set__", "__delete__", "__repr__", "__format__", "__hash__", "__reduce_ex__",
+     "__reduce__", "__setstate__", "__deepcopy__", "__dir__", "__len__", "__iter__",
+     "__contains__", "__array__", "__array_wrap__", "__cuda_array_interface__", "backward", "dim",
+     "size", "stride", "numel", "item", "is_contiguous", "data_ptr", "storage_offset",
+     "untyped_storage", "is_floating_point", "is_complex", "is_same_size", "element_size",
+     "get_device", "is_signed", "is_neg", "is_conj", "ndimension", "nelement"}
 )  # fmt: skip
 
 
@@ -177,7 +184,7 @@ def _is_function(found: Any) -> bool:
 
 
 def _is_home(found: Any, module: Any) -> bool:
-    """Whether a function belongs to this module's public face rather than being imported for its own use."""
+    """Whether a function is of this module's public face, not imported for its own use."""
     home = getattr(found, "__module__", None)
     return (
         home == module.__name__

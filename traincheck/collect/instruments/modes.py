@@ -15,10 +15,7 @@ from traincheck.schema.events import Families
 
 
 class Modes(Instrument):
-    """``eval()`` calls ``train(False)``.
-
-    Recorded as ``eval``, and so is a plain ``train(False)``.
-    """
+    """``eval()`` calls ``train(False)``: both are recorded as ``eval``."""
 
     name = "modes"
     families = (Families.TRAIN, Families.EVAL)

@@ -18,10 +18,7 @@ from traincheck.schema.events import Families
 
 
 class Modules(Instrument):
-    """``Module.__call__`` on the class.
-
-    Instances stay as they are, so models can be copied, pickled and compiled.
-    """
+    """``Module.__call__`` on the class. Instances stay as they are: copied, pickled, compiled."""
 
     name = "modules"
     is_seen_by_transforms = True

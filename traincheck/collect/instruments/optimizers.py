@@ -1,6 +1,6 @@
-"""Optimizers of every class.
+"""Optimizers of every class: creation, groups, step, zero_grad.
 
-Creation, groups, step, zero_grad. After a step, looks at parameters and optimizer state.
+After a step, looks at parameters and optimizer state.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ _WRAPPED = "_traincheck_wrapped"
 
 
 class Optimizers(Instrument):
-    """Wraps ``step`` once on each class that is instantiated, as torch itself does.
-
-    Nothing on instances.
-    """
+    """Wraps ``step`` once on each class that is instantiated, as torch does; never instances."""
 
     name = "optimizers"
     families = (Families.OPTIMIZER_STEP, Families.ZERO_GRAD)
@@ -147,9 +144,8 @@ class Optimizers(Instrument):
 
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             owner = owner_of(optimizer)
-            if (
-                id(optimizer) in stepping or owner is None
-            ):  # a subclass that calls its parent's step: one step, not two
+            # A subclass that calls its parent's step: one step, not two
+            if id(optimizer) in stepping or owner is None:
                 return original(optimizer, *args, **kwargs)
             stepping.add(id(optimizer))
             steps.enter_optimizer(owner)

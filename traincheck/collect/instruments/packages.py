@@ -1,6 +1,6 @@
-"""The user's own packages, named with ``--instrument``.
+"""The user's own packages, named with ``--instrument``: public functions and methods.
 
-Public functions and methods, wrapped as the package is imported.
+They are wrapped as the package is imported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Packages(Instrument):
         )
 
     def wrap_module(self, module: types.ModuleType) -> None:
-        """Wrap the public functions, and the public methods of the classes, that ``module`` itself defines."""
+        """Wrap the public functions and methods that ``module`` itself defines."""
         for name, found in list(vars(module).items()):
             if name.startswith("_") or getattr(found, "__module__", None) != module.__name__:
                 continue

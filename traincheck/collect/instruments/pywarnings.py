@@ -1,7 +1,4 @@
-"""``warnings.warn`` calls, shown or not.
-
-Many half-silent bugs print a warning that nobody reads.
-"""
+"""``warnings.warn`` calls, shown or not: many half-silent bugs print what nobody reads."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _MAX_WARNINGS = 1000  # of a run; a warning in a loop must not fill the disk
 
 
 class PythonWarnings(Instrument):
-    """Records before Python decides whether to show it, and leaves what is shown as it was, location included."""
+    """Records before Python decides whether to show it; what is shown stays as it was."""
 
     name = "warnings"
     kinds = ("warning",)
@@ -38,8 +35,7 @@ class PythonWarnings(Instrument):
         ) -> None:
             frame, distance = _target(sys._getframe(1), stacklevel)
             self._note(message, category, frame)
-            # Our own frame is between; being hidden, it makes the interpreter count every frame
-            # as it comes.
+            # Our own frame is between; being hidden, it makes the interpreter count each frame.
             original(message, category, distance + 1, source, **kwargs)
 
         return hidden(warn)
@@ -68,7 +64,7 @@ def _is_internal(frame: FrameType) -> bool:
 
 
 def _target(frame: FrameType, stacklevel: int) -> tuple[FrameType | None, int]:
-    """The frame that a warning with this ``stacklevel`` names, and how many frames up it is, ours counted."""
+    """The frame that a warning of this ``stacklevel`` names, and how far up it is, with ours."""
     distance = 1
     current: FrameType | None = frame
     while current is not None and current.f_code.co_filename == HIDDEN_FILE:

@@ -1,7 +1,4 @@
-"""Random generators.
-
-Seeds given by the user, and the state of torch's CPU generator at each step.
-"""
+"""Random generators: seeds given by the user, and torch's CPU generator at each step."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ from traincheck.collect.instruments._base import Instrument
 
 
 class Rng(Instrument):
-    """Only torch's CPU state is cheap enough for every step (3 microseconds.
-
-    Python's and numpy's cost 15).
-    """
+    """Only torch's CPU state is cheap enough for every step: 3 us; Python's, numpy's cost 15."""
 
     name = "rng"
     kinds = ("rng",)

@@ -16,10 +16,7 @@ from traincheck.schema.events import Families
 
 
 class Schedulers(Instrument):
-    """Wraps ``step`` where a class defines it.
-
-    The step that a constructor makes is not one of the user's.
-    """
+    """Wraps ``step`` where a class defines it; a constructor's own step is not the user's."""
 
     name = "schedulers"
     families = (Families.SCHEDULER_STEP,)

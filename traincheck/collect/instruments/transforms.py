@@ -1,7 +1,4 @@
-"""TorchScript, fx and export read or trace code instead of running it.
-
-Recording steps aside while they do.
-"""
+"""TorchScript, fx and export read or trace code, not run it: recording steps aside."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from traincheck.collect.instruments._base import Instrument
 
 
 class Transforms(Instrument):
-    """They must find the original functions, by source and by identity, and calls made while tracing are not training."""
+    """They must find the originals, by source and identity; calls while tracing are no training."""
 
     name = "transforms"
     always = True
