@@ -14,7 +14,7 @@ from tests.builders import MLP, MLP_BN, TraceBuilder, healthy_run
 from traincheck.check.engine import Engine
 from traincheck.errors import UsageError
 from traincheck.rules import _table
-from traincheck.rules._ledger import Ledger, share_ledger
+from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.rules._table import RULES, all_rules
 from traincheck.schema.events import Event
 from traincheck.schema.findings import SEVERITIES, Finding
@@ -146,10 +146,15 @@ def test_a_run_that_ends_anywhere_is_no_fault(rule: Rule) -> None:
 
 def test_monitors_may_share_a_ledger() -> None:
     monitors = [rule.monitor() for rule in RULES]
-    share_ledger(monitors)
-    ledgers = {id(monitor.ledger) for monitor in monitors}  # type: ignore[attr-defined]
-    assert len(ledgers) == 1
-    assert isinstance(monitors[0].ledger, Ledger)  # type: ignore[attr-defined]
+    sharing = [monitor for monitor in monitors if isinstance(monitor, StepMonitor)]
+    keeper = Bookkeeper(sharing)
+    assert len({id(monitor.ledger) for monitor in sharing}) == 1
+    found = set()
+    for event in BROKEN["TC201"]:
+        keeper.observe(event)
+        if event.kind == "step":  # they need to see nothing else
+            found |= {v.check_id for monitor in sharing for v in monitor.observe(event)}
+    assert found == {"TC201"}
 
 
 class Offered:

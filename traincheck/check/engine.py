@@ -14,7 +14,7 @@ from traincheck.check.findings import FindingBook
 from traincheck.check.gate import Gate
 from traincheck.check.routing import Router
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
-from traincheck.rules._ledger import share_ledger
+from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
@@ -23,19 +23,23 @@ from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule
 _logger = logging.getLogger(__name__)
 _PROCESS_MARK = "process"
 _CONTROLS = frozenset({"step", "mark"})
+_STEP_ENDS = Needs(kinds=frozenset({"step"}))
 
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """One running monitor and the checks it stands for."""
+    """One running monitor and the checks it stands for. gets: the events it is to be given."""
 
     monitor: Monitor
+    gets: Needs
     needs: Needs
     check_ids: tuple[str, ...]
 
     def triggered(self) -> dict[str, int]:
         if isinstance(self.monitor, Gate):
             return self.monitor.triggered_by_check()
+        if isinstance(self.monitor, Bookkeeper):
+            return {}
         return {self.check_ids[0]: self.monitor.triggered}
 
 
@@ -83,9 +87,10 @@ class Process:
                 self.retire(seat, why)
 
     def retire(self, seat: Seat, reason: str) -> None:
-        """Take a monitor out of service; what it has proved so far stands."""
-        self.seats.remove(seat)
-        self._retired.append(seat)
+        """Take a monitor and those that depend on it out; what they have proved so far stands."""
+        going = [other for other in self.seats if set(other.check_ids) <= set(seat.check_ids)]
+        self.seats = [other for other in self.seats if other not in going]
+        self._retired += going
         self.unobservable.update(dict.fromkeys(seat.check_ids, reason))
         self.route = self._router().route
 
@@ -96,7 +101,7 @@ class Process:
         return counts
 
     def _router(self) -> Router[Seat]:
-        return Router([(seat.needs, seat) for seat in self.seats])
+        return Router([(seat.gets, seat) for seat in self.seats])
 
     def _observable(self, check_id: str) -> bool:
         reason = self._view.lacks(self._checks.needs[check_id])
@@ -108,7 +113,20 @@ class Process:
         rules = [rule for rule in self._checks.rules if self._observable(rule.info.check_id)]
         for rule in rules:
             self._sit(rule.monitor, rule.needs, (rule.info.check_id,))
-        share_ledger(seat.monitor for seat in self.seats)
+        self._share_ledger()
+
+    def _share_ledger(self) -> None:
+        """Let one bookkeeper see the events for all rules that judge by the books."""
+        sharing = [seat for seat in self.seats if isinstance(seat.monitor, StepMonitor)]
+        if not sharing:
+            return
+        gets = Needs()
+        for seat in sharing:
+            gets, seat.gets = gets | seat.needs, _STEP_ENDS
+        keeper = Bookkeeper(s.monitor for s in sharing if isinstance(s.monitor, StepMonitor))
+        ids = tuple(check_id for seat in sharing for check_id in seat.check_ids)
+        # First, so that the books are made when the rules look into them.
+        self.seats.insert(0, Seat(keeper, gets, Needs(), ids))
 
     def _seat_invariants(self) -> None:
         for name, invariants in self._checks.invariants.items():
@@ -125,7 +143,7 @@ class Process:
 
     def _sit(self, make: Callable[[], Monitor], needs: Needs, ids: tuple[str, ...]) -> None:
         try:
-            self.seats.append(Seat(make(), needs, ids))
+            self.seats.append(Seat(make(), needs, needs, ids))
         except Exception as error:  # a broken check must not take the others down
             self.unobservable.update(dict.fromkeys(ids, _fault(error)))
 

@@ -115,9 +115,8 @@ def _message(head: Violation, info: CheckInfo, variables: Sequence[str], step: i
     if info.kind == "rule":
         return f"{at[:1].upper()}{at[1:]}: {_with_all(said, head, variables)}."
     about = f" ({names})" if names else ""
-    return (
-        f"In every reference run: {said}. Here, {at}: {head.observed or 'it does not hold'}{about}."
-    )
+    seen = head.observed or "it does not hold"
+    return f"{said}. So it is in every reference run; here, {at}: {seen}{about}."
 
 
 def _with_all(text: str, head: Violation, variables: Sequence[str]) -> str:

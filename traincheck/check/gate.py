@@ -1,16 +1,28 @@
-"""All invariants of one relation as one monitor.
+"""All invariants of one relation as one monitor: preconditions are applied here.
 
-Applies preconditions; what holds is decided by the relation.
+What holds is decided by the relation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from traincheck.schema.claims import Context, Invariant, Precondition
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Example, Violation
 from traincheck.schema.protocols import Relation
+
+_MOST_KNOWN = 256  # answers remembered
+
+
+@dataclass(slots=True)
+class _Known:
+    """An answer in which all examples hold. counts: by index of the invariant; times: how often."""
+
+    examples: tuple[tuple[int, Example], ...]
+    counts: dict[int, int]
+    times: int = 1
 
 
 class Gate:
@@ -24,8 +36,7 @@ class Gate:
     def __init__(self, relation: Relation, invariants: Sequence[Invariant]) -> None:
         self._invariants = tuple(invariants)
         self._decider = relation.decider([invariant.hypothesis for invariant in invariants])
-        # Equal preconditions become one object, so that each context is tested once for all of
-        # them.
+        # Equal preconditions become one object, so that each context is tested once for all.
         shared: dict[Precondition, Precondition] = {}
         self._conditions = [
             None
@@ -34,48 +45,74 @@ class Gate:
             for invariant in invariants
         ]
         self._triggered = [0] * len(self._invariants)
+        # A decider that has the same to say in every step says it with the same object.
+        self._known: dict[int, _Known] = {}
 
     def observe(self, event: Event) -> Sequence[Violation]:
         """Violations in the order the decider gives their examples."""
         examples = self._decider.observe(event)
-        return self._judge(examples) if examples else ()
+        if not examples:
+            return ()
+        known = self._known.get(id(examples))
+        if known is not None and known.examples is examples:
+            known.times += 1
+            return ()
+        return self._judge(examples)
 
     def finish(self) -> Sequence[Violation]:
         return self._judge(self._decider.finish())
 
     @property
     def triggered(self) -> int:
-        return sum(self._triggered)
+        return sum(self.triggered_by_check().values())
 
     def triggered_by_check(self) -> dict[str, int]:
         """How many examples each invariant's precondition let through."""
+        self._settle()
         return {invariant.id: count for invariant, count in zip(self._invariants, self._triggered)}
 
     def _judge(self, examples: Iterable[tuple[int, Example]]) -> list[Violation]:
         found = []
-        # Many invariants share a precondition and a decider hands the same context to all of them.
-        known: dict[tuple[int, int], bool] = {}
+        counts: dict[int, int] = {}
+        # Many invariants share a precondition, and a decider gives them the same context.
+        tested: dict[tuple[int, int], bool] = {}
         keep_alive: list[Context] = []  # so that no context is freed and its id used again
         for index, example in examples:
             condition = self._conditions[index]
-            if condition is not None and not _holds(condition, example, known, keep_alive):
+            if condition is not None and not _holds(condition, example, tested, keep_alive):
                 continue
-            self._triggered[index] += 1
+            counts[index] = counts.get(index, 0) + 1
             if not example.holds:
                 found.append(_violation(self._invariants[index], example))
+        if found or not isinstance(examples, tuple):
+            self._count(counts, 1)
+        else:
+            if len(self._known) >= _MOST_KNOWN:
+                self._settle()
+            self._known[id(examples)] = _Known(examples, counts)
         return found
+
+    def _settle(self) -> None:
+        """Count what is remembered, and forget it."""
+        for known in self._known.values():
+            self._count(known.counts, known.times)
+        self._known.clear()
+
+    def _count(self, counts: dict[int, int], times: int) -> None:
+        for index, count in counts.items():
+            self._triggered[index] += count * times
 
 
 def _holds(
     condition: Precondition,
     example: Example,
-    known: dict[tuple[int, int], bool],
+    tested: dict[tuple[int, int], bool],
     keep_alive: list[Context],
 ) -> bool:
     key = (id(condition), id(example.context))
-    answer = known.get(key)
+    answer = tested.get(key)
     if answer is None:
-        answer = known[key] = condition.holds(example.context)
+        answer = tested[key] = condition.holds(example.context)
         keep_alive.append(example.context)
     return answer
 

@@ -9,8 +9,9 @@ step are made when it ends, in the order of the calls after which the looks were
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.findings import Violation
 
 _LANDMARKS = frozenset(
     {Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP, Families.SCALER_STEP}
@@ -95,11 +97,13 @@ class Moment(NamedTuple):
 class StepFacts:
     """The books of one step.
 
-    changed: parameters that differ since; uncertain: whose looks could not tell.
+    gradients: the last look at each. changed: parameters that differ since; uncertain: whose looks
+    could not tell.
     """
 
     event: StepEvent
     moments: Sequence[Moment]
+    gradients: Mapping[int, StateEvent]
     reached: frozenset[int]
     changed: frozenset[int]
     uncertain: frozenset[int]
@@ -140,7 +144,7 @@ class Ledger:
     def observe(self, event: Event) -> StepFacts | None:
         """Enter ``event``; the facts of the step that it ends.
 
-        Monitors that share a ledger all hand it every event.
+        Monitors that share a ledger may all hand it the same event.
         """
         if event is self._last:
             return self._facts
@@ -149,7 +153,7 @@ class Ledger:
             self._enter_state(event)
         elif isinstance(event, CallEvent):
             if (event.family or event.api) in _LANDMARKS:
-                self._page.timeline.append(event)
+                self._page.add(event, None)
         elif isinstance(event, StepEvent):
             self._facts = self._turn(event)
         elif isinstance(event, OptimizerEvent):
@@ -190,13 +194,20 @@ class Ledger:
         if event.role == "gradient":
             identity = self._ids.get(event.name)  # now: the name may go to another object later
             if identity is not None and event.change != "unknown":
-                self._page.timeline.append(_Look(event, identity))
+                self._page.add(event, identity)
         elif event.role == "parameter":
             if event.change in ("content", "replaced"):
                 self._page.changed.add(event.identity)
             elif event.change == "unknown":
                 self._page.uncertain.add(event.identity)
-            self._enter_parameter(event)
+            known = self.parameters.get(event.identity)
+            # The one case of nearly all events: a known parameter has other content.
+            if (
+                known is None
+                or event.change != "content"
+                or known.requires_grad is not event.requires_grad
+            ):
+                self._enter_parameter(event)
 
     def _enter_parameter(self, event: StateEvent) -> None:
         name, identity = event.name, event.identity
@@ -240,33 +251,38 @@ class Ledger:
         return StepFacts(
             event=event,
             moments=moments,
+            gradients=page.gradients(),
             reached=reached,
             changed=frozenset(page.changed),
             uncertain=frozenset(page.uncertain),
         )
 
     def _walk(self, page: _Page) -> list[Moment]:
-        spans = {entry.span for entry in page.timeline if isinstance(entry, CallEvent)}
-        looks: dict[int | None, list[_Look]] = defaultdict(list)
-        for entry in page.timeline:
-            if isinstance(entry, _Look) and entry.event.after in spans:
-                looks[entry.event.after].append(entry)
+        spans = {entry.span for entry in page.entries if isinstance(entry, CallEvent)}
+        looks: dict[int, list[tuple[StateEvent, int]]] = defaultdict(list)
+        stray = False
+        for look, identity in zip(page.entries, page.ids):
+            if isinstance(look, StateEvent) and identity is not None:
+                if look.after in spans:
+                    looks[look.after].append((look, identity))
+                else:
+                    stray = True
         moments: list[Moment] = []
         cleared: set[int] = set()
         reached: set[int] = set()
-        for entry in page.timeline:
-            if isinstance(entry, _Look):
-                if entry.event.after not in spans:
-                    self._gradient(entry, cleared, reached)
-                continue
-            for look in looks.get(entry.span, ()):
-                self._gradient(look, cleared, reached)
-            moments.append(self._moment(entry, cleared, reached))
-            cleared, reached = set(), set()
+        for entry, identity in zip(page.entries, page.ids):
+            if isinstance(entry, CallEvent):
+                for look, parameter in looks.get(entry.span, ()):
+                    self._gradient(look, parameter, cleared, reached)
+                moments.append(self._moment(entry, cleared, reached))
+                cleared, reached = set(), set()
+            elif stray and identity is not None and entry.after not in spans:
+                self._gradient(entry, identity, cleared, reached)
         return moments
 
-    def _gradient(self, entry: _Look, cleared: set[int], reached: set[int]) -> None:
-        look, identity = entry
+    def _gradient(
+        self, look: StateEvent, identity: int, cleared: set[int], reached: set[int]
+    ) -> None:
         is_another = self._gradients.get(look.name) != look.identity
         self._gradients[look.name] = look.identity
         if look.summary is None:
@@ -305,28 +321,66 @@ class Ledger:
         }
 
 
-class _Look(NamedTuple):
-    """What was seen of the gradient of the parameter ``identity``."""
-
-    event: StateEvent
-    identity: int
-
-
 @dataclass(slots=True)
 class _Page:
-    """What was entered since the last step ended."""
+    """What was entered since the last step ended, in order.
 
-    timeline: list[CallEvent | _Look] = field(default_factory=list)
+    entries: landmark calls, and looks at gradients. ids: of the parameters; None for a call.
+    """
+
+    entries: list[CallEvent | StateEvent] = field(default_factory=list)
+    ids: list[int | None] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
 
+    def add(self, entry: CallEvent | StateEvent, identity: int | None) -> None:
+        self.entries.append(entry)
+        self.ids.append(identity)
 
-def share_ledger(monitors: Iterable[object]) -> None:
-    """Let all monitors of one process keep the same ledger, so that its work is done once."""
-    shared = Ledger()
-    for monitor in monitors:
-        if isinstance(getattr(monitor, "ledger", None), Ledger):
-            monitor.ledger = shared  # type: ignore[attr-defined]
+    def gradients(self) -> dict[int, StateEvent]:
+        """The last look at each gradient that there is."""
+        return {
+            identity: entry
+            for entry, identity in zip(self.entries, self.ids)
+            if identity is not None and isinstance(entry, StateEvent) and entry.summary is not None
+        }
+
+
+class StepMonitor(ABC):
+    """A monitor that judges whole steps by the books."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.triggered = 0
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        facts = self.ledger.observe(event)
+        return () if facts is None else self.judge(facts)
+
+    def finish(self) -> Sequence[Violation]:
+        """Nothing: a step that is not over proves nothing."""
+        return ()
+
+    @abstractmethod
+    def judge(self, facts: StepFacts) -> Sequence[Violation]:
+        """Violations that a step proves; also told of steps that were not recorded."""
+
+
+class Bookkeeper:
+    """Keeps one ledger for several monitors, which then need to see the ends of steps only."""
+
+    def __init__(self, monitors: Iterable[StepMonitor]) -> None:
+        self.triggered = 0
+        self._ledger = Ledger()
+        for monitor in monitors:
+            monitor.ledger = self._ledger
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        self._ledger.observe(event)
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
 
 
 def listing(names: Sequence[str], limit: int = 4) -> str:

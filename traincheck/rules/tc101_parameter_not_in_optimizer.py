@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Ledger, StepFacts, listing
-from traincheck.schema.events import Event, StateEvent
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor, listing
+from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 
@@ -61,30 +61,12 @@ class ParameterNotInOptimizer:
         return Membership()
 
 
-class Membership:
+class Membership(StepMonitor):
     """Compares what got gradients with what optimizers hold, step by step."""
 
-    def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.triggered = 0
-        self._gradients: dict[str, StateEvent] = {}  # of this step, as evidence
-
-    def observe(self, event: Event) -> Sequence[Violation]:
-        facts = self.ledger.observe(event)
-        if isinstance(event, StateEvent):
-            if event.role == "gradient" and event.summary is not None:
-                self._gradients[event.name] = event
-            return ()
-        if facts is None:
-            return ()
-        found = self._judge(facts) if facts.is_whole else []
-        self._gradients.clear()
-        return found
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
-
-    def _judge(self, facts: StepFacts) -> list[Violation]:
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            return []
         ledger = self.ledger
         owners = {moment.call.owner for moment in facts.updates()}
         stepped = [holder for key, holder in ledger.holders.items() if key in owners]
@@ -130,8 +112,8 @@ class Membership:
     ) -> Violation:
         name = self.ledger.name(identity)
         evidence: list[Event] = [holder.event for holder in blamed]
-        if name in self._gradients:
-            evidence.append(self._gradients[name])
+        if identity in facts.gradients:
+            evidence.append(facts.gradients[identity])
         evidence += [moment.call for moment in facts.updates()[:1]]
         event = facts.event
         return Violation(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Ledger, Moment, StepFacts
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Moment, StepFacts, StepMonitor
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.events import CallEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 # One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
@@ -75,33 +75,26 @@ class _Streak:
     first: int | None
 
 
-class UpdateEffect:
+class UpdateEffect(StepMonitor):
     """Counts for each parameter and each optimizer the steps in a row that had no effect."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.triggered = 0
+        super().__init__()
         self._parameters: dict[int, _Streak] = {}
         self._optimizers: dict[str, _Streak] = {}
         self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the step before
 
-    def observe(self, event: Event) -> Sequence[Violation]:
-        facts = self.ledger.observe(event)
-        if facts is None:
-            return ()
+    def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
         if facts.is_gap:
             self._parameters.clear()
             self._optimizers.clear()
         elif facts.is_whole:
-            found = self._judge(facts)
+            found = self._compare(facts)
         self._rates = facts.event.lr
         return found
 
-    def finish(self) -> Sequence[Violation]:
-        return ()
-
-    def _judge(self, facts: StepFacts) -> list[Violation]:
+    def _compare(self, facts: StepFacts) -> list[Violation]:
         last: dict[str, Moment] = {}
         due: dict[str, set[int]] = {}
         for moment in facts.updates():

@@ -5,11 +5,10 @@ Follows gradients, not only calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Ledger, Moment, StepFacts
-from traincheck.schema.events import Event, Families
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor
+from traincheck.schema.events import Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 
@@ -70,21 +69,17 @@ class _Window:
     piled: set[int] = field(default_factory=set)
 
 
-class GradientWindow:
+class GradientWindow(StepMonitor):
     """Follows the gradients of each optimizer from one of its steps to the next."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.triggered = 0
+        super().__init__()
         self._windows: dict[str, _Window] = {}
 
-    def observe(self, event: Event) -> Sequence[Violation]:
-        facts = self.ledger.observe(event)
-        if facts is None:
-            return ()
+    def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
             self._windows.clear()
-            return ()
+            return []
         found: list[Violation] = []
         for moment in facts.moments:
             for window in self._windows.values():
@@ -97,9 +92,6 @@ class GradientWindow:
             ):
                 found += self._step(moment, facts)
         return found
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
 
     def _step(self, moment: Moment, facts: StepFacts) -> list[Violation]:
         owner = str(moment.call.owner)

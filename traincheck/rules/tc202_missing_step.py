@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Ledger, StepFacts
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.events import CallEvent, Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2  # one step without an update may be the last, or a look at gradients before training
@@ -53,20 +51,16 @@ class MissingStep:
         return StepAwaited()
 
 
-class StepAwaited:
+class StepAwaited(StepMonitor):
     """Counts steps in a row that end without any update."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.triggered = 0
+        super().__init__()
         self._stepped: set[str] = set()
         self._count = 0
         self._first: int | None = None
 
-    def observe(self, event: Event) -> Sequence[Violation]:
-        facts = self.ledger.observe(event)
-        if facts is None:
-            return ()
+    def judge(self, facts: StepFacts) -> list[Violation]:
         counters = facts.event.counters
         families = {moment.family for moment in facts.moments}
         self._stepped |= {str(m.call.owner) for m in facts.updates()}
@@ -78,13 +72,10 @@ class StepAwaited:
         if is_updated or facts.is_gap:
             self.triggered += bool(facts.reached)
             self._count = 0
-            return ()
-        return self._judge(facts) if facts.is_whole else ()
+            return []
+        return self._wait(facts) if facts.is_whole else []
 
-    def finish(self) -> Sequence[Violation]:
-        return ()
-
-    def _judge(self, facts: StepFacts) -> list[Violation]:
+    def _wait(self, facts: StepFacts) -> list[Violation]:
         waiting = {key: h for key, h in self.ledger.holders.items() if key not in self._stepped}
         victims = {i for holder in waiting.values() for i in holder.names} & facts.reached
         if not victims:

@@ -5,12 +5,11 @@ One such step proves nothing; two in a row do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Ledger, Moment, StepFacts
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.events import CallEvent, Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2  # once may be a conditional branch
@@ -74,21 +73,17 @@ class _Run:
     reached: bool = False  # backward has computed gradients since the last step
 
 
-class EmptySteps:
+class EmptySteps(StepMonitor):
     """Follows each optimizer from step to step."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.triggered = 0
+        super().__init__()
         self._runs: dict[str, _Run] = {}
 
-    def observe(self, event: Event) -> Sequence[Violation]:
-        facts = self.ledger.observe(event)
-        if facts is None:
-            return ()
+    def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
             self._runs.clear()
-            return ()
+            return []
         found: list[Violation] = []
         for moment in facts.moments:
             if moment.reached:
@@ -101,9 +96,6 @@ class EmptySteps:
             ):
                 found += self._step(moment, facts)
         return found
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
 
     def _step(self, moment: Moment, facts: StepFacts) -> list[Violation]:
         owner = str(moment.call.owner)
