@@ -34,6 +34,10 @@ class Seat:
     gets: Needs
     needs: Needs
     check_ids: tuple[str, ...]
+    observe: Callable[[Event], Iterable[Violation]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.observe = self.monitor.observe  # looked up once: 40 ns less for each event
 
     def triggered(self) -> dict[str, int]:
         if isinstance(self.monitor, Gate):
@@ -186,14 +190,13 @@ class Engine:
         """Violations that ``event`` proves, the first of each check about each subject only."""
         self._events += 1
         # Events come in long stretches from one stream: 90 ns less than a dictionary look-up each.
-        if event.stream != self._stream or event.rank != self._rank or self._process is None:
-            self._process = self._enter(event)
-        seats = self._process.route(event)
+        process = self._process
+        if process is None or event.stream != self._stream or event.rank != self._rank:
+            process = self._process = self._enter(event)
         if event.kind in _CONTROLS:
-            self._control(self._process, event)
-        if not seats:
-            return ()
-        return self._feed(self._process, seats, event)
+            self._control(process, event)
+        seats = process.route(event)
+        return self._feed(process, seats, event) if seats else ()
 
     def count_unread(self, events: int) -> None:
         """Add events that a reader left out because nobody wants them."""
@@ -204,7 +207,10 @@ class Engine:
         for key in sorted(self._processes):
             process = self._processes[key]
             for seat in list(process.seats):
-                self._collect(process, seat, seat.monitor.finish, [])
+                try:
+                    self._take(seat.monitor.finish())
+                except Exception as error:  # see _feed
+                    self._fail(process, seat, error)
         unobservable, triggered = self._totals()
         verdicts = judge(sorted(self._checks.infos), self._violated, triggered, unobservable)
         return Report(
@@ -244,33 +250,25 @@ class Engine:
         self._feed(process, process.route(gap), gap)
         self._notes.append(f"events were lost at step {mark.step} of rank {mark.rank}")
 
-    def _feed(self, process: Process, seats: Iterable[Seat], event: Event) -> list[Violation]:
-        new: list[Violation] = []
+    def _feed(self, process: Process, seats: Iterable[Seat], event: Event) -> Sequence[Violation]:
+        new: Sequence[Violation] = ()
         for seat in seats:
             try:
-                for violation in seat.monitor.observe(event):
-                    self._take(violation, new)
+                found = seat.observe(event)
+                if found:
+                    new = [*new, *self._take(found)]
             except Exception as error:  # one check's fault must not hide what the others find
                 self._fail(process, seat, error)
         return new
 
-    def _collect(
-        self,
-        process: Process,
-        seat: Seat,
-        source: Callable[[], Iterable[Violation]],
-        new: list[Violation],
-    ) -> None:
-        try:
-            for violation in source():
-                self._take(violation, new)
-        except Exception as error:  # see _feed
-            self._fail(process, seat, error)
-
-    def _take(self, violation: Violation, new: list[Violation]) -> None:
-        self._violated[violation.check_id] += 1
-        if self._book.add(violation):
-            new.append(violation)
+    def _take(self, violations: Iterable[Violation]) -> list[Violation]:
+        """Count violations; those that are the first of their check about their subject."""
+        new = []
+        for violation in violations:
+            self._violated[violation.check_id] += 1
+            if self._book.add(violation):
+                new.append(violation)
+        return new
 
     def _fail(self, process: Process, seat: Seat, error: Exception) -> None:
         _logger.debug("a monitor failed", exc_info=error)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from traincheck.schema.claims import Context, Invariant, Precondition
+import orjson
+
+from traincheck.schema.claims import Context, Hypothesis, Invariant, Precondition
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Example, Violation
 from traincheck.schema.protocols import Relation
@@ -18,11 +20,20 @@ _MOST_KNOWN = 256  # answers remembered
 
 @dataclass(slots=True)
 class _Known:
-    """An answer in which all examples hold. counts: by index of the invariant; times: how often."""
+    """An answer in which all examples hold. counts: by index of the question; times: how often."""
 
     examples: tuple[tuple[int, Example], ...]
     counts: dict[int, int]
     times: int = 1
+
+
+@dataclass(slots=True)
+class _Question:
+    """A claim under a precondition, and the invariants that ask it. triggered: its examples."""
+
+    condition: Precondition | None
+    invariants: list[Invariant]
+    triggered: int = 0
 
 
 class Gate:
@@ -30,21 +41,29 @@ class Gate:
 
     Args:
         relation: whose decider judges.
-        invariants: all of this relation, in the order the decider's indices refer to.
+        invariants: all of this relation. What several of them claim is decided once.
     """
 
     def __init__(self, relation: Relation, invariants: Sequence[Invariant]) -> None:
-        self._invariants = tuple(invariants)
-        self._decider = relation.decider([invariant.hypothesis for invariant in invariants])
+        claims: dict[bytes, Hypothesis] = {}
+        self._questions: list[_Question] = []
+        known: dict[tuple[bytes, Precondition], _Question] = {}
+        by_claim: dict[bytes, list[int]] = {}
         # Equal preconditions become one object, so that each context is tested once for all.
         shared: dict[Precondition, Precondition] = {}
-        self._conditions = [
-            None
-            if invariant.precondition.is_always
-            else shared.setdefault(invariant.precondition, invariant.precondition)
-            for invariant in invariants
-        ]
-        self._triggered = [0] * len(self._invariants)
+        for invariant in invariants:
+            key = orjson.dumps(invariant.hypothesis.params, option=orjson.OPT_SORT_KEYS)
+            claims.setdefault(key, invariant.hypothesis)
+            condition = shared.setdefault(invariant.precondition, invariant.precondition)
+            question = known.get((key, condition))
+            if question is None:
+                question = _Question(None if condition.is_always else condition, [])
+                known[key, condition] = question
+                by_claim.setdefault(key, []).append(len(self._questions))
+                self._questions.append(question)
+            question.invariants.append(invariant)
+        self._decider = relation.decider(list(claims.values()))
+        self._asked = [by_claim[key] for key in claims]  # claim -> questions
         # A decider that has the same to say in every step says it with the same object.
         self._known: dict[int, _Known] = {}
 
@@ -69,7 +88,11 @@ class Gate:
     def triggered_by_check(self) -> dict[str, int]:
         """How many examples each invariant's precondition let through."""
         self._settle()
-        return {invariant.id: count for invariant, count in zip(self._invariants, self._triggered)}
+        return {
+            invariant.id: question.triggered
+            for question in self._questions
+            for invariant in question.invariants
+        }
 
     def _judge(self, examples: Iterable[tuple[int, Example]]) -> list[Violation]:
         found = []
@@ -77,13 +100,15 @@ class Gate:
         # Many invariants share a precondition, and a decider gives them the same context.
         tested: dict[tuple[int, int], bool] = {}
         keep_alive: list[Context] = []  # so that no context is freed and its id used again
-        for index, example in examples:
-            condition = self._conditions[index]
-            if condition is not None and not _holds(condition, example, tested, keep_alive):
-                continue
-            counts[index] = counts.get(index, 0) + 1
-            if not example.holds:
-                found.append(_violation(self._invariants[index], example))
+        for claim, example in examples:
+            for index in self._asked[claim]:
+                question = self._questions[index]
+                condition = question.condition
+                if condition is not None and not _holds(condition, example, tested, keep_alive):
+                    continue
+                counts[index] = counts.get(index, 0) + 1
+                if not example.holds:
+                    found += [_violation(invariant, example) for invariant in question.invariants]
         if found or not isinstance(examples, tuple):
             self._count(counts, 1)
         else:
@@ -100,7 +125,7 @@ class Gate:
 
     def _count(self, counts: dict[int, int], times: int) -> None:
         for index, count in counts.items():
-            self._triggered[index] += count * times
+            self._questions[index].triggered += count * times
 
 
 def _holds(
