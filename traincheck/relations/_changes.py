@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, selector_text, short
 from traincheck.relations._variables import (
+    TELLING,
     StepBook,
     Variable,
     Variables,
@@ -97,86 +101,140 @@ class ChangeProposer:
                         yield Hypothesis(relation="contains", params=params)
 
 
+@dataclass(slots=True, eq=False)
+class _Claim:
+    """A claim and the variables it speaks of now. populations: by the optimizer that steps.
+
+    known: what is said when all of them changed, by optimizer and modes; it is the same each time.
+    """
+
+    index: int
+    params: Mapping[str, Any]
+    outer: str
+    role: str
+    change: str
+    variables: list[Variable] = field(default_factory=list)
+    populations: dict[str | None, tuple[list[Variable], frozenset[str], frozenset[str]]] = field(
+        default_factory=dict
+    )
+    known: dict[tuple[Any, ...], Examples] = field(default_factory=dict)
+
+
 class ChangeDecider:
-    """Decides claims about state when a step ends: an example for each window and variable."""
+    """Decides claims about state when a step ends: an example for each window and variable.
+
+    In a healthy run every step says the same: then the same object is given each time, which costs
+    a few set operations, whatever the number of variables.
+    """
 
     def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        self._claims = [(index, params, _template(params)) for index, params in claims]
-        unknown = [template for _, _, template in self._claims if template not in TEMPLATES]
-        if unknown:
-            raise ValueError(f"nothing is known of {unknown[0]}")
+        self._claims = [_Claim(index, params, *_template(params)) for index, params in claims]
+        for claim in self._claims:
+            if (claim.outer, claim.role, claim.change) not in TEMPLATES:
+                raise ValueError(f"nothing is known of {dict(claim.params)}")
         self._variables = Variables()
         self._book = StepBook()
         self._modes: dict[str, bool] = {}  # root module -> mode of its last training forward
         self._updates: list[CallEvent] = []
-        self._selected: dict[int, list[Variable]] = {}
         self._version = -1
         self._held: dict[int, Example] = {}  # id of a context -> the example that held in it
+        self._last = Joined()
 
-    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
-        if isinstance(event, StateEvent):
+    def state(self, event: StateEvent) -> None:
+        """Enter a change."""
+        if event.change in TELLING:
             self._variables.observe(event)
-            self._book.observe(event)
-        elif isinstance(event, CallEvent):
-            self._call(event)
-        elif isinstance(event, OptimizerEvent):
-            self._variables.hold(event)
-        elif isinstance(event, StepEvent):
-            examples = list(self._decide(event)) if is_judged(event) else ()
-            self._book.turn(event)
-            self._modes.clear()
-            self._updates.clear()
-            return examples
-        return ()
+        self._book.observe(event)
 
-    def _call(self, event: CallEvent) -> None:
+    def hold(self, event: OptimizerEvent) -> None:
+        """Enter what an optimizer holds."""
+        self._variables.hold(event)
+
+    def call(self, event: CallEvent) -> None:
+        """Enter an update or a forward."""
         if event.family == Families.OPTIMIZER_STEP:
             if event.exception is None:
                 self._updates.append(event)
         elif event.family == Families.MODULE and event.root and event.grad_enabled:
             self._modes[event.module or ""] = bool(event.training)
 
-    def _decide(self, event: StepEvent) -> Iterator[tuple[int, Example]]:
+    def step(self, event: StepEvent) -> Examples:
+        """Decide all that the step tells."""
+        examples: Examples = ()
+        if is_judged(event) and self._claims:
+            examples = self._last.join(self._decide(event))
+        self._book.turn(event)
+        self._modes.clear()
+        self._updates.clear()
+        return examples
+
+    def _decide(self, event: StepEvent) -> Iterator[Examples]:
         if self._version != self._variables.version:
             self._version = self._variables.version
-            self._selected = {i: select(self._variables, p) for i, p, _ in self._claims}
+            for claim in self._claims:
+                claim.variables = select(self._variables, claim.params)
+                claim.populations.clear()
+                claim.known.clear()
         skipped = is_skipped(event)
-        for index, params, (outer, role, change) in self._claims:
-            windows: Iterable[CallEvent | None] = self._updates if outer != STEP else (None,)
-            if skipped and outer == STEP and role == "parameter":
-                continue
-            for window in windows:
-                for variable in self._selected[index]:
-                    answer = self._answer(variable, role, change, event, window)
-                    if answer is not None:
-                        context = self._context(variable, role)
-                        yield index, self._example(answer, context, event, params, variable)
+        for claim in self._claims:
+            if claim.outer != STEP:
+                for update in self._updates:
+                    yield self._window(claim, event, update)
+            elif not (skipped and claim.role == "parameter"):
+                yield self._window(claim, event, None)
 
-    def _answer(
+    def _window(self, claim: _Claim, event: StepEvent, update: CallEvent | None) -> Examples:
+        book, role = self._book, claim.role
+        owner = update.owner if update is not None else None
+        variables, names, bases = self._population(claim, owner)
+        if claim.change == "cleared":
+            changed: AbstractSet[str] = book.cleared
+        elif update is None:
+            changed = book.changed[role]
+        else:
+            changed = book.after.get(update.span, set()) - book.unknown[role]
+        if names <= changed and (role in ("buffer", "gradient") or bases <= book.reached):
+            key = (owner, *sorted(self._modes.items())) if role == "buffer" else (owner,)
+            known = claim.known.get(key)
+            if known is None:
+                contexts = [self._context(variable, role) for variable in variables]
+                known = tuple((claim.index, self._positive(context)) for context in contexts)
+                claim.known[key] = known
+            return known
+        return tuple(self._each(claim, event, variables, changed))
+
+    def _population(
+        self, claim: _Claim, owner: str | None
+    ) -> tuple[list[Variable], frozenset[str], frozenset[str]]:
+        """The variables a window can speak of, their names, and the parameters behind them."""
+        found = claim.populations.get(owner)
+        if found is None:
+            variables = claim.variables
+            if claim.outer != STEP and claim.role == "parameter":
+                variables = [v for v in variables if self._variables.held_by(owner, v)]
+            elif claim.outer != STEP:
+                variables = [v for v in variables if v.owner == owner]
+            names = frozenset(variable.name for variable in variables)
+            bases = frozenset(variable.base for variable in variables)
+            found = claim.populations[owner] = (variables, names, bases)
+        return found
+
+    def _each(
         self,
-        variable: Variable,
-        role: str,
-        change: str,
+        claim: _Claim,
         event: StepEvent,
-        window: CallEvent | None,
-    ) -> bool | None:
-        """Whether the variable changed in the window; None when that says nothing."""
-        book, name = self._book, variable.name
-        if change == "cleared":
-            if name in book.cleared:
-                return True
-            return False if name in book.at_start else None
-        if window is not None:
-            owner = window.owner
-            if role == "optimizer_state" and variable.owner != owner:
-                return None
-            if role == "parameter" and not self._variables.held_by(owner, variable):
-                return None
-            if name in book.after.get(window.span, ()):
-                return None if name in book.unknown[role] else True
-        elif name in book.changed[role]:
-            return True
-        return None if self._is_excused(variable, role, event) else False
+        variables: Sequence[Variable],
+        changed: AbstractSet[str],
+    ) -> Iterator[tuple[int, Example]]:
+        role = claim.role
+        for variable in variables:
+            if variable.name in changed:
+                yield claim.index, self._positive(self._context(variable, role))
+            elif claim.change == "cleared":
+                if variable.name in self._book.at_start:
+                    yield claim.index, self._negative(claim, event, variable)
+            elif not self._is_excused(variable, role, event):
+                yield claim.index, self._negative(claim, event, variable)
 
     def _is_excused(self, variable: Variable, role: str, event: StepEvent) -> bool:
         """Whether there is a good reason for not having changed."""
@@ -203,7 +261,7 @@ class ChangeDecider:
             parameter.leaf == "bias"
             and parameter.requires_grad
             and self._variables.is_held(parameter)
-            and parameter.name in self._book.changed["gradient"]
+            and parameter.name in self._book.reached
             and weight in self._book.changed["parameter"]
         )
 
@@ -215,29 +273,18 @@ class ChangeDecider:
         reached = self._book.has_gradient(variable.base)
         return self._variables.context(variable, has_gradient=reached)
 
-    def _example(
-        self,
-        holds: bool,
-        context: Context,
-        event: StepEvent,
-        params: Mapping[str, Any],
-        variable: Variable,
-    ) -> Example:
-        if holds:
-            known = self._held.get(id(context))  # contexts are shared and kept
-            if known is None:
-                known = self._held[id(context)] = Example(holds=True, context=context)
-            return known
-        return self._negative(context, event, params, variable)
+    def _positive(self, context: Context) -> Example:
+        known = self._held.get(id(context))  # contexts are shared and kept
+        if known is None:
+            known = self._held[id(context)] = Example(holds=True, context=context)
+        return known
 
-    def _negative(
-        self, context: Context, event: StepEvent, params: Mapping[str, Any], variable: Variable
-    ) -> Example:
-        _, role, change = _template(params)
+    def _negative(self, claim: _Claim, event: StepEvent, variable: Variable) -> Example:
+        role = claim.role
         requires_grad = self._variables.parameter_of(variable).requires_grad
         is_held = self._variables.is_held(variable)
         what = "gradient" if role == "gradient" else "value"
-        if change == "cleared":
+        if claim.change == "cleared":
             expected = f"the gradient of {variable.name} is cleared or set to zero"
             observed = "it still holds the gradient of an earlier step"
             symptom = Symptom.MISSING_ZERO_GRAD if is_held else Symptom.NOT_IN_OPTIMIZER
@@ -251,7 +298,7 @@ class ChangeDecider:
             observed += "; no optimizer holds it"
         return Example(
             holds=False,
-            context=context,
+            context=self._context(variable, role),
             step=event.step,
             rank=event.rank,
             subject=Subject(variable=variable.name),

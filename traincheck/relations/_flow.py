@@ -153,7 +153,7 @@ class FlowProposer:
     def _fixed(self, base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
         fixed = {key: next(iter(v)) for key, v in sorted(api.fixed.items()) if len(v) == 1}
         if any("dtype" in equal for equal in api.equal.values()):
-            fixed.pop("dtype", None)  # it follows an argument: that says more
+            fixed.pop("dtype", None)  # it may follow an argument
         if "autocast" in base and "dtype" in fixed:
             yield {**base, "is": {"dtype": fixed["dtype"]}}
         elif is_private(base["api"]) and fixed:
@@ -175,7 +175,9 @@ def _equal(base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
     for pair, equal in sorted(api.equal.items()):
         # An equal dim means something only where it varied: else a batch size would be pinned.
         varied = {key for key, seen in api.values[pair].items() if len(seen) >= _VARIETY}
-        keys = sorted(equal & (varied | {"dtype"}))
+        # Under autocast results have its dtype whatever is given: an equal one must have varied.
+        plain = frozenset() if "autocast" in base else frozenset({"dtype"})
+        keys = sorted(equal & (varied | plain))
         if "shape" in keys and {"shape[0]", "shape[-1]"} <= varied:
             keys = [key for key in keys if not key.startswith("shape[")]
         else:

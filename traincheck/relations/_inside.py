@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._memory import Examples
 from traincheck.relations._names import (
     STEP,
     ProgramName,
@@ -141,7 +142,7 @@ class CallDecider:
     """Decides claims about calls: when the outer call ends, or at the ``step`` event."""
 
     def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        self._program = ProgramName()
+        self.program = ProgramName()
         self._params = dict(claims)
         self._landmarks: list[tuple[int, str]] = []
         self._modes: list[int] = []
@@ -160,21 +161,18 @@ class CallDecider:
         self._roots: dict[str, CallEvent] = {}  # last training forward of each root
         self._has_stepped = False
         self._held: dict[tuple[Any, ...], Example] = {}
+        self._whole: dict[tuple[Any, ...], Examples] = {}
+        self._landmark: Examples = ()
 
-    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
-        if isinstance(event, CallEvent):
-            return self._call(event)
-        if isinstance(event, StepEvent):
-            return self._step(event)
-        self._program.observe(event)
-        return ()
-
-    def _call(self, event: CallEvent) -> Sequence[tuple[int, Example]]:
+    def call(self, event: CallEvent) -> Examples:
+        """Enter a call; decide the claims about what it held."""
         # Calls are told of when they end, the inner before the outer: an inner call lies within
         # the outer one if it began no earlier. No book of open calls is needed.
-        for index, args in self._inner.get(event.api, ()):
-            if event.exception is None and (not args or _agrees(event.args, args)):
-                self._last[index] = event.start_ns
+        inner = self._inner.get(event.api)
+        if inner is not None and event.exception is None:
+            for index, args in inner:
+                if not args or _agrees(event.args, args):
+                    self._last[index] = event.start_ns
         if self._modes:
             if event.family == Families.MODULE:
                 if event.root and event.grad_enabled:
@@ -184,7 +182,16 @@ class CallDecider:
         claims = self._outer.get(event.api)
         if claims is None or event.exception is not None:
             return ()
-        return [(i, self._inside(i, event)) for i in claims if self._program.fits(self._params[i])]
+        start, last = event.start_ns, self._last
+        claims = [i for i in claims if self.program.fits(self._params[i])]
+        if all(last[i] >= start for i in claims):
+            key = (event.api, event.training, self.program.name)
+            known = self._whole.get(key)
+            if known is None:
+                example = self._positive(training=event.training)
+                known = self._whole[key] = tuple((i, example) for i in claims)
+            return known
+        return [(i, self._inside(i, event)) for i in claims]
 
     def _inside(self, index: int, event: CallEvent) -> Example:
         holds = self._last[index] >= event.start_ns
@@ -240,12 +247,13 @@ class CallDecider:
         self._roots.clear()
         return examples
 
-    def _step(self, event: StepEvent) -> list[tuple[int, Example]]:
+    def step(self, event: StepEvent) -> Examples:
+        """Decide what every training step holds."""
         if not is_judged(event):
             self._roots.clear()
             self._has_stepped &= event.recorded  # after a gap nothing is known of gradients
-            return []
-        examples = []
+            return ()
+        examples: list[tuple[int, Example]] = []
         for index, family in self._landmarks:
             counters, symptom = LANDMARKS[family]
             if any(event.counters.get(name, 0) for name in counters):
@@ -265,6 +273,9 @@ class CallDecider:
                 )
                 examples.append((index, negative))
         self._has_stepped = True
+        if examples == self._landmark:  # by identity of the examples: one comparison each
+            return self._landmark
+        self._landmark = examples
         return examples
 
 

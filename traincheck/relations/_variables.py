@@ -14,6 +14,7 @@ from typing import Any
 from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
 
+TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
 # Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.
 _MAY_STAY = frozenset({"max_exp_avg_sq", "mu", "eta", "step_size"})
 
@@ -44,14 +45,14 @@ class Variables:
 
     def __init__(self) -> None:
         self.by_role: dict[str, dict[str, Variable]] = defaultdict(dict)
-        self.version = 0  # rises when a variable comes, goes or is another object
+        self.version = 0  # rises when a variable comes, goes, is another object, has other flags
         self._held: dict[str, dict[int, int]] = {}  # optimizer -> identity -> index of its group
         self._contexts: dict[tuple[Any, ...], Context] = {}
 
     def observe(self, event: StateEvent) -> None:
         """Take note of a variable that came, went, or has other flags."""
         change, role = event.change, event.role
-        if role == "gradient":
+        if role == "gradient" or change not in TELLING:
             return
         known = self.by_role[role]
         if change in ("new", "replaced") or (event.name not in known and change != "gone"):
@@ -62,6 +63,7 @@ class Variables:
             known.pop(event.name, None)
             self.version += 1
         elif change == "flags":
+            self.version += 1
             known[event.name].requires_grad = event.requires_grad
             for variable in (known[event.name], *self.by_role["optimizer_state"].values()):
                 if variable.base == event.name:
@@ -184,23 +186,20 @@ class StepBook:
             if not event.recorded:
                 self.gradients.clear()
         self.at_start = set(self.gradients)
-        self.changed: dict[str, set[str]] = defaultdict(set)
+        self.reached: set[str] = set()  # gradients that came or changed
+        self.changed: dict[str, set[str]] = defaultdict(set, gradient=self.reached)
         self.unknown: dict[str, set[str]] = defaultdict(set)
         self.cleared: set[str] = set()
         self.zero: set[str] = set()  # gradients that were all zero after a backward
-        self.evidence: dict[str, StateEvent] = {}  # last event of a variable
         self.after: dict[int, set[str]] = defaultdict(set)  # span -> changed or unknown
 
     def observe(self, event: StateEvent) -> None:
         """Enter a change."""
         change, role, name = event.change, event.role, event.name
-        if role == "parameter" and change in ("new", "replaced", "gone"):
-            # The gradient that was known under this name belonged to another object.
-            self.gradients.discard(name)
-            self.at_start.discard(name)
         if role == "gradient":
             self._gradient(event, name, change)
-        elif change == "content" or (change == "new" and role == "optimizer_state"):
+            return
+        if change == "content" or (change == "new" and role == "optimizer_state"):
             self.changed[role].add(name)
         elif change == "unknown":
             self.unknown[role].add(name)
@@ -218,7 +217,7 @@ class StepBook:
             self.unknown["gradient"].add(name)
             self.gradients.add(name)
         elif change in ("set", "content", "replaced"):
-            self.changed["gradient"].add(name)
+            self.reached.add(name)
             if is_zero:
                 self.zero.add(name)
             else:
@@ -226,7 +225,7 @@ class StepBook:
 
     def has_gradient(self, parameter: str) -> bool:
         """Whether a gradient reached the parameter in this step or is still there."""
-        return parameter in self.changed["gradient"] or parameter in self.gradients
+        return parameter in self.reached or parameter in self.gradients
 
     def is_new(self, variable: Variable, event: StepEvent) -> bool:
         """Whether the variable came within this step, so that it need not have changed in it.

@@ -142,7 +142,7 @@ class FlowDecider:
         key = kind_of(event)
         known = self._judged.get(key)
         if known is None:
-            known = self._judge(claims, event)
+            known = tuple(self._judge(claims, event))
             if all(example.holds for _, example in known):  # a negative one names step and event
                 if len(self._judged) >= MEMORY:
                     self._judged.clear()
