@@ -9,6 +9,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import KINDS
 
 _ANY = "*"
+_TRIAL_LINES = 5000  # after so many it shows whether a filter leaves out enough
 _ALWAYS = ("step", "stage", "mark")  # order, steps and what was observed are read from these
 _HEAD_BYTES = 240  # the common fields and the span of a call are in here, and so is the api's name
 _API = b'"api":"'
@@ -27,7 +28,14 @@ class LineFilter:
         roles = {state.partition("@")[0] for state in needs.states}
         self._all_states = "state" in needs.kinds or _ANY in roles
         self._roles = {role.encode() for role in roles}
+        self.seen = 0
         self.left_out = 0
+
+    @property
+    def pays(self) -> bool:
+        """Whether looking at lines costs less than decoding those that it leaves out."""
+        # A look costs about a third of a decoding (benchmarks/check_speed.py).
+        return self.seen < _TRIAL_LINES or self.left_out * 3 > self.seen
 
     def leaves_out(self, line: bytes) -> bool:
         """Whether nobody needs the event of this line."""

@@ -137,7 +137,7 @@ class EventFile:
             self._skip(_TOO_LONG)
         if len(self._rest) > MAX_LINE_BYTES:
             self._rest, self._is_dropping = b"", True
-        if self._wanted is not None:
+        if self._wanted is not None and self._wanted.pays:
             return self._decode_wanted(lines, self._wanted)
         return self._decode(lines)
 
@@ -159,6 +159,7 @@ class EventFile:
     def _decode_wanted(self, lines: Sequence[bytes], wanted: LineFilter) -> list[Event]:
         """As ``_decode``, line by line: which lines are left out decides where the numbers fall."""
         events: list[Event] = []
+        wanted.seen += len(lines)
         for line in lines:
             if wanted.leaves_out(line):
                 self._line += 1

@@ -22,6 +22,8 @@ from traincheck.schema.events import Event
 from traincheck.store.lines import EventFile
 from traincheck.store.order import RankClock, merge_streams
 
+PROCESS = "process"  # text of the mark that begins a file
+
 
 class LiveStream:
     """One file that grows, and the events read from it that are still held."""
@@ -76,6 +78,7 @@ class LiveRank:
         self.streams: dict[str, LiveStream] = {}
         self.grew_at_s = now_s
         self.is_gone = False  # its processes ended and all is read, or it stays silent
+        self.world_size = 1  # how many ranks there are, as far as its processes tell
         self._clock = RankClock()
         self._waiting: deque[tuple[int, Sequence[Event]]] = deque()
         self._waiting_events = 0
@@ -93,7 +96,7 @@ class LiveRank:
         """How many events are in memory."""
         return self._waiting_events + sum(len(s.held) for s in self.streams.values())
 
-    def read(self, round_number: int, now_s: float, most: int) -> bool:
+    def read(self, round_number: int, now_s: float, most: float) -> bool:
         """Read a piece of each stream that holds under ``most`` events; tell whether it grew."""
         grew = False
         for stream in self.streams.values():
@@ -103,7 +106,12 @@ class LiveRank:
             if events is None:
                 continue
             grew = True
-            self._step_ends.extend((e.time_ns, round_number) for e in events if e.kind == "step")
+            for event in events:
+                if event.kind == "step":
+                    self._step_ends.append((event.time_ns, round_number))
+                elif event.kind == "mark" and event.text == PROCESS:  # type: ignore[union-attr]
+                    size = event.data.get("world_size")  # type: ignore[union-attr]
+                    self.world_size = size if isinstance(size, int) else self.world_size
         if grew:
             self.grew_at_s, self.is_gone = now_s, False
         return grew

@@ -12,6 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from traincheck.errors import TraceFormatError
@@ -196,7 +197,7 @@ class _Following:
         self._streams: dict[tuple[int, int], LiveStream] = {}  # by device and inode
         self._lost: set[tuple[int, int]] = set()
         self._ranks: dict[int, LiveRank] = {}
-        self._num_expected = 0  # ranks, from the facts that each process tells about itself
+        self._grew = False  # in the last round
 
     @property
     def pids(self) -> set[int]:
@@ -231,20 +232,21 @@ class _Following:
         for rank in self._ranks.values():
             # The rank that all wait for is always read; one that is far ahead waits on disk.
             if rank is first or rank.held < most * len(rank.streams):
-                grew |= rank.read(self._round, now_s, most)
+                room = most if self._grew or rank is not first else inf  # else it would be stuck
+                grew |= rank.read(self._round, now_s, room)
             is_settled = now_s - rank.grew_at_s >= self._patience.settle_s
             is_ended = is_over or rank.rank in ended
             rank.release(self._round, is_complete=is_ended or is_settled, most=most)
             is_idle = is_ended or not rank.streams or self._is_silent(rank, now_s)
             if is_idle and rank.is_at_end(self._round):
                 rank.is_gone = True
+        self._grew = grew
         return grew
 
     def take(self) -> Iterator[Sequence[Event]]:
         """What may be handed on."""
         for batch in in_order(list(self._ranks.values()), self._missing()):
             self.delivered += len(batch)
-            self._note_expected(batch)
             yield batch
 
     def finish(self) -> Iterator[Sequence[Event]]:
@@ -306,14 +308,8 @@ class _Following:
         """Ranks that the others say exist and that may still appear."""
         if self._clock() - self._began_s >= self._patience.silent_s:
             return []
-        return [rank for rank in range(self._num_expected) if rank not in self._ranks]
-
-    def _note_expected(self, batch: Sequence[Event]) -> None:
-        for event in batch:
-            if event.kind == "mark" and event.text == "process":  # type: ignore[union-attr]
-                size = event.data.get("world_size")  # type: ignore[union-attr]
-                if isinstance(size, int):
-                    self._num_expected = max(self._num_expected, size)
+        num_expected = max((rank.world_size for rank in self._ranks.values()), default=0)
+        return [rank for rank in range(num_expected) if rank not in self._ranks]
 
 
 def _unknown(pid: int) -> bool:
