@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,7 @@ def export_parquet(
                 tables.add(number, event)
                 if progress is not None and number % _PROGRESS_EVERY == 0:
                     progress(number)
+            tables.finish()
     except OSError as error:
         raise OutputError(
             f"cannot write Parquet files to {out}: {error.strerror or error}",
@@ -199,20 +201,23 @@ class _Table:
             self._writer.write_table(self._arrow.table(arrays, schema=self._schema))
             self._columns = [[] for _ in self._forms]
 
-    def close(self, *, keep: bool) -> None:
-        """End the file; without ``keep`` leave nothing behind."""
-        if keep:
-            self.flush()
+    def finish(self) -> None:
+        """Write what is left and give the file its name."""
+        self.flush()
         if self._writer is not None:
             self._writer.close()
-        if keep:
-            self._partial.replace(self.path)
-        else:
-            self._partial.unlink(missing_ok=True)
+        self._partial.replace(self.path)
+
+    def discard(self) -> None:
+        """Leave nothing of an unfinished file."""
+        if self._writer is not None:
+            with suppress(OSError):  # it ends the file, for which a full disk has no room
+                self._writer.close()
+        self._partial.unlink(missing_ok=True)
 
 
 class _Tables:
-    """One table per kind that occurs. Files appear when all are complete."""
+    """One table per kind that occurs. On leaving, what ``finish`` did not complete is removed."""
 
     def __init__(self, out: Path, facts: Mapping[str, str]) -> None:
         self._out = out
@@ -233,11 +238,17 @@ class _Tables:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is None:
-            for stale in _TYPES.keys() - self._tables.keys():
-                (self._out / file_name(stale)).unlink(missing_ok=True)
         for table in self._tables.values():
-            table.close(keep=error is None)
+            table.discard()
+
+    def finish(self) -> None:
+        """All events are there: give the files their names, take older ones away."""
+        for table in self._tables.values():
+            table.flush()  # all of them before any: this is what may fail
+        for table in self._tables.values():
+            table.finish()
+        for stale in _TYPES.keys() - self._tables.keys():
+            (self._out / file_name(stale)).unlink(missing_ok=True)
 
     def add(self, order: int, event: Event) -> None:
         table = self._tables.get(event.kind)
