@@ -270,8 +270,8 @@ def _cells(order: int, event: Event) -> Iterator[Any]:
 
 
 def _dumps(value: Any) -> str | None:
-    """JSON text; null for None, so that a column can be asked for missing values."""
-    return None if value is None else orjson.dumps(value, default=list).decode()
+    """JSON text; null for None and for a sequence that the line had not, so that one can ask."""
+    return None if value is None or value == () else orjson.dumps(value, default=list).decode()
 
 
 def _rows(parquet: Any, kind: str, path: Path) -> Iterator[tuple[int, Event]]:
@@ -299,6 +299,9 @@ def _event(event_type: Any, row: dict[str, Any]) -> Event:
             parts[1] = tuple(parts[1])
             row["summary"] = TensorSummary(*parts)
     if "groups" in row:
-        row["groups"] = tuple(ParamGroup(*group) for group in row["groups"])
+        row["groups"] = tuple(ParamGroup(*group) for group in row["groups"] or ())
+    for name, default in event_type._field_defaults.items():
+        if default == () and row[name] is None:
+            row[name] = default
     event: Event = event_type(**row)
     return event

@@ -45,8 +45,8 @@ def check_run(path: Path) -> None:
     if (path / MANIFEST).is_file():
         raise TraceFormatError(
             f"{path} has a manifest but no event files: {_contents(path)}",
-            fix="nothing was recorded; see its notes with traincheck trace show, "
-            "and check that the program imports torch",
+            fix=f"nothing was recorded: read the notes in {path / MANIFEST}, and check that the "
+            "program imports torch",
         )
     runs = sorted(_runs_below(path, _DEPTH))
     if runs:

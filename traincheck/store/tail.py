@@ -171,7 +171,7 @@ class TailReader:
         check_run(self.path)
         raise TraceFormatError(
             f"{self.path} holds no event, and {self.skipped} bad lines",
-            fix="see its manifest with traincheck trace show, and record the run again",
+            fix=f"read the notes in {self.path / MANIFEST}, and record the run again",
         )
 
 
