@@ -86,7 +86,7 @@ def _both(model: str, *layers: str) -> frozenset[str]:
     return frozenset(f"{model}.{layer}.{kind}" for layer in layers for kind in ("weight", "bias"))
 
 
-_ZERO = ("zero_grad",)
+_ZERO = ("zero_grad", "cleared")
 _STEP = ("step",)
 _MODE = ("train", "eval", "mode")
 _MLP_ALL = _both("Net", "fc1", "bn1", "fc2", "fc3")

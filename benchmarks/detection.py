@@ -27,8 +27,18 @@ from benchmarks.cases import (
     Healthy,
     Transfer,
 )
-from benchmarks.lab import FULL, SELECTIVE, VIEWS, Lab, Report, brief, faults, first_finding
-from benchmarks.lab import named_variables as names_in
+from benchmarks.lab import (
+    FULL,
+    SELECTIVE,
+    VIEWS,
+    Lab,
+    Report,
+    brief,
+    faults,
+    faults_anywhere,
+    first_finding,
+    named_variables,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +104,7 @@ def transfer_trial(case: Transfer) -> Trial:
         report = lab.check(
             case.bug.script, case.bug.env, view=FULL, invariants=learned, rules=False
         )
-        return report, faults(case.bug, report)
+        return report, faults_anywhere(case.bug, report)
 
     return Trial(group="transfer", case=case.id, view=FULL, by="invariants", run=run)
 
@@ -142,7 +152,7 @@ def cells(line: dict[str, Any]) -> list[str]:
     """One outcome as a row."""
     finding = first_finding(line)
     said = [str(finding["first_step"]), finding["title"][:70]] if finding else ["-", "-"]
-    names = sorted(names_in(finding)) if finding else []
+    names = sorted(named_variables(finding)) if finding else []
     named = ", ".join(names[:2]) + (f" +{len(names) - 2}" if len(names) > 2 else "")
     expected = "; ".join(line["wrong"]) or "as it should be"
     verdict = expected if line["must"] or not line["wrong"] else f"({expected})"

@@ -116,8 +116,19 @@ def wording(finding: dict[str, Any]) -> str:
 def faults(bug: Bug, report: Report) -> list[str]:
     """What is wrong with a report on a run that has this bug; empty when it is as it must be."""
     finding = first_finding(report)
-    if finding is None:
-        return ["not found"]
+    return ["not found"] if finding is None else _shortcomings(bug, finding)
+
+
+def faults_anywhere(bug: Bug, report: Report) -> list[str]:
+    """As `faults`, when another finding may come first.
+
+    What another program always does (clip, say) may be missing here from the first step on.
+    """
+    found = [_shortcomings(bug, finding) for finding in report["findings"]]
+    return min(found, key=len, default=["not found"])
+
+
+def _shortcomings(bug: Bug, finding: dict[str, Any]) -> list[str]:
     wrong = []
     if finding["first_step"] not in bug.first_steps:
         wrong.append(f"first step {finding['first_step']}, not {bug.first_steps}")
