@@ -40,6 +40,7 @@ class StepCounter:
         self._inside = 0
         self._ever_stepped = False
         self._ever_zeroed = False
+        self._is_uneven = False  # seen: not every optimizer steps in each iteration (n-critic)
 
     @property
     def is_between(self) -> bool:
@@ -50,15 +51,22 @@ class StepCounter:
         if not self._stepped:
             return False
         expected = self._optimizers() if self._expected is None else self._expected
-        return self._stepped >= expected
+        return self._is_uneven or self._stepped >= expected
 
     def batch(self) -> None:
         """A batch was fetched with grad enabled."""
         self._begin("batch")
 
     def forward(self) -> None:
-        """A root module is called with grad enabled."""
-        self._begin("forward")
+        """A root module is called with grad enabled.
+
+        Where optimizers take turns it may be the work of the next one in the same iteration.
+        """
+        awaited = self._zeroed - self._stepped - {""}
+        if self._is_uneven and (self.counters["batch"] or awaited):
+            self.counters["forward"] += 1
+        else:
+            self._begin("forward")
 
     def backward(self) -> None:
         """Gradients are computed: a new iteration only where nothing else marks the loop."""
@@ -82,6 +90,8 @@ class StepCounter:
                 self.counters["backward"] and not self._stepped and not self.counters["scaler_step"]
             )
             repeated = again and (self._is_done() or optimizer in self._stepped)
+            if repeated and not self._is_done():
+                self._is_uneven = True
             if unused or repeated:
                 self.end()
         self._ever_zeroed = True
@@ -90,6 +100,7 @@ class StepCounter:
 
     def enter_optimizer(self, optimizer: str) -> None:
         if not self._inside and not self.manual and optimizer in self._stepped:
+            self._is_uneven = self._is_uneven or not self._is_done()
             self.end()
         self._inside += 1
 

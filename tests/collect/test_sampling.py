@@ -1,0 +1,26 @@
+import pytest
+
+from traincheck.collect.sampling import EveryNth
+
+
+@pytest.mark.parametrize(
+    ("every", "warmup", "wanted"),
+    [
+        (1, 0, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (3, 0, [0, 3, 6]),
+        (4, 2, [0, 1, 4]),
+        (100, 3, [0, 1, 2]),
+        (1, 5, [0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_steps_that_are_recorded(every, warmup, wanted):
+    sampling = EveryNth(every, warmup)
+    assert [step for step in range(8) if sampling.wants(step)] == wanted
+
+
+def test_the_number_alone_decides():
+    """Ranks that count alike record alike, whatever they were asked before."""
+    one, other = EveryNth(3, 1), EveryNth(3, 1)
+    for step in (7, 8, 9):
+        other.wants(step)
+    assert [one.wants(step) for step in range(20)] == [other.wants(step) for step in range(20)]
