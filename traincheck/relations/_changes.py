@@ -64,7 +64,7 @@ def text(params: Mapping[str, Any]) -> str:
         held = " it holds" if role == "parameter" else " of the parameters it holds"
         return f"During every {short(outer)}, every {who}{held} changes"
     if role == "gradient":
-        what = "appears or changes" if change == "changes" else "is cleared or set to zero"
+        what = "appears or changes" if change == "changes" else "is cleared, as zero_grad does"
         return f"In every training step, the gradient of every {_owner(params)} {what}"
     return f"In every training step, every {who} changes"
 
@@ -285,7 +285,7 @@ class ChangeDecider:
         is_held = self._variables.is_held(variable)
         what = "gradient" if role == "gradient" else "value"
         if claim.change == "cleared":
-            expected = f"the gradient of {variable.name} is cleared or set to zero"
+            expected = f"the gradient of {variable.name} is cleared, as zero_grad does"
             observed = "it still holds the gradient of an earlier step"
             symptom = Symptom.MISSING_ZERO_GRAD if is_held else Symptom.NOT_IN_OPTIMIZER
         else:

@@ -40,6 +40,8 @@ _ORDERS: Mapping[str, tuple[tuple[str, str], ...]] = {
     _F.SCALER_UPDATE: ((_F.SCALER_STEP, _F.SCALER_STEP),),
     _F.TRAIN: ((_F.EVAL, _F.BACKWARD),),
 }
+# Whether gradients are clipped is for each program to say.
+PRIVATE = frozenset({_CLIP, _F.UNSCALE})
 TRIPLES = tuple((a, b, c) for b, pairs in _ORDERS.items() for a, c in pairs)
 SYMPTOMS = {
     _F.ZERO_GRAD: Symptom.MISSING_ZERO_GRAD,
@@ -89,6 +91,8 @@ class Watch:
             raise ValueError(f"nothing is known of the order {after}, {needed}, {before}")
         self.after, self.needed, self.before = after, needed, before
         self._by_key = (after in _OWNED and before in _OWNED) or after in _MODES
+        # A scheduler's calls are kept apart by scheduler, whichever optimizer steps between them.
+        self._by_owner_of_needed = (after == _F.SCHEDULER_STEP) == (needed == _F.SCHEDULER_STEP)
         self._waits: dict[str | None, Wait] = {}
         self._trained: set[str | None] = set()  # models that were in training mode
 
@@ -97,7 +101,7 @@ class Watch:
         key = key_of(event, landmark) if self._by_key else None
         ended = self._end(event, key) if landmark == self.before else []
         if landmark == self.needed or _ALSO.get(landmark) == self.needed:
-            self._meet(key)
+            self._meet(key if self._by_owner_of_needed else None)
         if self.after == _F.EVAL:
             self._mode(event, landmark, key)
         elif landmark == self.after:

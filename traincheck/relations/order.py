@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traincheck.relations._loop import SYMPTOMS, TRIPLES, Wait, Watch, key_of, landmark_of
-from traincheck.relations._names import short
+from traincheck.relations._loop import PRIVATE, SYMPTOMS, TRIPLES, Wait, Watch, key_of, landmark_of
+from traincheck.relations._names import ProgramName, short
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, Families, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -38,7 +38,8 @@ class Order:
     Not said:
         How often anything is called. That evaluation, a schedule, or accumulation takes place.
         ``train`` after ``eval`` is asked for only where the same module was in training mode
-        before, and is given when its mode was set in another way.
+        before, and is given when its mode was set in another way. That a program clips gradients
+        is kept to scripts of the same name.
     """
 
     name = "order"
@@ -57,7 +58,8 @@ class Order:
             calls.add(_F.CLIP_VALUE)
         if _F.TRAIN in calls:
             calls.add(_F.MODULE)
-        return Needs(calls=frozenset(calls), kinds=frozenset({"step"}))
+        kinds = {"step", "mark"} if "program" in claim.params else {"step"}
+        return Needs(calls=frozenset(calls), kinds=frozenset(kinds))
 
     def text(self, claim: Hypothesis) -> str:
         after, needed, before = _triple(claim)
@@ -93,6 +95,7 @@ class OrderProposer:
     """Proposes every triple whose A, B and C all occur."""
 
     def __init__(self) -> None:
+        self._program = ProgramName()
         self._seen: set[str] = set()
 
     def observe(self, event: Event) -> None:
@@ -100,11 +103,15 @@ class OrderProposer:
             landmark = landmark_of(event)
             if landmark is not None:
                 self._seen.add(landmark)
+        else:
+            self._program.observe(event)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         for after, needed, before in TRIPLES:
             if {after, needed, before} <= self._seen:
                 params = {"after": after, "before": before, "needs": needed}
+                if needed in PRIVATE and self._program.name is not None:
+                    params["program"] = self._program.name
                 yield Hypothesis(relation="order", params=params)
 
 
@@ -112,6 +119,8 @@ class OrderDecider:
     """Decides all triples, each event once for each."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._program = ProgramName()
+        self._params = [claim.params for claim in claims]
         self._watches = [Watch(*_triple(claim)) for claim in claims]
         self._contexts: dict[str, Context] = {}
         self._held: dict[str, Example] = {}
@@ -124,10 +133,13 @@ class OrderDecider:
                     (index, self._example(watch, *ended))
                     for index, watch in enumerate(self._watches)
                     for ended in watch.observe(event, landmark)
+                    if self._program.fits(self._params[index])
                 ]
         elif isinstance(event, StepEvent) and not event.recorded:
             for watch in self._watches:
                 watch.forget()
+        else:
+            self._program.observe(event)
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:

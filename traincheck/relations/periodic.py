@@ -178,8 +178,8 @@ class PeriodicDecider:
             examples: Sequence[tuple[int, Example]] = ()
             if not event.recorded:
                 self._last.clear()
-            elif is_judged(event):
-                self._steps += 1
+            else:
+                self._steps += is_judged(event)  # a change counts in whatever step it comes
                 examples = [
                     found
                     for index, params in self._claims
@@ -208,7 +208,7 @@ class PeriodicDecider:
                     yield index, self._positive(variable)
             elif skipped or variable.name in unknown:
                 self._last.pop(key, None)
-            elif last is not None and step - last >= period:
+            elif last is not None and step - last >= period and is_judged(event):
                 self._last[key] = step
                 if not self._is_excused(variable, event):
                     yield index, self._negative(variable, period, event)

@@ -1,0 +1,260 @@
+"""contains: during A, every variable of a kind changes, or B is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import ADAM, BATCH_NORM, BN_BUFFERS, LINEAR, MLP, MLP_BN, TraceBuilder
+from tests.learning import broken, decide, learn, texts
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Symptom
+
+PARAMETERS = {"outer": "step", "role": "parameter", "change": "changes"}
+GRADIENTS = {"outer": "step", "role": "gradient", "change": "changes"}
+CLEARED = {"outer": "step", "role": "gradient", "change": "cleared"}
+BUFFERS = {"outer": "step", "role": "buffer", "change": "changes"}
+HELD = {"outer": Families.OPTIMIZER_STEP, "role": "parameter", "change": "changes"}
+STATE = {"outer": Families.OPTIMIZER_STEP, "role": "optimizer_state", "change": "changes"}
+MODE = {"outer": "step", "inner": Families.MODULE, "args": {"training": True}}
+
+
+def landmark(family: str) -> dict[str, str]:
+    return {"outer": "step", "inner": family}
+
+
+def net(parameters=MLP, **options) -> TraceBuilder:
+    return TraceBuilder().process().model("Net", parameters, **options).optimizer()
+
+
+def outcome(params, trace: TraceBuilder):
+    return broken(decide("contains", params, trace.build()))
+
+
+@pytest.mark.parametrize("style", ["A", "B"])
+@pytest.mark.parametrize("params", [PARAMETERS, GRADIENTS, CLEARED, HELD, STATE], ids=str)
+def test_a_healthy_loop_gives_positive_examples_only(params, style):
+    examples = decide("contains", params, net().steps(5, style=style, eval_every=2).build())
+    assert len(examples) >= 16
+    assert all(example.holds for example in examples)
+
+
+def test_a_parameter_that_stays_is_named_in_the_step():
+    trace = net().steps(2).step(not_updated={"Net.fc1.weight"}).steps(2)
+    assert outcome(PARAMETERS, trace) == [(2, Symptom.NOT_UPDATED, "Net.fc1.weight")]
+    assert outcome(HELD, trace) == [(2, Symptom.NOT_UPDATED, "Net.fc1.weight")]
+
+
+def test_a_frozen_parameter_is_called_frozen():
+    trace = net(frozen={"Net.fc1.bias"}).steps(2)
+    assert outcome(PARAMETERS, trace) == [
+        (0, Symptom.FROZEN, "Net.fc1.bias"),
+        (1, Symptom.FROZEN, "Net.fc1.bias"),
+    ]
+    assert outcome(GRADIENTS, trace)[0] == (0, Symptom.FROZEN, "Net.fc1.bias")
+
+
+def test_one_frozen_later_is_called_frozen_from_then_on():
+    trace = net().steps(2).freeze("Net.fc1.weight").steps(1, no_gradient={"Net.fc1.weight"})
+    assert [found[:2] for found in outcome(GRADIENTS, trace)] == [(2, Symptom.FROZEN)]
+
+
+def test_a_parameter_that_no_optimizer_holds():
+    trace = TraceBuilder().process().model("Net", MLP).optimizer(names=["Net.fc2.weight"]).steps(2)
+    found = outcome(PARAMETERS, trace)
+    assert {what for step, what, name in found} == {Symptom.NOT_IN_OPTIMIZER}
+    assert {name for step, what, name in found} == set(f"Net.{p}" for p in MLP) - {"Net.fc2.weight"}
+    assert outcome(HELD, trace) == []  # what it does not hold is not its business
+    assert {step for step, *_ in outcome(CLEARED, trace)} == {1}  # nothing to clear in step 0
+
+
+def test_a_head_replaced_after_the_optimizer_was_built():
+    trace = net().replace("Net.fc2.weight", "Net.fc2.bias").steps(1)
+    assert [(what, name) for _, what, name in outcome(PARAMETERS, trace)] == [
+        (Symptom.NOT_IN_OPTIMIZER, "Net.fc2.weight"),
+        (Symptom.NOT_IN_OPTIMIZER, "Net.fc2.bias"),
+    ]
+
+
+def test_a_parameter_that_gets_no_gradient():
+    trace = net().steps(2, no_gradient={"Net.fc1.weight"})
+    assert outcome(GRADIENTS, trace)[0] == (0, Symptom.NO_GRADIENT, "Net.fc1.weight")
+
+
+def test_gradients_that_are_kept():
+    trace = net().steps(2).steps(2, omit={"zero_grad"})
+    found = outcome(CLEARED, trace)
+    assert {(step, what) for step, what, _ in found} == {
+        (2, Symptom.MISSING_ZERO_GRAD),
+        (3, Symptom.MISSING_ZERO_GRAD),
+    }
+    assert outcome(CLEARED, net().steps(4, set_to_none=False)) == []
+
+
+def test_accumulation_clears_once_a_window():
+    assert outcome(CLEARED, net().steps(4, accumulate=3)) == []
+    assert outcome(GRADIENTS, net().steps(4, accumulate=3)) == []
+
+
+def test_a_learning_rate_of_zero_explains_why_nothing_changed():
+    everything = {f"Net.{name}" for name in MLP}
+    warm_up = TraceBuilder().process().model("Net", MLP).optimizer(lr=0.0)
+    assert outcome(PARAMETERS, warm_up.steps(2, not_updated=everything)) == []
+    assert outcome(PARAMETERS, net().steps(2, not_updated=everything)) != []
+
+
+def test_a_bias_beside_a_moving_weight_may_round_to_what_it_was():
+    assert outcome(PARAMETERS, net().steps(3, not_updated={"Net.fc1.bias"})) == []
+    both = {"Net.fc1.bias", "Net.fc1.weight"}
+    assert {n for _, _, n in outcome(PARAMETERS, net().steps(3, not_updated=both))} == both
+
+
+def test_buffers_count_in_steps_that_run_their_model():
+    params = {**BUFFERS, "leaf": "running_mean"}
+    good = net(MLP_BN, buffers=BN_BUFFERS).steps(3)
+    assert outcome(params, good) == []
+    bad = net(MLP_BN, buffers=BN_BUFFERS).steps(2).step(omit={"buffers"})
+    assert outcome(params, bad) == [(2, Symptom.STATE_UNCHANGED, "Net.bn.running_mean")]
+
+
+def test_optimizer_state_that_stays():
+    trace = net().steps(2).step(omit={"state"})
+    found = outcome(STATE, trace)
+    assert {(step, what) for step, what, _ in found} == {(2, Symptom.STATE_UNCHANGED)}
+    assert "Net.fc1.weight/exp_avg" in {name for *_, name in found}
+
+
+@pytest.mark.parametrize(
+    ("omitted", "family", "symptom", "step"),
+    [
+        ("optimizer_step", Families.OPTIMIZER_STEP, Symptom.MISSING_STEP, 0),
+        ("zero_grad", Families.ZERO_GRAD, Symptom.MISSING_ZERO_GRAD, 1),
+        ("backward", Families.BACKWARD, Symptom.STEP_WITHOUT_GRADIENT, 0),
+    ],
+)
+def test_a_landmark_that_is_missing(omitted, family, symptom, step):
+    assert outcome(landmark(family), net().steps(3)) == []
+    found = outcome(landmark(family), net().steps(3, omit={omitted}))
+    assert found[0] == (step, symptom, family)
+
+
+def test_training_in_evaluation_mode():
+    assert outcome(MODE, net().train().steps(3, eval_every=1)) == []
+    stuck = net().train().steps(2).evaluate(back_to_train=False).steps(1)
+    assert outcome(MODE, stuck) == [(2, Symptom.EVAL_MODE, "Net")]
+
+
+def test_an_unfinished_step_and_a_gap_prove_nothing():
+    unfinished = net().steps(2).step(omit={"optimizer_step"})
+    events = unfinished.build(last_complete=False)
+    assert broken(decide("contains", PARAMETERS, events)) == []
+    assert broken(decide("contains", landmark(Families.OPTIMIZER_STEP), events)) == []
+    sampled = net().steps(2).skipped_steps(3).steps(2)
+    for params in (PARAMETERS, CLEARED, landmark(Families.ZERO_GRAD)):
+        assert outcome(params, sampled) == []
+
+
+def test_an_update_that_a_scaler_skipped_is_not_awaited():
+    trace = net().steps(1).begin_step().zero_grad().forward().backward()
+    trace._counters["scaler_step"] = 1
+    assert outcome(PARAMETERS, trace.call(Families.SCALER_STEP, owner="opt0")) == []
+    assert outcome(landmark(Families.OPTIMIZER_STEP), trace) == []
+
+
+def inside(
+    trace: TraceBuilder, count: int, *, flag: bool = True, omit: bool = False
+) -> TraceBuilder:
+    """Calls of a class of the script's own that call one function."""
+    for _ in range(count):
+        span = 10_000 + len(trace._events)
+        start = trace._now_ns
+        if not omit:
+            trace.call(
+                "torch.nn.functional.dropout", parent=span, args={"p": 0.5, "training": flag}
+            )
+        trace.call(
+            "__main__.Block.forward",
+            span=span,
+            start_ns=start,
+            family=Families.MODULE,
+            module="Net.block",
+            training=flag,
+        )
+    return trace
+
+
+BLOCK = {
+    "outer": "__main__.Block.forward",
+    "inner": "torch.nn.functional.dropout",
+    "args": {"training": True},
+}
+
+
+def test_a_call_with_its_flags():
+    assert outcome(BLOCK, inside(net(), 3)) == []
+    wrong = outcome(BLOCK, inside(net(), 1, omit=True))
+    assert wrong == [(0, Symptom.MISSING_CALL, "Net.block")]
+    assert len(outcome(BLOCK, inside(inside(net(), 1), 1, flag=False))) == 1
+
+
+def test_a_class_of_another_script_is_another_class():
+    of_this = {**BLOCK, "program": "train.py"}
+    of_another = {**BLOCK, "program": "other.py"}
+    assert len(outcome(of_this, inside(net(), 1, omit=True))) == 1
+    assert outcome(of_another, inside(net(), 1, omit=True)) == []
+
+
+def test_flags_that_follow_the_mode_are_learned_with_the_mode():
+    trace = inside(inside(net(), 20), 20, flag=False).steps(3)
+    found = [text for text in texts(learn(trace.build())) if "dropout" in text]
+    assert found == [
+        "During every Block.forward, functional.dropout is called with training=False, "
+        "if training is false.",
+        "During every Block.forward, functional.dropout is called with training=True, "
+        "if training is true.",
+    ]
+
+
+def test_what_was_seen_in_one_mode_is_not_claimed_of_the_other():
+    trace = inside(net(), 20).steps(3)
+    found = [text for text in texts(learn(trace.build())) if "dropout" in text]
+    assert found == [
+        "During every Block.forward, functional.dropout is called, if training is true."
+    ]
+
+
+def test_the_general_statement_replaces_the_special_ones():
+    found = texts(learn(net(MLP_BN, buffers=BN_BUFFERS).steps(10).build()), "contains")
+    assert "In every training step, every parameter changes." in found
+    assert not [text for text in found if "of a Linear" in text or "of a BatchNorm1d" in text]
+
+
+def test_a_frozen_backbone_is_learned_as_requires_grad():
+    frozen = {"Net.fc1.weight", "Net.fc1.bias"}
+    trace = (
+        TraceBuilder()
+        .process()
+        .model("Net", {**MLP, "fc3.weight": LINEAR}, frozen=frozen)
+        .optimizer(names=["Net.fc2.weight", "Net.fc2.bias", "Net.fc3.weight"])
+        .steps(10)
+    )
+    found = texts(learn(trace.build()), "contains")
+    assert "In every training step, every parameter changes, if requires_grad is true." in found
+
+
+def test_masks_and_statistics_are_different_buffers():
+    trace = net(MLP_BN, buffers={"bn.running_mean": BATCH_NORM, "mask": "__main__.Net"})
+    for _ in range(10):
+        trace.begin_step().zero_grad()
+        mask = trace.models["Net"].buffers.pop("Net.mask")  # this one never changes
+        trace.forward()
+        trace.models["Net"].buffers["Net.mask"] = mask
+        trace.backward().optimizer_step()
+    found = [text for text in texts(learn(trace.build())) if "buffer" in text]
+    assert found == [
+        "In every training step, every buffer running_mean changes, if training is true."
+    ]
+
+
+def test_the_class_of_the_optimizer_is_not_pinned():
+    result = learn(net().steps(10).build())
+    assert not [i for i in result.invariants if ADAM in str(i.hypothesis.params)]

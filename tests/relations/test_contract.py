@@ -1,0 +1,158 @@
+"""What every relation owes: documentation, a row in the table, the same answer whoever asks."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from importlib.metadata import EntryPoint
+from itertools import pairwise
+
+import jsonschema
+import orjson
+import pytest
+
+from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
+from tests.learning import decide, learn, report_of
+from traincheck.relations import _table
+from traincheck.relations._table import BUILT_IN, RELATIONS
+from traincheck.relations.order import Order
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.findings import Verdict
+from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
+
+HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]
+relations = pytest.mark.parametrize("relation", BUILT_IN, ids=lambda relation: relation.name)
+
+
+def rich_run() -> TraceBuilder:
+    """A run about which every relation has something to say."""
+    trace = TraceBuilder().process().model("Net", MLP_BN, buffers=BN_BUFFERS)
+    trace.model("Target", {"w": "Q"}).optimizer(names=[f"Net.{name}" for name in MLP_BN]).train()
+    for number in range(40):
+        trace.begin_step().batch().zero_grad().forward("Net", batch_size=64 - number % 2)
+        trace.backward([f"Net.{name}" for name in MLP_BN]).optimizer_step()
+        if number % 4 == 0:
+            trace._state(trace.models["Target"].parameters["Target.w"], "parameter", "content")
+        if number % 3 == 2:
+            trace.evaluate()
+    return trace
+
+
+RICH = rich_run().build()
+LEARNED = learn(RICH)
+
+
+def of(relation) -> list[Hypothesis]:
+    return [i.hypothesis for i in LEARNED.invariants if i.hypothesis.relation == relation.name]
+
+
+@relations
+def test_it_is_documented(relation):
+    text = inspect.getdoc(type(relation))
+    assert re.findall(r"^([A-Z][a-z ]+):$", text, re.MULTILINE) == HEADINGS
+
+
+@relations
+def test_it_learns_something_from_a_rich_run(relation):
+    assert of(relation)
+
+
+@relations
+def test_a_run_it_learned_from_does_not_break_it(relation):
+    mine = [i for i in LEARNED.invariants if i.hypothesis.relation == relation.name]
+    verdicts = report_of(mine, RICH).verdicts
+    assert set(verdicts.values()) == {Verdict.HELD}
+    assert len(verdicts) == len(mine)
+
+
+@relations
+def test_its_decider_can_be_pickled_in_mid_run(relation):
+    claims = of(relation)
+    half = len(RICH) // 2
+
+    def examples(decider, events):
+        return [(i, e.holds, e.context) for event in events for i, e in decider.observe(event)]
+
+    whole = relation.decider(claims)
+    examples(whole, RICH[:half])
+    restored = pickle.loads(pickle.dumps(whole))
+    assert examples(restored, RICH[half:]) == examples(whole, RICH[half:])
+
+
+@relations
+def test_one_claim_is_decided_as_among_many(relation):
+    claims = of(relation)
+    decider = relation.decider(claims)
+    together: dict[int, list[bool]] = {}
+    for event in RICH:
+        for index, example in decider.observe(event):
+            together.setdefault(index, []).append(example.holds)
+    for index, claim in enumerate(claims):
+        alone = decide(relation.name, dict(claim.params), RICH)
+        assert [example.holds for example in alone] == together.get(index, [])
+
+
+@relations
+def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
+    for claim in of(relation):
+        needs = relation.needs(claim)
+        roles = {state.partition("@")[0] for state in needs.states}
+
+        def is_needed(event, needs=needs, roles=roles):
+            if event.kind == "call":
+                return event.api in needs.calls or event.family in needs.calls
+            return event.role in roles if event.kind == "state" else event.kind in needs.kinds
+
+        params = dict(claim.params)
+        less = decide(relation.name, params, filter(is_needed, RICH))
+        assert [e.holds for e in less] == [e.holds for e in decide(relation.name, params, RICH)]
+
+
+@relations
+def test_it_says_each_claim_in_words_of_its_own(relation):
+    said = [relation.text(claim) for claim in of(relation)]
+    assert all(text and text[-1] not in ".!" for text in said)
+    for claim, text in zip(of(relation), said):
+        info = relation.info(claim, "id", text)
+        assert (info.check_id, info.kind, info.code, info.title) == (
+            "id",
+            "invariant",
+            relation.name,
+            text,
+        )
+
+
+@relations
+def test_chance_falls_with_every_example_and_a_claim_implies_itself(relation):
+    for claim in of(relation):
+        chances = [relation.chance(claim, n) for n in range(20)]
+        assert all(0 <= b < a <= 1 for a, b in pairwise(chances))
+        assert relation.implies(claim, claim) or relation.name == "order"
+
+
+def test_what_is_learned_survives_the_file(tmp_path):
+    path = tmp_path / "invariant.json"
+    write_invariants(path, LEARNED.invariants, {}, LEARNED.runs)
+    assert read_invariants(path) == LEARNED.invariants
+    jsonschema.validate(orjson.loads(path.read_bytes()), orjson.loads(SCHEMA_FILE.read_bytes()))
+    again = report_of(read_invariants(path), RICH)
+    assert set(again.verdicts.values()) == {Verdict.HELD}
+
+
+class Another(Order):
+    """A relation of another package."""
+
+    name = "another"
+
+
+def test_installed_packages_may_add_relations(monkeypatch, caplog):
+    points = [
+        EntryPoint("b", f"{__name__}:Another", "traincheck.relations"),
+        EntryPoint("a", "no_such_package:Relation", "traincheck.relations"),
+    ]
+    monkeypatch.setattr(_table, "entry_points", lambda group: points)
+    monkeypatch.setitem(__import__("sys").modules, __name__, inspect.getmodule(Another))
+    table = _table._all_relations()
+    assert list(table) == [*RELATIONS, "another"]
+    assert "cannot be used" in caplog.text

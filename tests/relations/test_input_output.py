@@ -1,0 +1,150 @@
+"""input_output: how the result of an API relates to its arguments, and what is fixed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import LINEAR, TraceBuilder
+from tests.learning import broken, decide, learn, texts
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Symptom
+
+API = f"{LINEAR}.forward"
+LOSS = "torch.nn.functional.cross_entropy"
+
+
+def tensor(*shape: int, dtype: str = "float32", grad: bool = False) -> dict[str, object]:
+    return {"dtype": dtype, "shape": list(shape), "device": "cpu", "requires_grad": grad}
+
+
+def call(trace: TraceBuilder, given, result, api: str = API, **fields) -> TraceBuilder:
+    fields = {"family": Families.MODULE, "module": "Net.fc", "training": True, **fields}
+    return trace.call(api, args={"0": given}, result=result, **fields)
+
+
+def loss(trace: TraceBuilder, size: int = 64, **args) -> TraceBuilder:
+    args = {
+        "input": tensor(size, 10),
+        "target": tensor(size, dtype="int64"),
+        "reduction": "mean",
+        **args,
+    }
+    return trace.call(LOSS, args=args, result=tensor(grad=True))
+
+
+def made(count: int, **options) -> TraceBuilder:
+    """Calls of Linear with two batch sizes."""
+    trace = TraceBuilder().process()
+    for number in range(count):
+        size = 64 if number % 3 else 28
+        call(trace, tensor(size, 10), tensor(size, 5, grad=True), **options)
+    return trace.begin_step().step()
+
+
+def learned(trace: TraceBuilder) -> list[str]:
+    return texts(learn(trace.build()), "input_output")
+
+
+EQUAL = {"api": API, "left": "result", "right": "0", "equal": ["dtype", "shape[0]"]}
+
+
+def test_dims_and_dtypes_that_agree():
+    examples = decide("input_output", EQUAL, made(9).build())
+    assert len(examples) == 9
+    assert all(example.holds for example in examples)
+    wrong = call(TraceBuilder().process(), tensor(64, 10), tensor(64, 5, dtype="float16"))
+    (example,) = decide("input_output", EQUAL, wrong.build())
+    assert broken([example]) == [(0, Symptom.WRONG_VALUE, "Net.fc")]
+    assert "dtype float32" in example.expected
+    assert "dtype float16" in example.observed
+
+
+def test_a_batch_size_is_never_pinned():
+    assert "The result of Linear.forward has the dtype and first dim of argument 0." in learned(
+        made(30)
+    )
+    same = TraceBuilder().process()
+    for _ in range(30):
+        call(same, tensor(64, 10), tensor(64, 5))
+    assert learned(same.begin_step().step()) == [
+        "The result of Linear.forward has the dtype of argument 0."
+    ]
+
+
+def test_square_layers_do_not_make_a_shape():
+    trace = TraceBuilder().process()
+    for number in range(30):
+        call(trace, tensor(8 + number % 3, 32), tensor(8 + number % 3, 32))
+    found = learned(trace.begin_step().step())
+    assert found == ["The result of Linear.forward has the dtype and first dim of argument 0."]
+
+
+def test_under_autocast_the_dtype_is_that_of_autocast():
+    trace = TraceBuilder().process()
+    for _ in range(30):
+        given, result = tensor(64, 10), tensor(64, 5, dtype="bfloat16")
+        call(trace, given, result, autocast="bfloat16")
+    found = learned(trace.begin_step().step())
+    assert found == ["Under autocast to bfloat16, the result of Linear.forward is bfloat16."]
+    params = {"api": API, "is": {"dtype": "bfloat16"}, "autocast": "bfloat16"}
+    plain = call(TraceBuilder().process(), tensor(64, 10), tensor(64, 5))
+    assert decide("input_output", params, plain.build()) == []  # another state: no example
+
+
+def test_a_function_that_ignores_autocast():
+    params = {"api": API, "is": {"dtype": "bfloat16"}, "autocast": "bfloat16"}
+    trace = call(TraceBuilder().process(), tensor(64, 10), tensor(64, 5), autocast="bfloat16")
+    assert len(broken(decide("input_output", params, trace.build()))) == 1
+
+
+def test_flags_of_a_loss_are_those_of_the_program():
+    trace = TraceBuilder().process()
+    for _ in range(30):
+        loss(trace)
+    result = learn(trace.begin_step().step().build())
+    (flags,) = [i for i in result.invariants if "args" in i.hypothesis.params]
+    assert flags.text == "functional.cross_entropy is called with reduction='mean'."
+    params = flags.hypothesis.params
+    wrong = loss(TraceBuilder().process(), reduction="sum")
+    assert len(broken(decide("input_output", params, wrong.build()))) == 1
+    other = loss(TraceBuilder().process(argv0="other.py"), reduction="sum")
+    assert decide("input_output", params, other.build()) == []
+
+
+def test_results_that_require_grad():
+    params = {"api": API, "is": {"requires_grad": True}}
+    frozen = call(TraceBuilder().process(), tensor(64, 10), tensor(64, 5))
+    (example,) = decide("input_output", params, frozen.build())
+    assert not example.holds
+    assert "requires_grad" in example.expected
+    found = learned(made(30))
+    assert "The result of Linear.forward requires grad, if grad_enabled is true." in found
+
+
+def test_a_module_by_itself_where_its_class_is_mixed():
+    trace = made(30)
+    for _ in range(30):
+        call(trace, tensor(8, 10), tensor(8, 5), module="Net.frozen")
+    found = [text for text in learned(trace) if "requires grad" in text]
+    assert found == ["The result of Net.fc requires grad, if grad_enabled is true."]
+
+
+def test_what_a_module_does_inside_is_not_looked_at():
+    trace = TraceBuilder().process()
+    for _ in range(30):
+        trace.call(LOSS, parent=7, args={"reduction": "mean"}, result=tensor())
+    assert learned(trace.begin_step().step()) == []
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"api": API},
+        {"api": API, "left": "result", "right": "0", "equal": ["content"]},
+        {"api": API, "is": {}, "args": {}},
+    ],
+    ids=str,
+)
+def test_parameters_that_no_version_wrote_are_refused(params):
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("input_output", params, [])

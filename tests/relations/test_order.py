@@ -1,0 +1,171 @@
+"""order: after A, B comes before the next C."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder
+from tests.learning import broken, decide, learn, texts
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Symptom
+
+F = Families
+
+
+def order(after: str, needs: str, before: str, **more: str) -> dict[str, str]:
+    return {"after": after, "needs": needs, "before": before, **more}
+
+
+CLEAR = order(F.OPTIMIZER_STEP, F.ZERO_GRAD, F.BACKWARD)
+CLEAR_EACH = order(F.OPTIMIZER_STEP, F.ZERO_GRAD, F.OPTIMIZER_STEP)
+APPLY = order(F.BACKWARD, F.OPTIMIZER_STEP, F.ZERO_GRAD)
+COMPUTE = order(F.ZERO_GRAD, F.BACKWARD, F.OPTIMIZER_STEP)
+RETURN = order(F.EVAL, F.TRAIN, F.BACKWARD)
+SCHEDULE = order(F.SCHEDULER_STEP, F.OPTIMIZER_STEP, F.SCHEDULER_STEP)
+CLIP = order(F.BACKWARD, F.CLIP_NORM, F.OPTIMIZER_STEP)
+
+
+def net() -> TraceBuilder:
+    return TraceBuilder().process().model("Net", MLP).optimizer().train()
+
+
+def two() -> TraceBuilder:
+    parts = TraceBuilder().process().model("G", MLP).model("D", MLP)
+    names = [[f"{model}.{name}" for name in MLP] for model in ("G", "D")]
+    return parts.optimizer(names=names[0]).optimizer(names=names[1]).train()
+
+
+def outcome(params, trace: TraceBuilder):
+    return broken(decide("order", params, trace.build()))
+
+
+LOOPS = {
+    "zero_grad first": net().steps(4),
+    "zero_grad last": net().steps(4, style="B"),
+    "evaluation": net().steps(4, eval_every=1),
+    "schedule": net().steps(4, scheduler=True),
+    "accumulation": net().steps(4, accumulate=3),
+    "two optimizers": two().steps(4),
+    "sampled": net().steps(2).skipped_steps(2).steps(2),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("params", [CLEAR, CLEAR_EACH, APPLY, COMPUTE, RETURN, SCHEDULE], ids=str)
+def test_healthy_loops_keep_every_order(params, loop):
+    assert outcome(params, LOOPS[loop]) == []
+
+
+def test_a_missing_zero_grad_belongs_to_the_step_that_adds_to_old_gradients():
+    trace = net().steps(2).steps(2, omit={"zero_grad"})
+    assert outcome(CLEAR, trace) == [
+        (2, Symptom.MISSING_ZERO_GRAD, F.ZERO_GRAD),
+        (3, Symptom.MISSING_ZERO_GRAD, F.ZERO_GRAD),
+    ]
+    never = net().steps(3, omit={"zero_grad"})
+    assert outcome(CLEAR, never)[0][0] == 1  # in step 0 there was nothing to clear
+
+
+def test_a_missing_step_belongs_to_the_step_of_its_backward():
+    trace = net().step().steps(2, omit={"optimizer_step"}).step()
+    assert outcome(APPLY, trace) == [
+        (1, Symptom.MISSING_STEP, F.OPTIMIZER_STEP),
+        (2, Symptom.MISSING_STEP, F.OPTIMIZER_STEP),
+    ]
+
+
+def test_the_optimizer_steps_before_backward():
+    assert outcome(COMPUTE, net().steps(2, style="C"))[0] == (
+        0,
+        Symptom.STEP_WITHOUT_GRADIENT,
+        F.BACKWARD,
+    )
+
+
+def test_a_step_that_the_scaler_skips_counts_as_made():
+    trace = net()
+    for _ in range(3):
+        trace.begin_step().zero_grad().forward().backward().call(F.SCALER_STEP, owner="opt0")
+    assert outcome(APPLY, trace) == []
+
+
+def test_each_optimizer_by_itself():
+    trace = two()
+    for step in range(3):
+        trace.begin_step().zero_grad("opt0")
+        if step == 0:
+            trace.zero_grad("opt1")
+        trace.forward().backward().optimizer_step("opt0").optimizer_step("opt1")
+    assert [found[0] for found in outcome(CLEAR_EACH, trace)] == [1, 2]
+    assert outcome(CLEAR, trace) == []  # some zero_grad came
+
+
+def test_step_and_zero_grad_of_one_optimizer_before_those_of_the_other():
+    trace = two().begin_step().zero_grad("opt0").zero_grad("opt1")
+    for _ in range(3):
+        trace.forward().backward()
+        for name in ("opt0", "opt1"):
+            trace.optimizer_step(name).zero_grad(name)
+        trace.end_step().begin_step()
+    assert outcome(COMPUTE, trace) == []
+    assert outcome(CLEAR_EACH, trace) == []
+
+
+def test_training_goes_on_in_evaluation_mode():
+    stuck = net().steps(2).evaluate(back_to_train=False).steps(1)
+    assert outcome(RETURN, stuck) == [(2, Symptom.EVAL_MODE, "Net")]
+
+
+def test_a_teacher_that_stays_in_evaluation_mode_is_not_awaited():
+    trace = TraceBuilder().process().model("Net", MLP).model("Teacher", MLP)
+    trace.optimizer(names=[f"Net.{name}" for name in MLP]).train(False, "Teacher")
+    for _ in range(3):
+        trace.begin_step().zero_grad().forward("Teacher", grad=False).forward("Net").backward()
+        trace.optimizer_step()
+    assert outcome(RETURN, trace) == []
+
+
+def test_a_schedule_without_updates():
+    trace = net().steps(2, scheduler=True).scheduler_step().scheduler_step()
+    assert len(outcome(SCHEDULE, trace)) == 2
+
+
+def test_a_call_that_raised_did_not_happen():
+    trace = net().steps(1).begin_step()
+    trace.call("torch.optim.adam.Adam.zero_grad", family=F.ZERO_GRAD, exception="ValueError")
+    trace.forward().backward().optimizer_step()
+    assert [found[0] for found in outcome(CLEAR, trace)] == [1]
+
+
+def clipped(program: str) -> TraceBuilder:
+    trace = TraceBuilder().process(argv0=f"/home/me/{program}").model("Net", MLP).optimizer()
+    for _ in range(10):
+        trace.begin_step().zero_grad().forward().backward().call(F.CLIP_NORM).optimizer_step()
+    return trace
+
+
+def test_clipping_is_asked_for_of_the_same_program_only():
+    found = [i for i in learn(clipped("a.py").build()).invariants if "clip" in i.text]
+    assert [i.hypothesis.params["program"] for i in found] == ["a.py"]
+    for program, expected in (("a.py", 5), ("b.py", 0)):
+        trace = TraceBuilder().process(argv0=program).model("Net", MLP).optimizer().steps(5)
+        assert len(outcome(found[0].hypothesis.params, trace)) == expected
+
+
+def test_what_comes_at_its_own_pace_is_never_asked_for():
+    trace = net().steps(30, eval_every=1, scheduler=True)
+    found = texts(learn(trace.build()), "order")
+    assert "After Optimizer.step, zero_grad comes before the next backward." in found
+    needed = [text.partition(", ")[2] for text in found]
+    assert not [text for text in needed if text.startswith(("Module.eval", "LRScheduler"))]
+
+
+def test_accumulation_in_the_reference_leaves_what_it_keeps():
+    found = texts(learn(net().steps(10, accumulate=2).build()), "order")
+    assert "After backward, Optimizer.step comes before the next zero_grad." in found
+    assert not [text for text in found if text.startswith("Between two calls of backward")]
+
+
+def test_parameters_that_no_version_wrote_are_refused():
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("order", order(F.BACKWARD, F.EVAL, F.BACKWARD), [])
