@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import KINDS, ROLES, CallEvent, Event
+from traincheck.schema.events import KINDS, ROLES, Event
 
 T = TypeVar("T")
 
@@ -24,38 +24,45 @@ def roles_of(needs: Needs) -> frozenset[str]:
 class Router(Generic[T]):
     """Receivers by event, in the order they were given.
 
+    The tables are there for the engine's loop, which looks into them without a call in between.
+
     Args:
         receivers: what each receiver asks for.
+
+    Attributes:
+        calls: by API and family; what is not in it yet, `learn` finds.
+        states: by role.
+        kinds: by kind, of events that are neither.
     """
 
     def __init__(self, receivers: Sequence[tuple[Needs, T]]) -> None:
         self._receivers = tuple(receivers)
         # Filled on demand: a trace names the same few hundred APIs over and over.
-        self._calls: dict[tuple[str, str | None], tuple[T, ...]] = {}
-        self._states = {role: self._for_role(role) for role in ROLES}
-        self._kinds = {kind: self._for_kind(kind) for kind in KINDS}
+        self.calls: dict[tuple[str, str | None], tuple[T, ...]] = {}
+        self.states = {role: self._for_role(role) for role in ROLES}
+        self.kinds = {kind: self._for_kind(kind) for kind in KINDS}
 
     def route(self, event: Event) -> tuple[T, ...]:
         """Who gets ``event``."""
-        kind = event.kind
-        if kind == "call":
-            # A tuple as the key, not nested dictionaries: 15 ns less where nobody wants the call.
-            receivers = self._calls.get((event.api, event.family))  # type: ignore[union-attr]
-            return self._learn(event) if receivers is None else receivers  # type: ignore[arg-type]
-        if kind == "state":
-            return self._states.get(event.role, ())  # type: ignore[union-attr]
-        return self._kinds.get(kind, ())
+        if event.kind == "call":
+            key = (event.api, event.family)  # type: ignore[union-attr]
+            return self.calls[key] if key in self.calls else self.learn(key)
+        if event.kind == "state":
+            return self.states.get(event.role, ())  # type: ignore[union-attr]
+        return self.kinds.get(event.kind, ())
 
-    def _learn(self, event: CallEvent) -> tuple[T, ...]:
+    def learn(self, key: tuple[str, str | None]) -> tuple[T, ...]:
+        """Who gets calls of an API and family."""
+        api, family = key
         receivers = tuple(
             receiver
             for needs, receiver in self._receivers
             if "call" in needs.kinds
             or ANY in needs.calls
-            or event.api in needs.calls
-            or event.family in needs.calls
+            or api in needs.calls
+            or family in needs.calls
         )
-        self._calls[event.api, event.family] = receivers
+        self.calls[key] = receivers
         return receivers
 
     def _for_role(self, role: str) -> tuple[T, ...]:

@@ -106,26 +106,35 @@ class UpdateEffect(StepMonitor):
         found: list[Violation] = []
         for owner, identities in due.items():
             holder = self.ledger.holders[owner]
-            awaited = {i for i in identities if self._should_move(i, holder, facts)}
+            groups = self._moving_groups(holder, facts)
+            awaited = {
+                identity
+                for identity in identities - facts.uncertain
+                if holder.groups[identity] in groups and self._is_trained(identity)
+            }
             if awaited:
                 self.triggered += 1
                 found += self._count(awaited, holder, last[owner], facts)
         return found
 
-    def _should_move(self, identity: int, holder: Holder, facts: StepFacts) -> bool:
+    def _is_trained(self, identity: int) -> bool:
         parameter = self.ledger.parameters.get(identity)
-        if parameter is None or not parameter.requires_grad or 0 in parameter.shape:
-            return False
-        if identity in facts.uncertain:
-            return False
-        group = holder.groups[identity]
-        # The rate may have been raised since the step, or been zero at it: both ends have to be
-        # above zero.
-        now = _rate(facts.event.lr.get(holder.event.id, ()), group)
-        before = _rate(self._rates.get(holder.event.id, ()), group)
-        if before is None:
-            before = _number(holder.event.groups[group].hyper.get("lr"))
-        return now is not None and now > 0 and before is not None and before > 0
+        return parameter is not None and parameter.requires_grad and 0 not in parameter.shape
+
+    def _moving_groups(self, holder: Holder, facts: StepFacts) -> set[int]:
+        """Groups whose learning rate is above zero at both ends of the step.
+
+        The rate may have been raised since the step, or have been zero at it.
+        """
+        now = facts.event.lr.get(holder.event.id, ())
+        before = self._rates.get(holder.event.id, ())
+        moving = set()
+        for index, group in enumerate(holder.event.groups):
+            first = before[index] if index < len(before) else group.hyper.get("lr")
+            last = now[index] if index < len(now) else None
+            if _is_positive(first) and _is_positive(last):
+                moving.add(index)
+        return moving
 
     def _count(
         self, awaited: set[int], holder: Holder, moment: Moment, facts: StepFacts
@@ -196,10 +205,6 @@ def _has_closure(call: CallEvent) -> bool:
     return any(call.args.get(name) is not None for name in ("closure", "0"))
 
 
-def _rate(rates: Sequence[float], group: int) -> float | None:
-    return _number(rates[group]) if group < len(rates) else None
-
-
-def _number(value: object) -> float | None:
-    """A learning rate; None for what is not a number, such as one kept in a tensor on a device."""
-    return float(value) if isinstance(value, (int, float)) else None
+def _is_positive(rate: object) -> bool:
+    """Whether it is a number above zero; a rate kept in a tensor on a device is none."""
+    return isinstance(rate, (int, float)) and rate > 0
