@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import math
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -68,7 +70,7 @@ def summarize_tensor(tensor: torch.Tensor) -> Any:
         if shape:
             return orjson.Fragment(_serialized(key))
         return _scalar(tensor, key)
-    except (TypeError, RuntimeError):  # symbolic sizes, nested layouts, values inside a transform
+    except (TypeError, RuntimeError, AttributeError):  # symbols as sizes, values in a transform
         dtype = str(tensor.dtype).removeprefix("torch.")
         return {"dtype": dtype, "shape": [], "type": dotted(type(tensor))}
 
@@ -125,11 +127,15 @@ def _sequence(value: Any, depth: int = 0) -> Any:
     return items
 
 
-def _mapping(value: Mapping[Any, Any], depth: int = 0) -> Any:
+def _mapping(value: dict[Any, Any], depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         return {"type": dotted(type(value))}
-    keys = list(value)[:MAX_ITEMS]
-    return {"dict": {_text(str(key)): summarize(value[key], depth + 1) for key in keys}}
+    items = itertools.islice(dict.items(value), MAX_ITEMS)
+    return {"dict": {_key(key): summarize(item, depth + 1) for key, item in items}}
+
+
+def _key(key: Any) -> str:
+    return _text(str(key)) if type(key) in _PLAIN_KEYS else dotted(type(key))
 
 
 def _named(value: Any, depth: int = 0) -> Any:
@@ -140,6 +146,15 @@ def _tensor(value: torch.Tensor, depth: int = 0) -> Any:
     return summarize_tensor(value)
 
 
+_PLAIN_KEYS = frozenset({str, int, float, bool, type(None)})
+_HAVE_NAMES = (
+    type,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
 _BY_TYPE: dict[type, Callable[..., Any]] = {
     torch.Tensor: _tensor,
     torch.nn.Parameter: _tensor,
@@ -168,14 +183,15 @@ def summarize(value: Any, depth: int = 0) -> Any:
     found = _BY_TYPE.get(kind)
     if found is not None:
         return found(value, depth)
-    if isinstance(value, torch.Tensor):
+    # By the type, as ``isinstance`` asks a class that lies about ``__class__``
+    if issubclass(kind, torch.Tensor):
         return summarize_tensor(value)
-    if isinstance(value, enum.Enum):
-        return f"{kind.__name__}.{value.name}"
-    if isinstance(value, tuple):
-        return _sequence(tuple(value), depth)
-    if isinstance(value, dict):
-        return _mapping(dict(value), depth)
-    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+    if issubclass(kind, enum.Enum):
+        return f"{kind.__name__}.{value._name_}"
+    if issubclass(kind, tuple):
+        return _sequence(tuple.__getitem__(value, slice(None)), depth)
+    if issubclass(kind, dict):
+        return _mapping(value, depth)
+    if issubclass(kind, _HAVE_NAMES):
         return _named(value)
     return {"type": dotted(kind)}

@@ -1,0 +1,155 @@
+"""Names of modules: the same whatever wraps them; identity by object."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from traincheck.collect.naming import (
+    Identities,
+    RootNames,
+    class_of,
+    clean_path,
+    unwrap,
+    walk,
+)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        self.head = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class DistributedDataParallel(nn.Module):
+    """Wraps as the real one does, without a process group."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+class FullyShardedDataParallel(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self._fsdp_wrapped_module = module
+
+
+class FSDPNet(FSDPModule, Net):
+    """As fully_shard names the class that it makes on the fly."""
+
+    __new__ = object.__new__
+
+
+def compiled(module):
+    return torch.compile(module, backend="eager")
+
+
+PATHS = ["", "body", "body.0", "body.1", "head"]
+WRAPPERS = {
+    "ddp": DistributedDataParallel,
+    "data parallel": nn.DataParallel,
+    "fsdp": FullyShardedDataParallel,
+    "compile": compiled,
+    "ddp of compile": lambda m: DistributedDataParallel(compiled(m)),
+    "compile of ddp": lambda m: compiled(DistributedDataParallel(m)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapper_is_looked_through(name):
+    net = Net()
+    assert unwrap(WRAPPERS[name](net)) is net
+    assert unwrap(net) is net
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapped_part_has_the_path_it_had(name):
+    net = Net()
+    plain = {path: module for path, module in walk(net) if not path.startswith("body")}
+    net.body = WRAPPERS[name](net.body)
+    found = dict(walk(net))
+    assert list(found) == PATHS
+    assert all(found[path] is module for path, module in plain.items())
+
+
+def test_a_module_of_the_users_called_module_keeps_its_name():
+    net = Net()
+    net.module = nn.Linear(1, 1)
+    assert [path for path, _ in walk(net)] == [*PATHS, "module"]
+    assert unwrap(net) is net
+
+
+def test_segments_of_wrappers_are_taken_out():
+    assert clean_path("_orig_mod.a._fsdp_wrapped_module.b") == "a.b"
+    assert clean_path("a._checkpoint_wrapped_module.b") == "a.b"
+    assert clean_path("a.module.b") == "a.module.b"
+
+
+def test_class_as_the_user_wrote_it():
+    assert class_of(Net()) is Net
+    assert class_of(FSDPNet()) is Net
+
+    class FSDPLike(nn.Module):
+        """A user's class whose name happens to begin so."""
+
+    assert class_of(FSDPLike()) is FSDPLike
+
+
+def test_a_shared_part_is_walked_once_under_its_first_name():
+    net = Net()
+    net.again = net.head
+    assert [path for path, _ in walk(net)] == PATHS
+
+
+def test_a_cycle_ends():
+    net = Net()
+    net.body.append(net)
+    paths = [path for path, _ in walk(net)]
+    assert paths == PATHS
+
+
+def test_a_missing_part_is_left_out():
+    net = Net()
+    net.head = None
+    assert [path for path, _ in walk(net)] == PATHS[:-1]
+
+
+def test_two_roots_of_one_class():
+    names, one, two = RootNames(), Net(), Net()
+    assert [names.name(one), names.name(two), names.name(one)] == ["Net", "Net#2", "Net"]
+    assert names.name(nn.Linear(1, 1)) == "Linear"
+
+
+def test_a_replaced_root_has_the_name_of_the_dead_one():
+    names, one = RootNames(), Net()
+    assert names.name(one) == "Net"
+    alive = Net()
+    assert names.name(alive) == "Net#2"
+    del one
+    gc.collect()
+    new = Net()
+    assert names.name(new) == "Net"
+    assert names.name(alive) == "Net#2"
+
+
+def test_identities_are_never_used_again():
+    identities = Identities()
+    tensor = torch.zeros(1)
+    first = identities.of(tensor)
+    assert identities.of(tensor) == first
+    seen = {first}
+    for _ in range(100):
+        thing = torch.zeros(1)  # very likely where the one before was
+        seen.add(identities.of(thing))
+        del thing
+    assert len(seen) == 101
+    assert identities.of(tensor) == first
