@@ -75,6 +75,18 @@ def test_a_head_replaced_after_the_optimizer_was_built():
     ]
 
 
+@pytest.mark.parametrize("params", [PARAMETERS, GRADIENTS, CLEARED], ids=str)
+def test_a_loss_network_in_no_optimizer_is_left_alone(params):
+    names = [f"Net.{name}" for name in MLP]
+    trace = TraceBuilder().process().model("Net", MLP).model("Vgg", MLP).optimizer(names=names)
+    assert outcome(params, trace.steps(3)) == []
+
+
+def test_a_model_that_was_made_anew_after_the_optimizer():
+    trace = net().replace(*[f"Net.{name}" for name in MLP]).steps(2)
+    assert {name for _, _, name in outcome(PARAMETERS, trace)} == {f"Net.{name}" for name in MLP}
+
+
 def test_a_parameter_that_gets_no_gradient():
     trace = net().steps(2, no_gradient={"Net.fc1.weight"})
     assert outcome(GRADIENTS, trace)[0] == (0, Symptom.NO_GRADIENT, "Net.fc1.weight")

@@ -56,7 +56,7 @@ def test_steps_that_were_not_recorded_begin_the_count_afresh():
 
 def test_the_period_is_learned():
     found = texts(learn(run(40, 3).build()), "periodic")
-    assert found == ["Every parameter changes at least once every 3 training steps."]
+    assert found == ["Every parameter of Target changes at least once every 3 training steps."]
 
 
 def test_what_changes_in_every_step_is_left_to_contains():

@@ -137,6 +137,8 @@ class ChangeDecider:
         self._modes: dict[str, bool] = {}  # root module -> mode of its last training forward
         self._updates: list[CallEvent] = []
         self._version = -1
+        self._trained: set[str] = set()  # names of the parameters that optimizers hold
+        self._models: set[str] = set()  # models that have any
         self._held: dict[int, Example] = {}  # id of a context -> the example that held in it
         self._last = Joined()
 
@@ -171,6 +173,9 @@ class ChangeDecider:
     def _decide(self, event: StepEvent) -> Iterator[Examples]:
         if self._version != self._variables.version:
             self._version = self._variables.version
+            held = self._variables.held_parameters()
+            self._trained = {variable.name for variable in held}
+            self._models = {variable.model for variable in held}
             for claim in self._claims:
                 claim.variables = select(self._variables, claim.params)
                 claim.populations.clear()
@@ -231,7 +236,7 @@ class ChangeDecider:
             if variable.name in changed:
                 yield claim.index, self._positive(self._context(variable, role))
             elif claim.change == "cleared":
-                if variable.name in self._book.at_start:
+                if variable.name in self._book.at_start and not self._is_bystander(variable):
                     yield claim.index, self._negative(claim, event, variable)
             elif not self._is_excused(variable, role, event):
                 yield claim.index, self._negative(claim, event, variable)
@@ -243,6 +248,8 @@ class ChangeDecider:
             return True
         if role == "buffer":
             return variable.model not in self._modes
+        if self._is_bystander(variable):
+            return True
         if role == "gradient":
             return False
         parameter = variables.parameter_of(variable)
@@ -250,6 +257,15 @@ class ChangeDecider:
             return True
         rates = (book.rates, event.lr)
         return variable.base in book.zero or variables.rate_is_zero(parameter, rates)
+
+    def _is_bystander(self, variable: Variable) -> bool:
+        """Whether its whole model is in no optimizer while another one is trained: a loss network.
+
+        Where nothing that an optimizer holds moves, this may be the one that should.
+        """
+        return variable.model not in self._models and not self._trained.isdisjoint(
+            self._book.changed["parameter"]
+        )
 
     def _is_noise(self, parameter: Variable) -> bool:
         """Whether the update may be lost to rounding: before a normalization a bias has no effect.

@@ -63,12 +63,11 @@ class ProgramName:
 
 
 def selector_text(params: Mapping[str, Any]) -> str:
-    """``parameter``, ``weight of Linear`` or ``buffer running_mean``."""
+    """``parameter``, ``parameter of Net``, ``weight of a Linear`` or ``buffer running_mean``."""
     role = ROLE_NAMES[params["role"]]
     leaf = params.get("leaf")
-    if leaf is None:
-        return role
     if "module_class" not in params:
-        return f"{role} {leaf}"
+        what = role if leaf is None else f"{role} {leaf}"
+        return f"{what} of {params['model']}" if "model" in params else what
     kind = "" if role == "parameter" else f"{role} "
     return f"{kind}{leaf} of a {params['module_class'].rpartition('.')[2]}"

@@ -86,6 +86,11 @@ class Variables:
         identity = self.parameter_of(variable).identity
         return any(identity in held for held in self._held.values())
 
+    def held_parameters(self) -> list[Variable]:
+        """All parameters that any optimizer holds."""
+        held = {identity for known in self._held.values() for identity in known}
+        return [v for v in self.by_role["parameter"].values() if v.identity in held]
+
     def parameter_of(self, variable: Variable) -> Variable:
         """The parameter behind optimizer state; else the variable itself."""
         if variable.role != "optimizer_state":
@@ -134,6 +139,7 @@ def select(variables: Variables, params: Mapping[str, Any]) -> list[Variable]:
         variable
         for variable in variables.by_role[role].values()
         if params.get("leaf") in (None, variable.leaf)
+        and params.get("model") in (None, variable.model)
         and params.get("module_class") in (None, variable.module_class)
     ]
 

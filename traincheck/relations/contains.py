@@ -76,8 +76,6 @@ class Contains:
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """A claim about more variables, or about more of a call's arguments, implies the other."""
         mine, its = claim.params, other.params
-        if other.relation == "periodic":
-            return mine["outer"] == STEP and mine.get("change") == "changes" and _covers(mine, its)
         if other.relation != self.name or ("role" in mine) != ("role" in its):
             return False
         if "role" in mine:

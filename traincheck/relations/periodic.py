@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from traincheck.relations._names import selector_text
+from traincheck.relations._periods import MAX_PERIOD, PeriodicProposer
 from traincheck.relations._variables import (
     StepBook,
     Variable,
@@ -21,9 +20,6 @@ from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEven
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
-_MIN_GAPS = 3  # equal ones of a variable, before a period is worth a claim
-_MAX_PERIOD = 1000
-_MIN_PROPOSED = 2  # of what changes in every step, contains speaks
 
 
 class Periodic:
@@ -31,11 +27,12 @@ class Periodic:
 
     What it says:
         Between two changes of a variable lie at most k training steps. A kind is a role
-        (parameter, buffer, optimizer state), perhaps narrowed to a leaf and its module's class.
+        (parameter, buffer, optimizer state), perhaps narrowed to a model, or to a leaf and the
+        class of its module.
 
     Example:
-        ``Every parameter changes every 4 training steps, if model is Target.`` It breaks when a
-        target network is no longer brought up to date, in the step in which it was due.
+        ``Every parameter of Target changes at least once every 4 training steps.`` It breaks when
+        a target network is no longer brought up to date, in the step in which it was due.
 
     Evidence:
         One example for each change, and for each step in which one was due and did not come. A
@@ -79,7 +76,9 @@ class Periodic:
             other.relation == self.name
             and mine["role"] == its["role"]
             and mine["period"] <= its["period"]
-            and all(mine.get(key) in (None, its.get(key)) for key in ("leaf", "module_class"))
+            and all(
+                mine.get(key) in (None, its.get(key)) for key in ("leaf", "model", "module_class")
+            )
         )
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
@@ -88,79 +87,13 @@ class Periodic:
         )
 
 
-@dataclass(slots=True)
-class _Track:
-    """The changes of one variable. last: training step of the last one; None until it is known."""
-
-    variable: Variable
-    last: int | None = None
-    gaps: tuple[int, ...] = ()  # distinct ones, two at most: more say nothing
-    count: int = 0
-
-
-class PeriodicProposer:
-    """Proposes a period where all variables of a kind have the same one."""
-
-    def __init__(self) -> None:
-        self._variables = Variables()
-        self._book = StepBook()
-        self._tracks: dict[tuple[str, str], _Track] = {}
-        self._steps = 0
-
-    def observe(self, event: Event) -> None:
-        if isinstance(event, StateEvent):
-            self._variables.observe(event)
-            self._book.observe(event)
-        elif isinstance(event, StepEvent):
-            if not event.recorded:
-                for track in self._tracks.values():
-                    track.last = None
-            elif is_judged(event):
-                self._steps += 1
-                for role in _LOOKS:
-                    for name in self._book.changed[role]:
-                        self._enter(role, name)
-            self._book.turn(event)
-
-    def _enter(self, role: str, name: str) -> None:
-        variable = self._variables.by_role[role].get(name)
-        if variable is None:
-            return
-        track = self._tracks.get((role, name))
-        if track is None:
-            track = self._tracks[role, name] = _Track(variable)
-        if track.last is not None:
-            gap = self._steps - track.last
-            track.count += 1
-            if gap not in track.gaps and len(track.gaps) <= 1:
-                track.gaps += (gap,)
-        track.last = self._steps
-
-    def hypotheses(self) -> Iterator[Hypothesis]:
-        kinds: dict[tuple[tuple[str, str], ...], set[int]] = defaultdict(set)
-        for track in self._tracks.values():
-            if len(track.gaps) != 1 or track.count < _MIN_GAPS:
-                continue
-            if not _MIN_PROPOSED <= track.gaps[0] <= _MAX_PERIOD:
-                continue
-            variable = track.variable
-            narrow = {"leaf": variable.leaf, "module_class": variable.module_class}
-            general = {"leaf": variable.leaf} if variable.role == "buffer" else {}
-            for selector in (narrow, general):
-                params = {"role": variable.role, **selector}
-                kinds[tuple(sorted(params.items()))].add(track.gaps[0])
-        for kind, periods in sorted(kinds.items()):
-            for period in sorted(periods):
-                yield Hypothesis(relation="periodic", params={**dict(kind), "period": period})
-
-
 class PeriodicDecider:
     """Decides for each variable, when a step ends, whether a change came or was due."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [(index, claim.params) for index, claim in enumerate(claims)]
         for _, params in self._claims:
-            if params["role"] not in _LOOKS or not 1 <= params["period"] <= _MAX_PERIOD:
+            if params["role"] not in _LOOKS or not 1 <= params["period"] <= MAX_PERIOD:
                 raise ValueError(f"nothing is known of {dict(params)}")
         self._variables = Variables()
         self._book = StepBook()

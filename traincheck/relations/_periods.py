@@ -1,0 +1,96 @@
+"""Find the periods in which variables change, and the widest kinds that share one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import Event, StateEvent, StepEvent
+
+ROLES = ("buffer", "optimizer_state", "parameter")
+MAX_PERIOD = 1000
+_MIN_PROPOSED = 2  # of what changes in every step, contains speaks
+_MIN_GAPS = 3  # equal ones of a variable, before a period is worth a claim
+_Selector = tuple[tuple[str, str], ...]  # what narrows a role
+
+
+@dataclass(slots=True)
+class _Track:
+    """The changes of one variable. last: training step of the last one; None until it is known."""
+
+    variable: Variable
+    last: int | None = None
+    gaps: tuple[int, ...] = ()  # distinct ones, two at most: more say nothing
+    count: int = 0
+
+
+class PeriodicProposer:
+    """Proposes a period where all variables of a kind have the same one."""
+
+    def __init__(self) -> None:
+        self._variables = Variables()
+        self._book = StepBook()
+        self._tracks: dict[tuple[str, str], _Track] = {}
+        self._steps = 0
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StateEvent):
+            self._variables.observe(event)
+            self._book.observe(event)
+        elif isinstance(event, StepEvent):
+            if not event.recorded:
+                for track in self._tracks.values():
+                    track.last = None
+            elif is_judged(event):
+                self._steps += 1
+                for role in ROLES:
+                    for name in self._book.changed[role]:
+                        self._enter(role, name)
+            self._book.turn(event)
+
+    def _enter(self, role: str, name: str) -> None:
+        variable = self._variables.by_role[role].get(name)
+        if variable is None:
+            return
+        track = self._tracks.get((role, name))
+        if track is None:
+            track = self._tracks[role, name] = _Track(variable)
+        if track.last is not None:
+            gap = self._steps - track.last
+            track.count += 1
+            if gap not in track.gaps and len(track.gaps) <= 1:
+                track.gaps += (gap,)
+        track.last = self._steps
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        """Of each variable, the widest kind that has one period."""
+        periods: dict[tuple[str, _Selector], set[int]] = defaultdict(set)
+        for track in self._tracks.values():
+            for selector in _selectors(track.variable):
+                periods[track.variable.role, selector].add(self._period(track))
+        found: set[tuple[str, _Selector, int]] = set()
+        for track in self._tracks.values():
+            role = track.variable.role
+            for selector in _selectors(track.variable):
+                if len(periods[role, selector]) == 1:
+                    found.add((role, selector, min(periods[role, selector])))
+                    break
+        for role, selector, period in sorted(found):
+            if _MIN_PROPOSED <= period <= MAX_PERIOD:
+                params = {"role": role, **dict(selector), "period": period}
+                yield Hypothesis(relation="periodic", params=params)
+
+    def _period(self, track: _Track) -> int:
+        """The gap between changes of a variable; 0 when it varies or is not known yet."""
+        return track.gaps[0] if len(track.gaps) == 1 and track.count >= _MIN_GAPS else 0
+
+
+def _selectors(variable: Variable) -> Iterator[_Selector]:
+    """From the widest to the narrowest. Buffers differ in kind, so their leaf is always named."""
+    leaf = ("leaf", variable.leaf)
+    yield (leaf,) if variable.role == "buffer" else ()
+    yield (*((leaf,) if variable.role == "buffer" else ()), ("model", variable.model))
+    yield leaf, ("module_class", variable.module_class)
