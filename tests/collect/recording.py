@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -59,7 +58,6 @@ def read_folder(folder: Path) -> list[Event]:
 @contextmanager
 def recording(folder: Path, *, must_be_whole: bool = True, **settings: Any) -> Iterator[Recording]:
     """Record the block. ``must_be_whole``: fail when an instrument was off or failed meanwhile."""
-    gc.collect()  # modules of earlier tests must not be taken for live ones
     folder.mkdir(exist_ok=True)
     session = Session(Settings(directory=str(folder), run_id="test", **settings))
     leave, hook = os._exit, sys.excepthook

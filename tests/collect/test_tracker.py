@@ -1,0 +1,461 @@
+"""Variables as a recorded loop shows them: which there are, what changed, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.collect.recording import recording
+from traincheck.schema.claims import Needs
+
+PARAMETERS = ("parameter", "gradient", "buffer", "optimizer_state")
+CHANGED = Needs(states=frozenset(f"{role}@*" for role in PARAMETERS), kinds=frozenset({"step"}))
+
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.body = nn.Linear(4, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.head(F.relu(self.norm(self.body(x))))
+
+
+NAMES = [f"Net.{part}.{key}" for part in ("body", "norm", "head") for key in ("weight", "bias")]
+
+
+def train(model, optimizer, steps=3, *, last=False, set_to_none=True):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        if not last:
+            optimizer.zero_grad(set_to_none=set_to_none)
+        x = torch.randn(6, 4, generator=generator)
+        model(x).pow(2).sum().backward()
+        optimizer.step()
+        if last:
+            optimizer.zero_grad(set_to_none=set_to_none)
+
+
+def per_step(run, role, change):
+    """Names with this change, for each step in which there are any."""
+    found = {}
+    for event in run.of("state"):
+        if (event.role, event.change) == (role, change):
+            found.setdefault(event.step, []).append(event.name)
+    return found
+
+
+# -- which variables there are
+
+
+@pytest.mark.parametrize("called_first", [False, True], ids=["optimizer first", "model first"])
+def test_every_variable_is_named_once(tmp_path, called_first):
+    with recording(tmp_path) as run:
+        model = Net()
+        if called_first:
+            with torch.no_grad():
+                model(torch.zeros(2, 4))
+            model(torch.zeros(2, 4))
+        optimizer = torch.optim.Adam(model.parameters())
+        train(model, optimizer)
+    new = [e for e in run.of("state") if e.change == "new"]
+    assert [e.name for e in new if e.role == "parameter"] == NAMES
+    buffers = ["Net.norm.running_mean", "Net.norm.running_var", "Net.norm.num_batches_tracked"]
+    assert [e.name for e in new if e.role == "buffer"] == buffers
+    state = [f"{name}/{key}" for name in NAMES for key in ("step", "exp_avg", "exp_avg_sq")]
+    assert [e.name for e in new if e.role == "optimizer_state"] == state
+    assert {e.owner for e in new if e.role == "optimizer_state"} == {"opt0"}
+    assert {e.module_class for e in new if e.name.startswith("Net.body")} == {
+        "torch.nn.modules.linear.Linear"
+    }
+    assert not [e for e in new if e.role == "gradient"]
+    (created,) = run.of("optimizer")
+    parameters = {e.name: e.identity for e in new if e.role == "parameter"}
+    assert list(created.groups[0].params) == NAMES
+    assert list(created.groups[0].ids) == [parameters[name] for name in NAMES]
+
+
+def test_parameters_of_no_module_are_named_by_their_optimizer(tmp_path):
+    with recording(tmp_path) as run:
+        loose = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+        optimizer = torch.optim.SGD([{"params": loose[:1]}, {"params": loose[1:]}], lr=0.1)
+        optimizer.zero_grad()
+        sum(p.sum() for p in loose).backward()
+        optimizer.step()
+    (created,) = run.of("optimizer")
+    assert [list(group.params) for group in created.groups] == [["opt0[0].0"], ["opt0[1].0"]]
+
+
+def test_tied_weights_are_one_object_under_two_names(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(4, 4, bias=False)
+            self.last = nn.Linear(4, 4, bias=False)
+            self.last.weight = self.first.weight
+            self.apart = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x):
+            return self.apart(self.last(self.first(x)))
+
+    with recording(tmp_path) as run:
+        model = Tied()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.01), steps=1)
+    new = {e.name: (e.identity, e.storage) for e in run.of("state") if e.change == "new"}
+    assert set(new) == {"Tied.first.weight", "Tied.last.weight", "Tied.apart.weight"}
+    assert new["Tied.first.weight"] == new["Tied.last.weight"]
+    assert len(set(new.values())) == 2
+    assert len({storage for _, storage in new.values()}) == 2
+
+
+def test_a_replaced_head(tmp_path):
+    """The bug of the forums: the optimizer holds the parameters of a head that is gone."""
+    with recording(tmp_path) as run:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.head = nn.Linear(8, 2)
+        train(model, optimizer, steps=2)
+    replaced = per_step(run, "parameter", "replaced")
+    assert replaced == {0: ["Net.head.weight", "Net.head.bias"]}
+    (created,) = run.of("optimizer")
+    now = {e.name: e.identity for e in run.of("state") if e.role == "parameter"}
+    held = set(created.groups[0].ids)
+    assert {name for name, identity in now.items() if identity not in held} == set(replaced[0])
+    changed = per_step(run, "parameter", "content")
+    assert changed == {0: NAMES[:4], 1: NAMES[:4]}
+
+
+def test_a_part_that_leaves_and_one_that_joins(tmp_path):
+    with recording(tmp_path) as run:
+        model = Net()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=1)
+        del model.norm.bias
+        model.norm.register_parameter("bias", None)
+        model.head.register_parameter("scale", nn.Parameter(torch.ones(1)))
+        model(torch.zeros(2, 4))
+    found = [(e.name, e.change) for e in run.of("state") if e.role == "parameter" and e.step]
+    assert ("Net.norm.bias", "gone") in found
+    assert ("Net.head.scale", "new") in found
+    assert len(found) == 2
+
+
+def test_a_root_made_anew_replaces_its_predecessor(tmp_path):
+    with recording(tmp_path) as run:
+        for _ in range(2):
+            model = Net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            train(model, optimizer, steps=1)
+            del model, optimizer
+            gc.collect()
+    changes = [(e.name, e.change) for e in run.of("state") if e.role == "parameter"]
+    assert {name for name, _ in changes} == set(NAMES)
+    assert [name for name, change in changes if change == "replaced"] == NAMES
+    assert [name for name, change in changes if change == "new"] == NAMES
+
+
+def test_a_copy_has_a_name_of_its_own(tmp_path):
+    with recording(tmp_path) as run:
+        model = Net()
+        average = copy.deepcopy(model)
+        average.requires_grad_(False)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=1)
+        average(torch.zeros(2, 4))
+    roots = {e.name.partition(".")[0] for e in run.of("state") if e.role == "parameter"}
+    assert roots == {"Net", "Net#2"}
+    changed = {name for name, change in run.changes("parameter") if change == "content"}
+    assert changed == set(NAMES)
+
+
+def test_parameters_of_a_copy_are_named_once_it_is_called(tmp_path):
+    """Copying calls no constructor: until its first forward nobody knows where they belong."""
+    with recording(tmp_path) as run:
+        model = copy.deepcopy(Net())
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+    created, named = run.of("optimizer")
+    assert next(iter(created.groups[0].params)) == "opt0[0].0"
+    assert (named.change, list(named.groups[0].params)) == ("groups", NAMES)
+    assert list(named.groups[0].ids) == list(created.groups[0].ids)
+    assert per_step(run, "parameter", "content") == {0: NAMES, 1: NAMES}
+
+
+# -- what changes
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["zero_grad first", "zero_grad last"])
+@pytest.mark.parametrize("needs", [None, CHANGED], ids=["all", "selective"])
+def test_a_healthy_loop(tmp_path, last, needs):
+    with recording(tmp_path, needs=needs) as run:
+        model = Net()
+        train(model, torch.optim.Adam(model.parameters()), steps=3, last=last)
+    everywhere = {0: NAMES, 1: NAMES, 2: NAMES}
+    assert per_step(run, "parameter", "content") == everywhere
+    assert per_step(run, "gradient", "set") == everywhere
+    cleared = everywhere if last else {1: NAMES, 2: NAMES}
+    assert per_step(run, "gradient", "cleared") == cleared
+    assert per_step(run, "gradient", "content") == {}
+    buffers = per_step(run, "buffer", "content")
+    assert all(len(names) == 3 for names in buffers.values())
+    assert set(buffers) == {0, 1, 2}
+    moments = per_step(run, "optimizer_state", "content")
+    assert {step: len([n for n in names if "exp_avg" in n]) for step, names in moments.items()} == {
+        1: 12,
+        2: 12,
+    }
+
+
+def test_looks_name_the_call_they_follow(tmp_path):
+    with recording(tmp_path) as run:
+        model = Net()
+        train(model, torch.optim.Adam(model.parameters()), steps=2)
+    spans = {e.span: e.family or e.api for e in run.of("call")}
+    after = {(e.role, e.change): spans[e.after] for e in run.of("state") if e.after is not None}
+    assert after == {
+        ("parameter", "content"): "torch.optim.Optimizer.step",
+        ("optimizer_state", "new"): "torch.optim.Optimizer.step",
+        ("optimizer_state", "content"): "torch.optim.Optimizer.step",
+        ("gradient", "set"): "torch.autograd.backward",
+        ("gradient", "cleared"): "torch.optim.Optimizer.zero_grad",
+        ("buffer", "content"): "torch.nn.Module.forward",
+    }
+
+
+def test_gradients_that_accumulate_change(tmp_path):
+    """zero_grad is missing: the gradient is never cleared, and its content differs."""
+    with recording(tmp_path) as run:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(4, 4) * torch.arange(4.0)[:, None]).sum().backward()
+            optimizer.step()
+    assert set(per_step(run, "gradient", "set")) == {0}
+    assert per_step(run, "gradient", "cleared") == {}
+    assert set(per_step(run, "gradient", "content")) == {1}
+
+
+@pytest.mark.parametrize("needs", [None, CHANGED], ids=["all", "selective"])
+def test_gradients_filled_with_zero_are_told(tmp_path, needs):
+    with recording(tmp_path, needs=needs) as run:
+        model = nn.Sequential(nn.Linear(4, 300))
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2, set_to_none=False)
+    found = [(e.step, e.change, e.summary.zero) for e in run.of("state") if e.role == "gradient"]
+    assert found == [
+        (0, "set", False),
+        (0, "set", False),
+        (1, "content", True),
+        (1, "content", True),
+        (1, "content", False),
+        (1, "content", False),
+    ]
+    assert per_step(run, "gradient", "cleared") == {}
+
+
+def test_a_gradient_of_zeros_from_backward_is_told(tmp_path):
+    with recording(tmp_path) as run:
+        model = nn.Linear(4, 3)
+        (model(torch.ones(2, 4)) * 0).sum().backward()
+    assert [e.summary.zero for e in run.of("state") if e.role == "gradient"] == [True, True]
+
+
+def test_frozen_parameters_do_not_change(tmp_path):
+    with recording(tmp_path) as run:
+        model = Net()
+        model.body.requires_grad_(False)
+        train(model, torch.optim.Adam(model.parameters(), weight_decay=0.1), steps=2)
+    assert per_step(run, "parameter", "content") == {0: NAMES[2:], 1: NAMES[2:]}
+    assert per_step(run, "gradient", "set") == {0: NAMES[2:], 1: NAMES[2:]}
+    flags = {e.name: e.requires_grad for e in run.of("state") if e.change == "new"}
+    assert [flags[name] for name in NAMES] == [False, False, True, True, True, True]
+
+
+def test_unfreezing_is_a_change_of_flags(tmp_path):
+    with recording(tmp_path) as run:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.body.requires_grad_(False)
+        train(model, optimizer, steps=1)
+        model.body.requires_grad_(True)
+        train(model, optimizer, steps=1)
+    found = [(e.name, e.requires_grad) for e in run.of("state") if e.change == "flags"]
+    assert found[-2:] == [(NAMES[0], True), (NAMES[1], True)]
+    assert per_step(run, "parameter", "content")[1] == NAMES
+
+
+def test_writes_past_the_version_counter_are_seen(tmp_path):
+    with recording(tmp_path) as run:
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 4)).sum().backward()
+            if step == 1:
+                version = model.weight._version
+                model.weight.data.numpy()[0, 0] += 1
+                assert model.weight._version == version
+            optimizer.step()
+    assert per_step(run, "parameter", "content") == {1: ["Linear.weight"]}
+
+
+@pytest.mark.parametrize("needs", [None, CHANGED], ids=["all", "selective"])
+def test_a_learning_rate_of_zero_changes_nothing(tmp_path, needs):
+    with recording(tmp_path, needs=needs) as run:
+        model = Net(width=64)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.0), steps=4)
+    assert per_step(run, "parameter", "content") == {}
+    assert per_step(run, "parameter", "unknown") == {}
+
+
+# -- optimizers that compute the same in different ways
+
+
+def sequence(run):
+    return [
+        (e.step, e.role, e.name, e.change, e.summary.zero if e.summary else None)
+        for e in run.of("state")
+    ]
+
+
+@pytest.mark.parametrize("needs", [None, CHANGED], ids=["all", "selective"])
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD"])
+def test_implementations_of_an_optimizer_give_the_same_changes(tmp_path, name, needs):
+    found = {}
+    for how in ({"foreach": False}, {"foreach": True}, {"fused": True}):
+        more = {"momentum": 0.9} if name == "SGD" else {}
+        torch.manual_seed(0)
+        with recording(tmp_path / str(how), needs=needs) as run:
+            model = Net()
+            optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, **how, **more)
+            train(model, optimizer, steps=3)
+        found[str(how)] = sequence(run)
+        assert len(per_step(run, "parameter", "content")) == 3
+    first, *others = found.values()
+    assert all(other == first for other in others)
+
+
+def test_sparse_gradients(tmp_path):
+    with recording(tmp_path) as run:
+        table = nn.Embedding(50, 4, sparse=True)
+        optimizer = torch.optim.SparseAdam(table.parameters(), lr=0.01)
+        for step in range(3):
+            optimizer.zero_grad()
+            table(torch.tensor([step, step + 1])).sum().backward()
+            optimizer.step()
+    name = ["Embedding.weight"]
+    assert per_step(run, "gradient", "set") == {0: name, 1: name, 2: name}
+    assert per_step(run, "gradient", "cleared") == {1: name, 2: name}
+    assert per_step(run, "parameter", "content") == {0: name, 1: name, 2: name}
+    assert {e.summary.zero for e in run.of("state") if e.change == "set"} == {False}
+
+
+# -- selective: "did it change" only
+
+
+def test_an_embedding_row_far_from_the_probed_slices_is_found(tmp_path):
+    """A probe reads head, middle and tail: where it finds nothing the whole is read."""
+    rows = [0, 300, 300, 700, 300, 999, 700, 300]
+    with recording(tmp_path, needs=CHANGED) as run:
+        table = nn.Embedding(1000, 16)
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+        for row in rows:
+            optimizer.zero_grad()
+            table(torch.tensor([row])).sum().backward()
+            optimizer.step()
+    name = ["Embedding.weight"]
+    changed, unknown = (per_step(run, "parameter", kind) for kind in ("content", "unknown"))
+    seen = set(changed) | set(unknown)
+    assert seen == set(range(len(rows)))
+    assert all(names == name for names in changed.values())
+    assert len(unknown) <= 1
+    assert set(range(3, len(rows))) <= set(changed)
+
+
+def test_unknown_is_not_said_of_what_did_not_change(tmp_path):
+    """Half of a model learns; the other half must neither change nor be called unknown."""
+    with recording(tmp_path, needs=CHANGED) as run:
+        moving, still = nn.Linear(64, 64), nn.Linear(64, 64)
+        model = nn.Sequential(moving, still)
+        optimizer = torch.optim.SGD(moving.parameters(), lr=0.1)
+        train_wide(model, optimizer, 5)
+    names = {name for names in per_step(run, "parameter", "content").values() for name in names}
+    assert names == {"Sequential.0.weight", "Sequential.0.bias"}
+    assert per_step(run, "parameter", "unknown") == {}
+
+
+def train_wide(model, optimizer, steps):
+    for step in range(steps):
+        optimizer.zero_grad()
+        (model(torch.ones(2, 64) + step)).pow(2).mean().backward()
+        optimizer.step()
+
+
+def test_a_parameter_that_stops_is_told_apart_from_one_that_goes_on(tmp_path):
+    """After changes of which only a probe is known, the first standstill cannot be told."""
+    with recording(tmp_path, needs=CHANGED) as run:
+        model = nn.Linear(64, 64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+        train_wide(model, optimizer, 3)
+        optimizer.param_groups[0]["lr"] = 0.0
+        train_wide(model, optimizer, 3)
+    changed, unknown = (per_step(run, "parameter", kind) for kind in ("content", "unknown"))
+    assert set(changed) == {0, 1, 2}
+    assert set(unknown) <= {3}
+
+
+# -- a part of the steps
+
+
+@pytest.mark.parametrize("needs", [None, CHANGED], ids=["all", "selective"])
+def test_of_skipped_steps_only_the_number_is_recorded(tmp_path, needs):
+    with recording(tmp_path, every=3, needs=needs) as run:
+        model = Net()
+        train(model, torch.optim.Adam(model.parameters()), steps=8)
+    steps = {e.step: e.recorded for e in run.of("step")}
+    assert steps == {step: step % 3 == 0 for step in range(8)}
+    assert {e.step for e in run.events if e.kind not in ("step", "stage")} <= {0, 3, 6, None}
+    everywhere = {0: NAMES, 3: NAMES, 6: NAMES}
+    assert per_step(run, "parameter", "content") == everywhere
+    assert per_step(run, "gradient", "set") == everywhere
+    assert per_step(run, "optimizer_state", "unknown") == {}
+
+
+@pytest.mark.parametrize("needs", [None, CHANGED], ids=["all", "selective"])
+def test_after_a_gap_what_changed_meanwhile_is_no_change(tmp_path, needs):
+    with recording(tmp_path, every=3, needs=needs) as run:
+        model = Net(width=64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(7):
+            optimizer.param_groups[0]["lr"] = 0.1 if step % 3 else 0.0
+            train(model, optimizer, steps=1)
+    assert {e.step for e in run.of("step") if e.recorded} == {0, 3, 6}
+    assert per_step(run, "parameter", "content") == {}
+    assert per_step(run, "parameter", "unknown") == {}
+
+
+def test_warm_up_is_recorded_in_full(tmp_path):
+    with recording(tmp_path, every=100, warmup=2) as run:
+        model = Net()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=5)
+    assert {e.step: e.recorded for e in run.of("step")} == {
+        0: True, 1: True, 2: False, 3: False, 4: False,
+    }  # fmt: skip
+    assert per_step(run, "parameter", "content") == {0: NAMES, 1: NAMES}
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_training_is_what_it_was(tmp_path, every):
+    def weights():
+        torch.manual_seed(0)
+        model = Net()
+        train(model, torch.optim.Adam(model.parameters()), steps=5)
+        return torch.cat([p.detach().flatten() for p in model.parameters()]), torch.rand(3)
+
+    plain = weights()
+    with recording(tmp_path, every=every):
+        recorded = weights()
+    assert all(torch.equal(one, other) for one, other in zip(plain, recorded))
