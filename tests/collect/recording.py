@@ -71,5 +71,5 @@ def recording(folder: Path, *, must_be_whole: bool = True, **settings: Any) -> I
         run.events = read_folder(folder)
     if must_be_whole:
         assert set(session.instruments.values()) == {"on"}, session.instruments
-        assert not run.marks("instrument disabled"), run.marks("instrument disabled")
+        assert not run.marks("fault"), run.marks("fault")
         assert not run.marks("dropped")

@@ -163,7 +163,10 @@ class Session:
             em = Emitter(self, 0 if main else self._threads)
             self._emitters.append(em)
         self.local.em = em
-        self._write_process(em)
+        try:
+            self._write_process(em)
+        except Exception as error:  # an argv that is no text; the records after it are still good
+            self.fault(self._write_process, error)
         return em
 
     def _write_process(self, em: Emitter) -> None:
@@ -248,14 +251,20 @@ class Session:
 
     def _end_step(self) -> None:
         em = self.local.em or self.emitter()
+        try:
+            self._finish_step(em)
+        except Exception as error:  # the count goes on whatever we got wrong
+            self.fault(self._finish_step, error)
+        self.clock.set(self.steps.step + 1, self.clock.stage)
+        self._apply_sampling()
+
+    def _finish_step(self, em: Emitter) -> None:
         self.tracker.looker.resolve(em)
         if self.switch.on:
             for look in self.at_step_end:
                 look(em)
         self._write_step(em, complete=True)
         em.flush()
-        self.clock.set(self.steps.step + 1, self.clock.stage)
-        self._apply_sampling()
 
     def _apply_sampling(self) -> None:
         if self.is_worker or self.clock.step is None:

@@ -56,7 +56,7 @@ def span_wrapper(
         if em.busy:
             return function(*args, **kwargs)
         if before is not None:
-            _guarded(em, before, args)
+            guarded(em, before, args)
         span = em.next_span
         em.next_span = span + 1
         parent = em.top
@@ -66,27 +66,27 @@ def span_wrapper(
             result = function(*args, **kwargs)
         except BaseException as error:
             em.top = parent
-            _guarded(
-                em, _close, describe, (span, parent, start), args, kwargs, type(error).__name__
-            )
+            guarded(em, _close, describe, (span, parent, start), args, kwargs, type(error).__name__)
             raise
         em.top = parent
         if after is not None:
-            _guarded(em, after, span, args, kwargs, result)
+            guarded(em, after, span, args, kwargs, result)
         if switch.on:
-            _guarded(em, _close, describe, (span, parent, start), args, kwargs, None, result)
+            guarded(em, _close, describe, (span, parent, start), args, kwargs, None, result)
         return result
 
     return hidden(wrapper)
 
 
-def _guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:
-    em.busy = True
+def guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:
+    """Do something of ours: nothing that it calls is recorded, and its failure is only counted."""
+    busy, em.busy = em.busy, True
     try:
         action(em, *rest)
     except Exception as error:  # training must go on whatever we got wrong
         em.session.fault(action, error)
-    em.busy = False
+    finally:
+        em.busy = busy
 
 
 def _close(
@@ -145,9 +145,7 @@ def function_wrapper(
             result = function(*args, **kwargs)
         except BaseException as error:
             em.top, em.inner = parent, inner
-            _guarded(
-                em, _close, describe, (span, parent, start), args, kwargs, type(error).__name__
-            )
+            guarded(em, _close, describe, (span, parent, start), args, kwargs, type(error).__name__)
             raise
         em.top, em.inner = parent, inner
         em.busy = True

@@ -14,7 +14,7 @@ from traincheck.collect.emit import Emitter, hidden, where
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import summarize
-from traincheck.collect.wrap import span_wrapper
+from traincheck.collect.wrap import guarded, span_wrapper
 
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
@@ -79,40 +79,31 @@ class Distributed(Instrument):
             em = session.local.em or session.emitter()
             if em.busy:
                 return original(*args, **kwargs)
+            fields: dict[str, Any] = {"op": op}
             tensor = _first_tensor(args, kwargs)
-            before = _digest(tensor)
+            guarded(em, self._before, fields, tensor, kwargs.get("group"))
             result = original(*args, **kwargs)
-            em.busy = True
-            try:
-                self._write(
-                    em, op, kwargs.get("group"), tensor, before, is_async=result is not None
-                )
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(self._write, error)
-            em.busy = False
+            # An asynchronous one may still be under way
+            guarded(em, self._after, fields, None if result is not None else tensor)
             return result
 
         return hidden(collective)
 
-    def _write(
-        self,
-        em: Emitter,
-        op: str,
-        group: Any,
-        tensor: torch.Tensor | None,
-        before: str | None,
-        *,
-        is_async: bool,
+    def _before(
+        self, em: Emitter, fields: dict[str, Any], tensor: torch.Tensor | None, group: Any
     ) -> None:
         name = "world" if group is None else str(getattr(group, "group_name", "group"))
-        fields: dict[str, Any] = {"op": op, "group": name, "number": self._numbers[name]}
+        fields["group"] = name
+        fields["number"] = self._numbers[name]
         self._numbers[name] += 1
         if tensor is not None:
             fields["shape"] = list(tensor.shape)
             fields["dtype"] = str(tensor.dtype).removeprefix("torch.")
-            fields["before"] = before
-            # An asynchronous one may still be under way
-            fields["after"] = None if is_async else _digest(tensor)
+            fields["before"] = _digest(tensor)
+
+    def _after(self, em: Emitter, fields: dict[str, Any], tensor: torch.Tensor | None) -> None:
+        if tensor is not None:
+            fields["after"] = _digest(tensor)
         em.event("collective", fields)
 
 

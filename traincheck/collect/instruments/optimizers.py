@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from traincheck.collect.emit import Emitter, hidden, where
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import dotted, summarize
-from traincheck.collect.wrap import span_wrapper
+from traincheck.collect.wrap import guarded, span_wrapper
 from traincheck.schema.events import Families
 
 _WRAPPED = "_traincheck_wrapped"
@@ -56,8 +56,7 @@ class Optimizers(Instrument):
         def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             if id(optimizer) in self._ids and self.session.switch.on:
-                em = self.session.local.em or self.session.emitter()
-                self._groups(em, optimizer)
+                guarded(self.session.local.em or self.session.emitter(), self._groups, optimizer)
 
         return hidden(add_param_group)
 

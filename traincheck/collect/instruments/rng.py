@@ -12,6 +12,7 @@ import torch
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.wrap import guarded
 
 
 class Rng(Instrument):
@@ -47,12 +48,11 @@ class Rng(Instrument):
                 depth[0] -= 1
                 if not depth[0] and session.switch.on:
                     given = args[0] if args else next(iter(kwargs.values()), None)
-                    self._seeded(source, given)
+                    guarded(session.local.em or session.emitter(), self._seeded, source, given)
 
         return hidden(seed)
 
-    def _seeded(self, source: str, given: Any) -> None:
-        em = self.session.local.em or self.session.emitter()
+    def _seeded(self, em: Emitter, source: str, given: Any) -> None:
         fields: dict[str, Any] = {"source": source, "change": "seed"}
         if isinstance(given, int) and -(1 << 63) <= given < 1 << 63:
             fields["seed"] = given

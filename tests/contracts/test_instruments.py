@@ -1,0 +1,451 @@
+"""What every instrument promises: originals come back, results and exceptions pass through as they
+are, and a failure of ours stays ours."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from tests.collect.recording import recording
+from traincheck.collect import emit
+from traincheck.collect.instruments import _table
+from traincheck.collect.instruments._table import INSTRUMENTS
+from traincheck.collect.instruments.functional import Functional
+from traincheck.collect.session import MAX_FAULTS, Session
+from traincheck.collect.settings import Settings
+
+NAMES = [instrument.name for instrument in INSTRUMENTS]
+
+
+class UsersError(Exception):
+    """An exception with arguments of its own."""
+
+
+class Net(nn.Module):
+    def __init__(self, breaks=False):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.drop = nn.Dropout(0.5)
+        self.breaks = breaks
+
+    def forward(self, x):
+        if self.breaks:
+            raise UsersError("in forward", 3)
+        return self.drop(self.layer(x))
+
+
+class Rows(Dataset):
+    def __init__(self, breaks=False):
+        self.breaks = breaks
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        if self.breaks:
+            raise UsersError("in a dataset", index)
+        return torch.full((2,), float(index))
+
+
+def stepped(breaks=False):
+    model = Net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def closure():
+        if breaks:
+            raise UsersError("in a closure", 1)
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3)).pow(2).sum()
+        loss.backward()
+        return loss
+
+    loss = optimizer.step(closure)
+    return [loss, *model.parameters()]
+
+
+def adam(breaks=False):
+    model = Net()
+    optimizer = torch.optim.Adam(model.layer.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    if breaks:
+        optimizer.add_param_group({"params": "none"})
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    model.zero_grad()
+    return list(model.parameters())
+
+
+def scaled(breaks=False):
+    model, scaler = Net(), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if breaks:
+        scaler.step(optimizer)
+    scaler.scale(model(torch.ones(2, 3)).sum()).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    return [scaler.get_scale(), *model.parameters()]
+
+
+def scheduled(breaks=False):
+    optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)
+
+    def rate(epoch):
+        if breaks and epoch:
+            raise UsersError("in a schedule", epoch)
+        return 0.5**epoch
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    optimizer.step()
+    scheduler.step()
+    return [optimizer.param_groups[0]["lr"]]
+
+
+def clipped(breaks=False):
+    model = Net()
+    model(torch.ones(2, 3)).sum().backward()
+    if breaks:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), "large")
+    total = torch.nn.utils.clip_grad_norm_((p for p in model.parameters()), 0.1)
+    torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
+    return [total, *(p.grad for p in model.parameters())]
+
+
+def switched(breaks=False):
+    model = Net()
+    if breaks:
+        model.train("yes")
+    return [model.eval() is model, model.layer.training, model.train().layer.training]
+
+
+def loaded(breaks=False):
+    return list(DataLoader(Rows(breaks), batch_size=2, shuffle=True))
+
+
+def seeded(breaks=False):
+    torch.manual_seed("seed" if breaks else 3)
+    return [torch.rand(3)]
+
+
+def saved(breaks=False):
+    model, other, file = Net(), Net(), io.BytesIO()
+    optimizer = torch.optim.Adam(model.parameters())
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    if breaks:
+        del state["layer.weight"]
+    keys = other.load_state_dict(state)
+    optimizer.load_state_dict(optimizer.state_dict())
+    return [str(keys), *other.parameters()]
+
+
+def reduced(breaks=False):
+    tensor = torch.ones(2)
+    if breaks:
+        dist.all_reduce(tensor)  # there is no group
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        dist.all_reduce(tensor)
+        dist.broadcast(tensor, 0)
+        model = torch.nn.parallel.DistributedDataParallel(Net())
+        return [tensor, model(torch.ones(1, 3))]
+    finally:
+        dist.destroy_process_group()
+
+
+def warned(breaks=False):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("error" if breaks else "always")
+        warnings.warn("be careful", UserWarning, stacklevel=1)
+    return [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
+
+
+def own_package(breaks=False):
+    import a_package_of_the_user
+
+    return [a_package_of_the_user.work(-1 if breaks else 2)]
+
+
+def scripted(breaks=False):
+    def unscriptable(x):
+        return list(map(str, x))
+
+    return [torch.jit.trace(Net().eval(), torch.ones(1, 3))(torch.ones(1, 3))] + (
+        [torch.jit.script(unscriptable)] if breaks else []
+    )
+
+
+def functional(breaks=False):
+    x = torch.linspace(-1, 1, 6).view(2, 3)
+    if breaks:
+        F.linear(x, torch.ones(2, 2))
+    return [F.relu(x), F.dropout(x, p=0.3), F.softmax(x, dim=-1), F.linear(x, torch.ones(1, 3))]
+
+
+def derived(breaks=False):
+    x = torch.ones(3, requires_grad=not breaks)
+    (x * x).sum().backward()
+    return [x.grad, *torch.autograd.grad((x**3).sum(), x)]
+
+
+def called(breaks=False):
+    model = Net(breaks)
+    return [model(torch.ones(2, 3)), model(x=torch.ones(2, 3))]
+
+
+# What works through an instrument, and what then fails in the hands of the user
+CASES = {
+    "modules": called,
+    "functional": functional,
+    "optimizers": stepped,
+    "optimizers-groups": adam,
+    "autograd": derived,
+    "amp": scaled,
+    "schedulers": scheduled,
+    "clipping": clipped,
+    "modes": switched,
+    "data": loaded,
+    "rng": seeded,
+    "checkpoint": saved,
+    "distributed": reduced,
+    "warnings": warned,
+    "packages": own_package,
+    "transforms": scripted,
+}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated"),
+    pytest.mark.filterwarnings("ignore:.*will be deprecated"),
+    pytest.mark.filterwarnings("ignore:Deallocating Tensor that still has live"),
+]
+
+
+@pytest.fixture(autouse=True)
+def package_of_the_user(tmp_path, monkeypatch):
+    code = (
+        "class PackageError(Exception): pass\n\n"
+        "def work(x):\n    if x < 0:\n        raise PackageError('in a package', x)\n"
+        "    return x * 2\n"
+    )
+    (tmp_path / "a_package_of_the_user.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("a_package_of_the_user", None)
+
+
+SETTINGS = {"instrument": ("a_package_of_the_user",)}
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other) and one.requires_grad == other.requires_grad
+    return one == other
+
+
+def seeded_run(case, **kwargs):
+    torch.manual_seed(0)
+    return CASES[case](**kwargs), torch.get_rng_state()
+
+
+# -- the table
+
+
+def test_every_instrument_is_in_the_table_and_has_a_case():
+    folder = Path(_table.__file__).parent
+    classes = set()
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            bases = [getattr(base, "id", "") for base in getattr(node, "bases", ())]
+            if isinstance(node, ast.ClassDef) and "Instrument" in bases:
+                classes.add(node.name)
+    assert classes == {instrument.__name__ for instrument in INSTRUMENTS}
+    assert len(set(NAMES)) == len(NAMES)
+    assert {case.partition("-")[0] for case in CASES} == set(NAMES)
+
+
+# -- install and remove
+
+
+def everything():
+    """Identity of each attribute of the modules, and their classes, that instruments may touch."""
+    found = {}
+    modules = [
+        (name, module)
+        for name, module in list(sys.modules.items())
+        if name.split(".")[0] in ("torch", "random", "numpy", "warnings") and module is not None
+    ]
+    for name, module in modules:
+        for key, value in list(vars(module).items()):
+            found[name, key] = value
+            if issubclass(type(value), type) and value.__module__ == name:
+                for attribute, member in list(vars(value).items()):
+                    found[name, key, attribute] = member
+                    if isinstance(member, types.FunctionType):
+                        found[name, key, attribute, "defaults"] = member.__defaults__
+    found["meta path"] = tuple(map(id, sys.meta_path))
+    return found
+
+
+def differences(before, after):
+    return [
+        key
+        for key, value in after.items()
+        if key in before and before[key] is not value and not _is_equal_tuple(before[key], value)
+    ]
+
+
+def _is_equal_tuple(one, other):
+    return (
+        isinstance(one, tuple)
+        and isinstance(other, tuple)
+        and len(one) == len(other)
+        and all(a is b or (isinstance(a, int) and a == b) for a, b in zip(one, other))
+    )
+
+
+@pytest.mark.parametrize(
+    ("instrument_class", "level"),
+    [*((instrument, "default") for instrument in INSTRUMENTS), (Functional, "deep")],
+    ids=[*NAMES, "functional-deep"],
+)
+def test_remove_brings_the_very_same_objects_back(tmp_path, instrument_class, level):
+    settings = Settings(directory=str(tmp_path), run_id="r", level=level, **SETTINGS)
+    before = everything()
+    instrument = instrument_class(Session(settings))
+    instrument.install()
+    changed = differences(before, everything())
+    assert changed, "an instrument that replaces nothing"
+    instrument.remove()
+    assert differences(before, everything()) == []
+
+
+def test_a_whole_session_leaves_nothing_behind(tmp_path):
+    for case in CASES.values():
+        case()  # what torch itself sets at first use is there before
+    before = everything()
+    with recording(tmp_path / "run", **SETTINGS):
+        for case in CASES.values():
+            case()
+        assert differences(before, everything())
+    assert differences(before, everything()) == []
+
+
+# -- results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_the_same_to_the_bit(tmp_path, case):
+    plain, state = seeded_run(case)
+    with recording(tmp_path / "run", **SETTINGS) as run:
+        traced, state_after = seeded_run(case)
+    assert len(run.events) > 1
+    assert len(plain) == len(traced)
+    assert all(same(one, other) for one, other in zip(plain, traced))
+    assert torch.equal(state, state_after)
+
+
+# -- exceptions of the user
+
+
+def raised(case, capsys):
+    """The exception, and what Python prints of it at the end of a script."""
+    capsys.readouterr()
+    try:
+        seeded_run(case, breaks=True)
+    except Exception as error:
+        caught = error
+        sys.excepthook(type(error), error, error.__traceback__)
+    return caught, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exceptions_pass_through_unchanged(tmp_path, case, capsys):
+    plain, text = raised(case, capsys)
+    with recording(tmp_path / "run", **SETTINGS):
+        traced, traced_text = raised(case, capsys)
+    assert type(traced) is type(plain) or traced.__class__.__name__ == "PackageError"
+    assert str(traced) == str(plain)
+    assert traced.args == plain.args
+    assert "Traceback" in text
+    assert traced_text == text
+
+
+# -- failures of ours
+
+
+class BrokenError(Exception):
+    pass
+
+
+def break_records(monkeypatch):
+    """No record but marks can be written any more."""
+    line = emit.Emitter.line
+
+    def broken(self, text):
+        if b'{"k":"mark"' not in text:
+            raise BrokenError("cannot record")
+        line(self, text)
+
+    monkeypatch.setattr(emit.Emitter, "line", broken)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_failure_of_ours_does_not_reach_the_user(tmp_path, case, monkeypatch):
+    plain, _ = seeded_run(case)
+    recorded = recording(tmp_path / "run", must_be_whole=False, **SETTINGS)
+    with recorded as run, monkeypatch.context() as patch:
+        break_records(patch)
+        traced, _ = seeded_run(case)
+    assert all(same(one, other) for one, other in zip(plain, traced))
+    faults = run.marks("fault")
+    assert faults
+    assert all("BrokenError('cannot record')" in mark.data["reason"] for mark in faults)
+    assert run.marks("dropped")[0].data["records"] >= 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_failure_of_ours_leaves_the_users_exception(tmp_path, case, monkeypatch, capsys):
+    plain, _ = raised(case, capsys)
+    run = recording(tmp_path / "run", must_be_whole=False, **SETTINGS)
+    with run, monkeypatch.context() as patch:
+        break_records(patch)
+        traced, _ = raised(case, capsys)
+    assert str(traced) == str(plain)
+
+
+def test_an_instrument_that_keeps_failing_is_taken_out(tmp_path, monkeypatch):
+    from traincheck.collect.instruments.modules import Modules
+
+    original = nn.Module.__call__
+
+    def broken(self, *args, **kwargs):
+        raise BrokenError("in a record")
+
+    monkeypatch.setattr(Modules, "_body", broken)
+    with recording(tmp_path / "run", must_be_whole=False) as run:
+        model = nn.Linear(2, 2)
+        for _ in range(MAX_FAULTS - 1):
+            model(torch.ones(1, 2))
+        assert nn.Module.__call__ is not original
+        model(torch.ones(1, 2))
+        assert nn.Module.__call__ is original
+        F.relu(model(torch.ones(1, 2)))
+        assert run.session.instruments["modules"].startswith("off")
+    (mark,) = run.marks("instrument disabled")
+    assert mark.data["instrument"] == "modules"
+    assert "in a record" in mark.data["reason"]
+    assert run.calls("torch.nn.functional.relu"), "the others go on"
