@@ -106,6 +106,7 @@ class Tracker:
         top = root.ref() if root is not None else None
         if root is not None and top is not None and not root.is_current():
             self._map(root, top)
+            root.is_tracked = False  # the next track must see what is new
             found = self._modules.get(id(module))
             if found is not None and found[0]() is module:
                 return found[1]
