@@ -110,8 +110,8 @@ def test_accumulation_clears_once_a_window():
 def test_a_learning_rate_of_zero_explains_why_nothing_changed():
     everything = {f"Net.{name}" for name in MLP}
     warm_up = TraceBuilder().process().model("Net", MLP).optimizer(lr=0.0)
-    assert outcome(PARAMETERS, warm_up.steps(2, not_updated=everything)) == []
-    assert outcome(PARAMETERS, net().steps(2, not_updated=everything)) != []
+    assert outcome(PARAMETERS, warm_up.steps(3, not_updated=everything)) == []
+    assert outcome(PARAMETERS, net().steps(3, not_updated=everything)) != []
 
 
 def test_a_bias_beside_a_moving_weight_may_round_to_what_it_was():
@@ -153,6 +153,57 @@ def test_training_in_evaluation_mode():
     assert outcome(MODE, net().train().steps(3, eval_every=1)) == []
     stuck = net().train().steps(2).evaluate(back_to_train=False).steps(1)
     assert outcome(MODE, stuck) == [(2, Symptom.EVAL_MODE, "Net")]
+
+
+def test_a_teacher_in_evaluation_mode_is_left_alone():
+    trace = TraceBuilder().process().model("Net", MLP).model("Teacher", MLP)
+    trace.optimizer(names=[f"Net.{name}" for name in MLP]).train().train(False, "Teacher")
+    assert outcome(MODE, trace.steps(3)) == []
+    assert len(decide("contains", MODE, trace.build())) == 3
+
+
+def test_optimizers_that_take_turns():
+    trace = TraceBuilder().process().model("G", MLP).model("D", MLP)
+    for model in "GD":
+        trace.optimizer(names=[f"{model}.{name}" for name in MLP])
+    for number in range(6):
+        which = "GD"[number % 2]
+        trace.begin_step().zero_grad(f"opt{number % 2}").forward(which)
+        trace.backward([f"{which}.{name}" for name in MLP]).optimizer_step(f"opt{number % 2}")
+    for params in (PARAMETERS, GRADIENTS, CLEARED, HELD):
+        assert outcome(params, trace) == []
+
+
+def test_an_optimizer_that_never_steps_is_no_turn():
+    trace = TraceBuilder().process().model("G", MLP).model("D", MLP)
+    for model in "GD":
+        trace.optimizer(names=[f"{model}.{name}" for name in MLP])
+    for _ in range(2):
+        trace.begin_step().zero_grad("opt0").zero_grad("opt1").forward().backward()
+        trace.optimizer_step("opt0")
+    assert {name[0] for _, _, name in outcome(PARAMETERS, trace)} == {"D"}
+
+
+def test_a_first_step_that_changes_nothing_may_be_a_warm_up():
+    everything = {f"Net.{name}" for name in MLP}
+    trace = net().step(not_updated=everything).steps(3)
+    assert outcome(PARAMETERS, trace) == []
+    assert outcome(PARAMETERS, net().step().step(not_updated=everything)) != []
+
+
+def test_gradients_that_are_cleared_by_hand():
+    trace = net().steps(1)
+    for _ in range(3):
+        trace.begin_step().forward()
+        for variable in trace.models["Net"].parameters.values():
+            variable.has_grad = False
+        trace.backward().optimizer_step()
+        for event in trace._events[-40:]:
+            if event.kind == "state" and event.role == "gradient" and event.change == "set":
+                place = trace._events.index(event)
+                other = event._replace(change="content", identity=event.identity + place)
+                trace._events[place] = other
+    assert outcome(CLEARED, trace) == []
 
 
 def test_an_unfinished_step_and_a_gap_prove_nothing():

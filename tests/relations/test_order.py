@@ -89,6 +89,18 @@ def test_a_step_that_the_scaler_skips_counts_as_made():
     assert outcome(APPLY, trace) == []
 
 
+def test_a_closure_computes_gradients_many_times():
+    trace = net()
+    for _ in range(3):
+        trace.begin_step()
+        start = trace._now_ns
+        for _ in range(4):
+            trace.zero_grad().forward().backward()
+        api, family = "torch.optim.lbfgs.LBFGS.step", F.OPTIMIZER_STEP
+        trace.call(api, family=family, owner="opt0", start_ns=start)
+    assert outcome(APPLY, trace) == []
+
+
 def test_each_optimizer_by_itself():
     trace = two()
     for step in range(3):

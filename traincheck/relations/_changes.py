@@ -10,7 +10,6 @@ from typing import Any
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, selector_text, short
 from traincheck.relations._variables import (
-    TELLING,
     StepBook,
     Variable,
     Variables,
@@ -25,7 +24,6 @@ from traincheck.schema.events import (
     CallEvent,
     Event,
     Families,
-    OptimizerEvent,
     StateEvent,
     StepEvent,
 )
@@ -39,16 +37,18 @@ TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
     (STEP, "buffer", "changes"): Needs(
         states=frozenset({"buffer@forward"}), calls=frozenset({Families.MODULE})
     ),
-    (Families.OPTIMIZER_STEP, "parameter", "changes"): Needs(
-        states=frozenset({"parameter@step"}), calls=frozenset({Families.OPTIMIZER_STEP})
-    ),
+    (Families.OPTIMIZER_STEP, "parameter", "changes"): Needs(states=frozenset({"parameter@step"})),
     (Families.OPTIMIZER_STEP, "optimizer_state", "changes"): Needs(
-        states=frozenset({"optimizer_state@step", "parameter@new"}),
-        calls=frozenset({Families.OPTIMIZER_STEP}),
+        states=frozenset({"optimizer_state@step", "parameter@new"})
     ),
 }
 # A gradient of zeros explains why nothing changed, so gradients are always looked at.
-_ALWAYS = Needs(states=frozenset({"gradient@backward"}), kinds=frozenset({"step", "optimizer"}))
+# So are updates: with several optimizers, only those that step are to change something.
+_ALWAYS = Needs(
+    calls=frozenset({Families.OPTIMIZER_STEP}),
+    states=frozenset({"gradient@backward"}),
+    kinds=frozenset({"step", "optimizer"}),
+)
 
 
 def needs(params: Mapping[str, Any]) -> Needs:
@@ -127,38 +127,33 @@ class ChangeDecider:
     a few set operations, whatever the number of variables.
     """
 
-    def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+    def __init__(
+        self, claims: Sequence[tuple[int, Mapping[str, Any]]], variables: Variables
+    ) -> None:
         self._claims = [_Claim(index, params, *_template(params)) for index, params in claims]
         for claim in self._claims:
             if (claim.outer, claim.role, claim.change) not in TEMPLATES:
                 raise ValueError(f"nothing is known of {dict(claim.params)}")
-        self._variables = Variables()
+        self._variables = variables
         self._book = StepBook()
-        self._modes: dict[str, bool] = {}  # root module -> mode of its last training forward
+        self._modes: dict[str, bool] = {}  # module -> mode in its last forward with grad
         self._updates: list[CallEvent] = []
         self._version = -1
         self._trained: set[str] = set()  # names of the parameters that optimizers hold
-        self._models: set[str] = set()  # models that have any
         self._held: dict[int, Example] = {}  # id of a context -> the example that held in it
         self._last = Joined()
 
     def state(self, event: StateEvent) -> None:
         """Enter a change."""
-        if event.change in TELLING:
-            self._variables.observe(event)
         self._book.observe(event)
-
-    def hold(self, event: OptimizerEvent) -> None:
-        """Enter what an optimizer holds."""
-        self._variables.hold(event)
 
     def call(self, event: CallEvent) -> None:
         """Enter an update or a forward."""
         if event.family == Families.OPTIMIZER_STEP:
             if event.exception is None:
                 self._updates.append(event)
-        elif event.family == Families.MODULE and event.root and event.grad_enabled:
-            self._modes[event.module or ""] = bool(event.training)
+        elif event.family == Families.MODULE and event.grad_enabled and event.module:
+            self._modes[event.module] = bool(event.training)
 
     def step(self, event: StepEvent) -> Examples:
         """Decide all that the step tells."""
@@ -173,9 +168,7 @@ class ChangeDecider:
     def _decide(self, event: StepEvent) -> Iterator[Examples]:
         if self._version != self._variables.version:
             self._version = self._variables.version
-            held = self._variables.held_parameters()
-            self._trained = {variable.name for variable in held}
-            self._models = {variable.model for variable in held}
+            self._trained = {variable.name for variable in self._variables.held_parameters()}
             for claim in self._claims:
                 claim.variables = select(self._variables, claim.params)
                 claim.populations.clear()
@@ -199,7 +192,8 @@ class ChangeDecider:
         else:
             changed = book.after.get(update.span, set()) - book.unknown[role]
         if names <= changed and (role in ("buffer", "gradient") or bases <= book.reached):
-            key = (owner, *sorted(self._modes.items())) if role == "buffer" else (owner,)
+            modes = [self._mode(variable) for variable in variables] if role == "buffer" else ()
+            key = (owner, *modes)
             known = claim.known.get(key)
             if known is None:
                 contexts = [self._context(variable, role) for variable in variables]
@@ -236,36 +230,60 @@ class ChangeDecider:
             if variable.name in changed:
                 yield claim.index, self._positive(self._context(variable, role))
             elif claim.change == "cleared":
-                if variable.name in self._book.at_start and not self._is_bystander(variable):
+                if variable.name in self._book.at_start and not self._is_idle(variable):
                     yield claim.index, self._negative(claim, event, variable)
-            elif not self._is_excused(variable, role, event):
+            elif not self._is_excused(claim, variable, event):
                 yield claim.index, self._negative(claim, event, variable)
 
-    def _is_excused(self, variable: Variable, role: str, event: StepEvent) -> bool:
+    def _is_excused(self, claim: _Claim, variable: Variable, event: StepEvent) -> bool:
         """Whether there is a good reason for not having changed."""
-        book, variables = self._book, self._variables
+        book, variables, role = self._book, self._variables, claim.role
         if variable.name in book.unknown[role] or book.is_new(variable, event):
             return True
         if role == "buffer":
-            return variable.model not in self._modes
-        if self._is_bystander(variable):
+            return self._mode(variable) is None
+        if claim.outer == STEP and self._is_idle(variable):
             return True
         if role == "gradient":
             return False
         parameter = variables.parameter_of(variable)
-        if role == "parameter" and self._is_noise(parameter):
+        if role == "parameter" and (self._is_noise(parameter) or self._may_be_warm_up()):
             return True
         rates = (book.rates, event.lr)
         return variable.base in book.zero or variables.rate_is_zero(parameter, rates)
 
-    def _is_bystander(self, variable: Variable) -> bool:
-        """Whether its whole model is in no optimizer while another one is trained: a loss network.
+    def _is_idle(self, variable: Variable) -> bool:
+        """Whether the variable is not being trained in this step.
 
-        Where nothing that an optimizer holds moves, this may be the one that should.
+        It may belong to a loss network, whose whole model is in no optimizer. Or to an optimizer
+        whose turn it is not: then another one steps, and no gradient reaches the variable. Where
+        nothing that an optimizer holds moves, it may be the one that should.
         """
-        return variable.model not in self._models and not self._trained.isdisjoint(
-            self._book.changed["parameter"]
+        if variable.model not in self._variables.held_models():
+            return not self._trained.isdisjoint(self._book.changed["parameter"])
+        stepped = {update.owner for update in self._updates}
+        holders = self._variables.holders(variable)
+        if not stepped or not holders or not stepped.isdisjoint(holders):
+            return False
+        return variable.base not in self._book.reached
+
+    def _may_be_warm_up(self) -> bool:
+        """Whether a learning rate of zero may explain why the first step changed nothing at all.
+
+        Before the first step ends the rate has not been told.
+        """
+        book = self._book
+        return (
+            not book.rates
+            and bool(self._updates)
+            and self._trained.isdisjoint(book.changed["parameter"])
+            and not self._trained.isdisjoint(book.reached - book.zero)
         )
+
+    def _mode(self, buffer: Variable) -> bool | None:
+        """The mode of the module that owns a buffer, else of its model; None if neither ran."""
+        model = self._modes.get(buffer.model)
+        return self._modes.get(buffer.name.rpartition(".")[0], model)
 
     def _is_noise(self, parameter: Variable) -> bool:
         """Whether the update may be lost to rounding: before a normalization a bias has no effect.
@@ -285,7 +303,7 @@ class ChangeDecider:
         if role == "gradient":  # whether there is one is what is asked
             return self._variables.context(variable)
         if role == "buffer":
-            return self._variables.context(variable, training=self._modes.get(variable.model))
+            return self._variables.context(variable, training=self._mode(variable))
         reached = self._book.has_gradient(variable.base)
         return self._variables.context(variable, has_gradient=reached)
 

@@ -15,7 +15,7 @@ from traincheck.relations._names import (
     short,
     shown,
 )
-from traincheck.relations._variables import is_judged
+from traincheck.relations._variables import Variables, is_judged
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, Families, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -41,7 +41,11 @@ def needs(params: Mapping[str, Any]) -> Needs:
     step = frozenset({"step"})
     if params["inner"] != Families.MODULE:
         return Needs(kinds=step)
-    return Needs(kinds=step, calls=frozenset({Families.MODULE, Families.BACKWARD}))
+    return Needs(
+        calls=frozenset({Families.MODULE, Families.BACKWARD}),
+        states=frozenset({"parameter@new"}),
+        kinds=step | {"optimizer"},
+    )
 
 
 def text(params: Mapping[str, Any]) -> str:
@@ -141,7 +145,10 @@ def _is_telling(event: CallEvent) -> bool:
 class CallDecider:
     """Decides claims about calls: when the outer call ends, or at the ``step`` event."""
 
-    def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+    def __init__(
+        self, claims: Sequence[tuple[int, Mapping[str, Any]]], variables: Variables
+    ) -> None:
+        self._variables = variables
         self.program = ProgramName()
         self._params = dict(claims)
         self._landmarks: list[tuple[int, str]] = []
@@ -223,11 +230,15 @@ class CallDecider:
     def _mode(self, backward: CallEvent) -> list[tuple[int, Example]]:
         """Judge the last forward of each root module before a backward.
 
-        Not every forward: some programs evaluate with grad enabled before they train on.
+        Not every forward: some programs evaluate with grad enabled before they train on. And not
+        of a model that no optimizer holds, like a teacher.
         """
         examples = []
+        trained = self._variables.held_models()
         for root, call in self._roots.items():
-            if not any(t.requires_grad for t in tensors_in({"": call.result}).values()):
+            if root.partition(".")[0] not in trained or not any(
+                t.requires_grad for t in tensors_in({"": call.result}).values()
+            ):
                 continue
             example = self._positive(model=root.partition(".")[0])
             if not call.training:

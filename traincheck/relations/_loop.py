@@ -84,13 +84,14 @@ class Wait:
 
 
 class Watch:
-    """Decides one triple."""
+    """Decides one triple. is_step_due: a step is to apply the gradients of A."""
 
     def __init__(self, after: str, needed: str, before: str) -> None:
         if (after, needed, before) not in TRIPLES:
             raise ValueError(f"nothing is known of the order {after}, {needed}, {before}")
         self.after, self.needed, self.before = after, needed, before
         self._by_key = (after in _OWNED and before in _OWNED) or after in _MODES
+        self.is_step_due = needed == _F.OPTIMIZER_STEP and after == _F.BACKWARD
         # A scheduler's calls are kept apart by scheduler, whichever optimizer steps between them.
         self._by_owner_of_needed = (after == _F.SCHEDULER_STEP) == (needed == _F.SCHEDULER_STEP)
         self._waits: dict[str | None, Wait] = {}

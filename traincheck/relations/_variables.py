@@ -48,6 +48,8 @@ class Variables:
         self.version = 0  # rises when a variable comes, goes, is another object, has other flags
         self._held: dict[str, dict[int, int]] = {}  # optimizer -> identity -> index of its group
         self._contexts: dict[tuple[Any, ...], Context] = {}
+        self._models: set[str] = set()
+        self._models_version = -1
 
     def observe(self, event: StateEvent) -> None:
         """Take note of a variable that came, went, or has other flags."""
@@ -86,6 +88,13 @@ class Variables:
         identity = self.parameter_of(variable).identity
         return any(identity in held for held in self._held.values())
 
+    def held_models(self) -> set[str]:
+        """The models of which any optimizer holds a parameter."""
+        if self._models_version != self.version:
+            self._models_version = self.version
+            self._models = {variable.model for variable in self.held_parameters()}
+        return self._models
+
     def held_parameters(self) -> list[Variable]:
         """All parameters that any optimizer holds."""
         held = {identity for known in self._held.values() for identity in known}
@@ -96,6 +105,10 @@ class Variables:
         if variable.role != "optimizer_state":
             return variable
         return self.by_role["parameter"].get(variable.base, variable)
+
+    def holders(self, variable: Variable) -> set[str]:
+        """The optimizers that hold this variable."""
+        return {name for name, held in self._held.items() if variable.identity in held}
 
     def rate_is_zero(self, variable: Variable, rates: Iterable[Mapping[str, Any]]) -> bool:
         """Whether a learning rate of zero leaves ``variable`` as it is."""
@@ -179,6 +192,7 @@ class StepBook:
     def __init__(self) -> None:
         self.first_step: int | None = None  # the first one whose end was seen
         self.rates: Mapping[str, Any] = {}  # of the step before
+        self._objects: dict[str, int] = {}  # gradient -> identity of the tensor last seen
         self.gradients: set[str] = set()  # set and not known to be zero, now
         self.at_start: set[str] = set()  # gradients that were there when the step began
         self.turn(None)
@@ -224,6 +238,9 @@ class StepBook:
             self.gradients.add(name)
         elif change in ("set", "content", "replaced"):
             self.reached.add(name)
+            if self._objects.get(name, event.identity) != event.identity:
+                self.cleared.add(name)  # by hand: another object, made since the last look
+            self._objects[name] = event.identity
             if is_zero:
                 self.zero.add(name)
             else:

@@ -10,6 +10,7 @@ from traincheck.relations._changes import ChangeDecider, ChangeProposer
 from traincheck.relations._inside import CallDecider, CallProposer
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP
+from traincheck.relations._variables import TELLING, Variables
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import (
     CallEvent,
@@ -20,6 +21,8 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import CheckInfo
+
+_OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
 
 
 class Contains:
@@ -128,23 +131,28 @@ class ContainsDecider:
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         numbered = [(index, claim.params) for index, claim in enumerate(claims)]
-        self._calls = CallDecider([(i, p) for i, p in numbered if "role" not in p])
-        self._changes = ChangeDecider([(i, p) for i, p in numbered if "role" in p])
+        self._variables = Variables()
+        calls = [(i, p) for i, p in numbered if "role" not in p]
+        changes = [(i, p) for i, p in numbered if "role" in p]
+        self._calls = CallDecider(calls, self._variables)
+        self._changes = ChangeDecider(changes, self._variables)
 
         self._last = Joined()
 
     def observe(self, event: Event) -> Examples:
         # By kind, most frequent first: nine events in ten are state changes or calls.
         if isinstance(event, StateEvent):
+            if event.change in TELLING:
+                self._variables.observe(event)
             self._changes.state(event)
         elif isinstance(event, CallEvent):
-            if event.root or event.family == Families.OPTIMIZER_STEP:
+            if event.family in _OUTER:
                 self._changes.call(event)
             return self._calls.call(event)
         elif isinstance(event, StepEvent):
             return self._last.join((self._calls.step(event), self._changes.step(event)))
         elif isinstance(event, OptimizerEvent):
-            self._changes.hold(event)
+            self._variables.hold(event)
         else:
             self._calls.program.observe(event)
         return ()

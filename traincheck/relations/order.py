@@ -124,40 +124,55 @@ class OrderDecider:
         self._watches = [Watch(*_triple(claim)) for claim in claims]
         self._contexts: dict[str, Context] = {}
         self._held: dict[str, Example] = {}
+        self._open: list[tuple[int, Wait, CallEvent]] = []  # perhaps inside an optimizer step
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         if isinstance(event, CallEvent):
             landmark = landmark_of(event)
-            if landmark is not None:
-                return [
-                    (index, self._example(watch, *ended))
-                    for index, watch in enumerate(self._watches)
-                    for ended in watch.observe(event, landmark)
-                    if self._program.fits(self._params[index])
-                ]
-        elif isinstance(event, StepEvent) and not event.recorded:
-            for watch in self._watches:
-                watch.forget()
-        else:
-            self._program.observe(event)
+            return () if landmark is None else self._call(event, landmark)
+        if isinstance(event, StepEvent):
+            if not event.recorded:
+                for watch in self._watches:
+                    watch.forget()
+            return self.finish()
+        self._program.observe(event)
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: what is still awaited belongs to an unfinished step."""
-        return ()
+        """What was lacking. What is still awaited belongs to an unfinished step: no example."""
+        lacking = [(index, self._example(index, wait, end)) for index, wait, end in self._open]
+        self._open.clear()
+        return lacking
 
-    def _example(self, watch: Watch, wait: Wait, before: CallEvent) -> Example:
+    def _call(self, event: CallEvent, landmark: str) -> list[tuple[int, Example]]:
+        examples = []
+        for index, watch in enumerate(self._watches):
+            for wait, end in watch.observe(event, landmark):
+                if not self._program.fits(self._params[index]):
+                    continue
+                if wait.is_met or not watch.is_step_due:
+                    examples.append((index, self._example(index, wait, end)))
+                else:
+                    self._open.append((index, wait, end))
+        if landmark == _F.OPTIMIZER_STEP and self._open:
+            # A closure may compute gradients many times in one step, which is told of when it ends.
+            start = event.start_ns
+            self._open = [held for held in self._open if held[1].event.start_ns < start]
+            examples += self.finish()
+        return examples
+
+    def _example(self, index: int, wait: Wait, before: CallEvent) -> Example:
+        watch = self._watches[index]
         stage = before.stage
         context = self._contexts.setdefault(stage, {"stage": stage})
         if wait.is_met:
             return self._held.setdefault(stage, Example(holds=True, context=context))
         # A missing optimizer step is missing in the step whose gradients it should have applied.
-        is_late = watch.needed == _F.OPTIMIZER_STEP and watch.after == _F.BACKWARD
         where = f" ({before.where})" if before.where else ""
         return Example(
             holds=False,
             context=context,
-            step=wait.event.step if is_late else before.step,
+            step=wait.event.step if watch.is_step_due else before.step,
             rank=before.rank,
             stage=stage,
             subject=Subject(
