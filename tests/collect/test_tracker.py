@@ -21,11 +21,11 @@ class Net(nn.Module):
     def __init__(self, width=8):
         super().__init__()
         self.body = nn.Linear(4, width)
-        self.norm = nn.BatchNorm1d(width)
+        self.norm = nn.BatchNorm1d(4)  # before the body: a bias before it has no gradient
         self.head = nn.Linear(width, 2)
 
     def forward(self, x):
-        return self.head(F.relu(self.norm(self.body(x))))
+        return self.head(F.relu(self.body(self.norm(x))))
 
 
 NAMES = [f"Net.{part}.{key}" for part in ("body", "norm", "head") for key in ("weight", "bias")]
@@ -459,3 +459,41 @@ def test_training_is_what_it_was(tmp_path, every):
     with recording(tmp_path, every=every):
         recorded = weights()
     assert all(torch.equal(one, other) for one, other in zip(plain, recorded))
+
+
+@pytest.mark.parametrize("looked_at_before_training", [False, True])
+def test_a_head_replaced_between_trainings(tmp_path, looked_at_before_training):
+    """An evaluation in between must not make the tracker believe that it knows the new head."""
+    with recording(tmp_path) as run:
+        model = Net()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+        model.head = nn.Linear(8, 2)
+        if looked_at_before_training:
+            with torch.no_grad():
+                model(torch.zeros(2, 4))
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+    replaced = [name for name, change in run.changes("parameter") if change == "replaced"]
+    assert replaced == ["Net.head.weight", "Net.head.bias"]
+    changed = per_step(run, "parameter", "content")
+    assert changed == dict.fromkeys(range(4), NAMES)
+
+
+def test_layers_made_in_the_first_forward_are_tracked(tmp_path):
+    class Lazy(nn.Module):
+        def forward(self, x):
+            if not hasattr(self, "layer"):
+                self.layer = nn.Linear(4, 2)
+            return self.layer(x)
+
+    with recording(tmp_path) as run:
+        model = Lazy()
+        model(torch.zeros(2, 4))
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+        materialised = nn.LazyLinear(2)
+        materialised(torch.zeros(2, 4))
+        train(materialised, torch.optim.SGD(materialised.parameters(), lr=0.1), steps=1)
+    new = [e.name for e in run.of("state") if e.change == "new" and e.role == "parameter"]
+    assert new[:2] == ["Lazy.layer.weight", "Lazy.layer.bias"]
+    changed = {name for names in per_step(run, "parameter", "content").values() for name in names}
+    assert {"Lazy.layer.weight", "Lazy.layer.bias"} <= changed
+    assert len(changed) == 4

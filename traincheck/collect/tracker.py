@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.naming import Identities, RootNames, class_of, unwrap, walk
@@ -141,8 +142,11 @@ class Tracker:
         for path, module in walk(top):
             prefix = f"{root.name}.{path}" if path else root.name
             cls = dotted(class_of(module))
+            tensors = (*module._parameters.values(), *module._buffers.values())
+            if any(is_lazy(tensor) for tensor in tensors if tensor is not None):
+                root.is_tracked = False  # look again: they get shape and data in the first forward
             for key, parameter in module._parameters.items():
-                if parameter is not None:
+                if parameter is not None and not is_lazy(parameter):
                     name = f"{prefix}.{key}"
                     known = old_parameters.get(name)
                     variable = self._follow(
@@ -152,7 +156,7 @@ class Tracker:
                     gradient = known[3] if known and same else Variable(name, GRADIENT, cls)
                     root.parameters[name] = (module._parameters, key, variable, gradient)
             for key, buffer in module._buffers.items():
-                if buffer is not None:
+                if buffer is not None and not is_lazy(buffer):
                     name = f"{prefix}.{key}"
                     slot = (module._buffers, key)
                     variable = self._follow(em, name, "buffer", slot, cls, old_buffers.get(name))
