@@ -39,9 +39,13 @@ def train() -> None:
 def main() -> None:
     dist.init_process_group("gloo")
     seed_everything()
-    out = Path(env("OUT", ".")) / f"rank{dist.get_rank()}.txt"
-    with out.open("w") as file, contextlib.redirect_stdout(file):
+    out = env("OUT", None)
+    if out is None:
         train()
+    else:  # torchrun mixes what ranks print
+        with (Path(out) / f"rank{dist.get_rank()}.txt").open("w") as file:
+            with contextlib.redirect_stdout(file):
+                train()
     dist.destroy_process_group()
 
 
