@@ -43,9 +43,9 @@ def main() -> None:
     if out is None:
         train()
     else:  # torchrun mixes what ranks print
-        with (Path(out) / f"rank{dist.get_rank()}.txt").open("w") as file:
-            with contextlib.redirect_stdout(file):
-                train()
+        path = Path(out) / f"rank{dist.get_rank()}.txt"
+        with path.open("w") as file, contextlib.redirect_stdout(file):
+            train()
     dist.destroy_process_group()
 
 
