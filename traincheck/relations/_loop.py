@@ -32,7 +32,6 @@ _ORDERS: Mapping[str, tuple[tuple[str, str], ...]] = {
     _F.BACKWARD: ((_F.ZERO_GRAD, _F.OPTIMIZER_STEP), (_F.MODULE, _F.OPTIMIZER_STEP)),
     _F.OPTIMIZER_STEP: (
         (_F.BACKWARD, _F.ZERO_GRAD),
-        (_F.BACKWARD, _F.BACKWARD),
         (_F.SCHEDULER_STEP, _F.SCHEDULER_STEP),
     ),
     _F.UNSCALE: ((_F.BACKWARD, _CLIP),),
