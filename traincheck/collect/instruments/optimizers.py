@@ -122,6 +122,11 @@ class Optimizers(Instrument):
     def _wrap_step(self, cls: type[Optimizer]) -> None:
         if getattr(cls.step, _WRAPPED, False):
             return
+        if not getattr(cls.step, "hooked", False):
+            # As torch does at the first instance. Below ours: step hooks stay when ours is removed.
+            hooked: Any = Optimizer.profile_hook_step(cls.step)
+            hooked.hooked = True
+            cls.step = hooked  # type: ignore[method-assign]
         self.replace(cls, "step", self._stepper)
         setattr(cls.step, _WRAPPED, True)
 
