@@ -7,7 +7,9 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-_CONFIRMED = 2  # one step without an update may be the last, or a look at gradients before training
+# Methods that combine the gradients of several tasks clear and compute them once for each task.
+_CONFIRMED = 10
+_CONFIRMED_AT_END = 2  # the run is over: no update will come
 
 
 class MissingStep:
@@ -21,11 +23,12 @@ class MissingStep:
         like training.
 
     Fires on:
-        Two complete steps in a row in which backward() reaches parameters of an optimizer that has
-        never stepped, and no optimizer steps.
+        Ten complete steps in a row, or two when the run ends before that, in which backward()
+        reaches parameters of an optimizer that has never stepped, and no optimizer steps.
 
     Stays quiet on:
-        Accumulation over several backward(); one of two optimizers that waits for its turn;
+        Accumulation over several backward(); the gradients of several tasks, cleared and computed
+        one after the other for one step; one of two optimizers that waits for its turn;
         backward() for saliency or Fisher information after training; updates by hand without an
         optimizer; steps that GradScaler skips; a run that ends in its first step.
 
@@ -58,7 +61,9 @@ class StepAwaited(StepMonitor):
         super().__init__()
         self._stepped: set[str] = set()
         self._count = 0
-        self._first: int | None = None
+        # Of the first and the latest of them, until it is certain.
+        self._first: list[Violation] = []
+        self._latest: list[Violation] = []
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         counters = facts.event.counters
@@ -75,33 +80,39 @@ class StepAwaited(StepMonitor):
             return []
         return self._wait(facts) if facts.is_whole else []
 
+    def finish(self) -> list[Violation]:
+        """A run that ends without an update proves it sooner."""
+        is_late = _CONFIRMED_AT_END <= self._count < _CONFIRMED
+        return self._first + self._latest if is_late else []
+
     def _wait(self, facts: StepFacts) -> list[Violation]:
         waiting = {key: h for key, h in self.ledger.holders.items() if key not in self._stepped}
         victims = {i for holder in waiting.values() for i in holder.names} & facts.reached
         if not victims:
             return []
         self.triggered += 1
-        step = facts.event.step
         self._count += 1
-        if self._count == 1:
-            self._first = step
-        if self._count < _CONFIRMED:
-            return []
         labels = [h.label for h in waiting.values() if not victims.isdisjoint(h.names)]
-        first = self._first if self._count == _CONFIRMED else step
         calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
-        return [
-            self._violation(self.ledger.name(i), ", ".join(labels), first, facts, calls)
+        found = [
+            self._violation(self.ledger.name(i), ", ".join(labels), facts, calls)
             for i in sorted(victims, key=self.ledger.name)
         ]
+        if self._count > _CONFIRMED:
+            return found
+        if self._count == _CONFIRMED:
+            return self._first + found
+        self._first = found if self._count == 1 else self._first
+        self._latest = found
+        return []
 
     def _violation(
-        self, name: str, labels: str, step: int | None, facts: StepFacts, calls: list[CallEvent]
+        self, name: str, labels: str, facts: StepFacts, calls: list[CallEvent]
     ) -> Violation:
         event = facts.event
         return Violation(
             check_id="TC202",
-            step=step,
+            step=event.step,
             rank=event.rank,
             stage="train",
             subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
@@ -109,8 +120,8 @@ class StepAwaited(StepMonitor):
             message=f"backward() computes gradients for {name}, but {labels} never steps",
             expected="a step of the optimizer after backward()",
             observed=(
-                f"{labels} holds parameters that get gradients in every step and has not "
-                "stepped once"
+                f"{labels} holds parameters that get gradients in every step and has not stepped "
+                "once"
             ),
             evidence=(*calls, event),
         )

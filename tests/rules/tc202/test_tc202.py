@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.builders import MLP, TraceBuilder
-from tests.checking import fires, net, quiet
+from tests.checking import BY_CODE, fires, net, quiet
 from traincheck.schema.events import Families
 from traincheck.schema.findings import Verdict
 
@@ -11,8 +13,8 @@ ALL = [f"Net.{name}" for name in MLP]
 
 
 def test_fires_when_gradients_are_thrown_away() -> None:
-    finding = fires("TC202", net().steps(4, omit={"optimizer_step"}).build())
-    assert (finding.first_step, finding.last_step) == (0, 3)
+    finding = fires("TC202", net().steps(14, omit={"optimizer_step"}).build())
+    assert (finding.first_step, finding.last_step) == (0, 13)
     assert finding.variables == tuple(sorted(ALL))
     assert finding.subject.api == Families.OPTIMIZER_STEP
     assert "opt0 (Adam)" in finding.message
@@ -22,6 +24,29 @@ def test_fires_when_gradients_are_thrown_away() -> None:
 def test_fires_when_gradients_pile_up() -> None:
     finding = fires("TC202", net().steps(4, omit={"optimizer_step", "zero_grad"}).build())
     assert finding.first_step == 0
+
+
+@pytest.mark.parametrize("steps", [2, 5, 9])
+def test_fires_when_the_run_ends_before_that(steps: int) -> None:
+    finding = fires("TC202", net().steps(steps, omit={"optimizer_step"}).build())
+    assert (finding.first_step, finding.last_step) == (0, steps - 1)
+    assert finding.violations == 2 * len(ALL)
+
+
+def test_fires_while_the_run_goes_on() -> None:
+    monitor = BY_CODE["TC202"].monitor()
+    events = net().steps(11, omit={"optimizer_step"}).build()
+    told = [(e.step, {v.step for v in found}) for e in events if (found := monitor.observe(e))]
+    assert told == [(9, {0, 9}), (10, {10})]
+
+
+@pytest.mark.parametrize("tasks", [3, 9])
+def test_quiet_when_the_gradients_of_several_tasks_are_combined(tasks: int) -> None:
+    events = net()
+    for _ in range(3):
+        events.steps(tasks, omit={"optimizer_step"})
+        events.begin_step().zero_grad().optimizer_step()
+    assert quiet("TC202", events.build()) is Verdict.HELD
 
 
 def test_quiet_when_the_optimizer_steps() -> None:
