@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +21,16 @@ _MAX_LEAVES = 16
 _MAX_DEPTH = 3
 
 
+_UNKNOWN = ("loader", 0, 0, None, 0)  # an iterator from before the start of the recording
+
+
+@dataclass(slots=True)
+class _Loader:
+    ref: weakref.ref[Any]
+    label: str
+    epoch: int = -1
+
+
 class Data(Instrument):
     """A batch fetched with grad enabled is a sign of a new training iteration."""
 
@@ -27,7 +39,8 @@ class Data(Instrument):
     always = True
 
     def install(self) -> None:
-        self._loaders: dict[int, tuple[str, int]] = {}
+        self._loaders: dict[int, _Loader] = {}
+        self._count = 0
         self.replace(data.DataLoader, "__iter__", self._wrap_iter)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
         self.replace(_utils.worker, "_worker_loop", self._wrap_worker)
@@ -48,19 +61,24 @@ class Data(Instrument):
         def __iter__(loader: data.DataLoader[Any]) -> Any:
             iterator = original(loader)
             try:
-                label, epoch = self._loaders.get(id(loader), (f"loader{len(self._loaders)}", -1))
-                self._loaders[id(loader)] = (label, epoch + 1)
-                iterator._traincheck = [
-                    id(loader),
-                    0,
-                    dotted(type(loader.sampler)),
-                    loader.num_workers,
-                ]
+                label, epoch = self._epoch(loader)
+                sampler = dotted(type(loader.sampler))
+                iterator._traincheck = [label, epoch, 0, sampler, loader.num_workers]
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
             return iterator
 
         return hidden(__iter__)
+
+    def _epoch(self, loader: data.DataLoader[Any]) -> tuple[str, int]:
+        """Name of a loader, and how often it was iterated before."""
+        known = self._loaders.get(id(loader))
+        if known is None or known.ref() is not loader:  # another one at the address of a dead one
+            known = _Loader(weakref.ref(loader), f"loader{self._count}")
+            self._loaders[id(loader)] = known
+            self._count += 1
+        known.epoch += 1
+        return known.label, known.epoch
 
     def _wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self.session
@@ -92,10 +110,9 @@ class Data(Instrument):
         needs = session.needs
         if needs is not None and "batch" not in needs.kinds:
             return
-        loader, index, sampler, workers = getattr(iterator, "_traincheck", (0, 0, None, 0))
+        label, epoch, index, sampler, workers = getattr(iterator, "_traincheck", _UNKNOWN)
         if hasattr(iterator, "_traincheck"):
-            iterator._traincheck[1] = index + 1
-        label, epoch = self._loaders.get(loader, ("loader", 0))
+            iterator._traincheck[2] = index + 1
         leaves = dict(_leaves("batch", batch))
         first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
         fields: dict[str, Any] = {

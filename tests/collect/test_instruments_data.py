@@ -1,0 +1,369 @@
+"""Batches, random generators, checkpoints and warnings as they are recorded."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+
+from tests.collect.recording import recording
+from traincheck.schema.claims import Needs
+
+
+@dataclasses.dataclass
+class Sample:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class Rows(Dataset):
+    def __init__(self, count=6):
+        self.rows = torch.arange(2.0 * count).view(count, 2)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+def stacked(items, make):
+    x = torch.stack(items)
+    return make(x, x.sum(dim=1))
+
+
+# -- data
+
+BATCHES = {
+    "tensor": (lambda x, y: x, ["batch"]),
+    "tuple": (lambda x, y: (x, y), ["batch[0]", "batch[1]"]),
+    "list": (lambda x, y: [x, [y]], ["batch[0]", "batch[1][0]"]),
+    "dict": (lambda x, y: {"x": x, "y": y, "n": 3}, ["batch.x", "batch.y"]),
+    "dataclass": (Sample, ["batch.x", "batch.y"]),
+    "UserDict": (
+        lambda x, y: collections.UserDict(x=x, y=y),
+        ["batch.x", "batch.y"],
+    ),
+    "nested": (lambda x, y: {"in": {"x": x}, "out": (y,)}, ["batch.in.x", "batch.out[0]"]),
+    "text": (lambda x, y: ["a", "b"], []),
+}
+
+
+@pytest.mark.parametrize("form", BATCHES)
+def test_tensors_of_a_batch_are_named_by_their_path(tmp_path, form):
+    make, paths = BATCHES[form]
+    with recording(tmp_path) as run:
+        loader = DataLoader(Rows(), batch_size=3, collate_fn=lambda items: stacked(items, make))
+        assert len(list(loader)) == 2
+    batches = run.of("batch")
+    assert [list(e.leaves) for e in batches] == [paths] * 2
+    assert [e.index for e in batches] == [0, 1]
+    if paths:
+        first = batches[0].leaves[paths[0]]
+        assert (first["dtype"], first["shape"], first["device"]) == ("float32", [3, 2], "cpu")
+        prints = [e.leaves[paths[0]]["fingerprint"] for e in batches]
+        assert len(set(prints)) == 2
+
+
+def test_equal_samples_have_equal_fingerprints_in_any_order(tmp_path):
+    with recording(tmp_path) as run:
+        list(DataLoader(Rows(), batch_size=6))
+        list(DataLoader(Rows(), batch_size=2, shuffle=True))
+    whole, *parts = run.of("batch")
+    assert len(whole.samples) == 6
+    assert len(set(whole.samples)) == 6
+    assert sorted(whole.samples) == sorted(s for part in parts for s in part.samples)
+
+
+def test_epochs_loaders_and_samplers(tmp_path):
+    with recording(tmp_path) as run:
+        train = DataLoader(Rows(), batch_size=3, shuffle=True)
+        weighted = DataLoader(
+            Rows(), batch_size=6, sampler=WeightedRandomSampler([1.0] * 6, num_samples=6)
+        )
+        for _ in range(2):
+            list(train)
+            list(weighted)
+    found = [(e.loader, e.epoch, e.index, e.sampler.rpartition(".")[2]) for e in run.of("batch")]
+    assert found == [
+        ("loader0", 0, 0, "RandomSampler"),
+        ("loader0", 0, 1, "RandomSampler"),
+        ("loader1", 0, 0, "WeightedRandomSampler"),
+        ("loader0", 1, 0, "RandomSampler"),
+        ("loader0", 1, 1, "RandomSampler"),
+        ("loader1", 1, 0, "WeightedRandomSampler"),
+    ]
+
+
+def test_a_loader_in_place_of_a_dead_one_is_another(tmp_path):
+    """Loaders made for each epoch often lie where the last one was."""
+    with recording(tmp_path) as run:
+        for _ in range(30):
+            list(DataLoader(Rows(), batch_size=6))
+    assert [(e.loader, e.epoch) for e in run.of("batch")] == [(f"loader{i}", 0) for i in range(30)]
+
+
+def test_a_batch_for_evaluation_is_no_new_step(tmp_path):
+    with recording(tmp_path) as run:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(2):
+            for x in DataLoader(Rows(), batch_size=3):
+                optimizer.zero_grad()
+                model(x).sum().backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                for x in DataLoader(Rows(), batch_size=2):
+                    model(x)
+            model.train()
+    assert [(e.step, e.stage) for e in run.of("batch")] == [
+        (0, "train"),
+        (1, "train"),
+        (1, "train"),  # fetched before anything tells that this is an evaluation
+        (1, "eval"),
+        (1, "eval"),
+        (2, "train"),
+        (3, "train"),
+        (3, "train"),
+        (3, "eval"),
+        (3, "eval"),
+    ]
+
+
+def test_without_need_only_the_step_is_kept(tmp_path):
+    with recording(tmp_path, needs=Needs(kinds=frozenset({"step"}))) as run:
+        list(DataLoader(Rows(), batch_size=3))
+    assert run.of("batch") == []
+
+
+class Seeding(Rows):
+    """Runs in the worker process what training scripts run there."""
+
+    def __getitem__(self, index):
+        torch.nn.functional.relu(self.rows[index])
+        return self.rows[index]
+
+
+def test_a_worker_has_no_step(tmp_path):
+    with recording(tmp_path) as run:
+        loader = DataLoader(Seeding(), batch_size=2, num_workers=2, multiprocessing_context="fork")
+        batches = list(loader)
+    assert len(batches) == 3
+    main = {e.stream for e in run.of("batch")}
+    assert len(main) == 1
+    workers = {e.stream for e in run.events} - main
+    assert len(workers) == 2
+    inside = [e for e in run.events if e.stream in workers]
+    assert {e.step for e in inside} == {None}
+    assert [e.api for e in inside if e.kind == "call"] == ["torch.nn.functional.relu"] * 6
+    marks = {e.stream: e.data["worker"] for e in run.marks("process")}
+    assert {marks[stream] for stream in workers} == {True}
+    assert {marks[stream] for stream in main} == {False}
+    assert {e.workers for e in run.of("batch")} == {2}
+
+
+def test_a_loader_is_what_it_was(tmp_path):
+    def order():
+        generator = torch.Generator().manual_seed(0)
+        loader = DataLoader(TensorDataset(torch.arange(20)), 4, shuffle=True, generator=generator)
+        iterator = iter(loader)
+        return [next(iterator)[0].tolist() for _ in range(3)], len(loader), torch.rand(2).tolist()
+
+    torch.manual_seed(1)
+    plain = order()
+    with recording(tmp_path):
+        torch.manual_seed(1)
+        assert order() == plain
+
+
+# -- rng
+
+
+def test_seeds_that_are_set(tmp_path):
+    with recording(tmp_path) as run:
+        torch.manual_seed(3)
+        random.seed(4)
+        np.random.seed(5)
+        random.seed("text")
+        torch.random.manual_seed(6)
+        torch.cuda.manual_seed_all(7)
+    found = [(e.source, e.seed) for e in run.of("rng") if e.change == "seed"]
+    assert found == [
+        ("torch", 3),
+        ("python", 4),
+        ("numpy", 5),
+        ("python", None),
+        ("torch", 6),
+        ("cuda", 7),
+    ]
+
+
+def test_the_state_at_each_step(tmp_path):
+    def steps(draw):
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            if draw:
+                torch.rand(1)
+
+    found = {}
+    for draw in (False, True):
+        with recording(tmp_path / str(draw)) as run:
+            steps(draw)
+        found[draw] = [e.fingerprint for e in run.of("rng") if e.change == "state"]
+    assert len(set(found[False])) == 1
+    assert len(set(found[True])) == len(found[True]) > 1
+
+
+# -- checkpoints
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+        self.register_buffer("mean", torch.zeros(1))
+
+
+def test_what_a_load_changes(tmp_path):
+    with recording(tmp_path / "run") as run:
+        one, other = Net(), Net()
+        state = one.state_dict()
+        other.load_state_dict(state)
+        other.load_state_dict(state)
+    first, second = run.of("checkpoint")
+    assert (first.op, first.entries, second.entries) == ("load_state_dict", 5, 5)
+    assert (first.changed, second.changed) == (4, 0)
+    assert (list(first.missing), list(first.unexpected)) == ([], [])
+    assert {e.stage for e in run.of("checkpoint")} == {"init"}
+    assert [(e.previous, e.stage) for e in run.of("stage")] == [
+        ("init", "checkpoint"),
+        ("checkpoint", "init"),
+    ] * 2
+
+
+def test_keys_that_do_not_fit(tmp_path):
+    with recording(tmp_path / "run") as run:
+        state = Net().state_dict()
+        state["extra"] = state.pop("head.weight")
+        model = Net()
+        model.load_state_dict(state, strict=False)
+        with pytest.raises(RuntimeError, match="Missing key"):
+            model.load_state_dict(state)
+    (event,) = run.of("checkpoint")
+    assert list(event.missing) == ["head.weight"]
+    assert list(event.unexpected) == ["extra"]
+    assert event.target == "Net"
+
+
+def test_files_and_optimizers(tmp_path):
+    path = tmp_path / "model.pt"
+    with recording(tmp_path / "run") as run:
+        model = Net()
+        optimizer = torch.optim.Adam(model.parameters())
+        torch.save({"model": model.state_dict()}, path)
+        loaded = torch.load(path, weights_only=True)
+        optimizer.load_state_dict(optimizer.state_dict())
+    saved, read, restored = run.of("checkpoint")
+    assert [saved.op, read.op, restored.op] == ["save", "load", "load_state_dict"]
+    assert saved.path == read.path == str(path)
+    assert saved.entries == read.entries == 1
+    assert restored.target == "torch.optim.adam.Adam"
+    assert list(loaded) == ["model"]
+
+
+def test_a_load_that_fails_leaves_the_stage(tmp_path):
+    with recording(tmp_path / "run") as run:
+        with pytest.raises(FileNotFoundError):
+            torch.load(tmp_path / "missing.pt", weights_only=True)
+        torch.nn.functional.relu(torch.ones(1))
+    assert run.of("checkpoint") == []
+    assert run.of("call")[-1].stage == "init"
+
+
+# -- warnings
+
+
+def test_a_warning_is_kept_with_its_place(tmp_path):
+    with recording(tmp_path) as run, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("unheard", UserWarning, stacklevel=1)
+        warnings.warn(DeprecationWarning("old"), stacklevel=1)
+    found = [(e.category, e.text, e.where.rpartition(":")[0]) for e in run.of("warning")]
+    assert found == [
+        ("UserWarning", "unheard", __file__),
+        ("DeprecationWarning", "old", __file__),
+    ]
+
+
+WARNS = """
+import warnings
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+def level(n):
+    warnings.warn(f"level {n}", UserWarning, stacklevel=n)
+
+def outer(n):
+    level(n)
+
+class Model(nn.Module):
+    def forward(self, x):
+        for n in (1, 2, 3):
+            outer(n)
+        warnings.warn("from a module", stacklevel=2)
+        warnings.warn("above a module", stacklevel=4)
+        return x
+
+for n in (1, 2, 3, 4, 9):
+    outer(n)
+Model()(torch.ones(1))
+F.softmax(torch.ones(2, 2))  # torch warns about the dim, at the user's line
+F.mse_loss(torch.ones(2, 1), torch.ones(2))
+p = nn.Parameter(torch.ones(2))
+scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD([p], lr=0.1), 1)
+scheduler.step()
+for _ in range(3):
+    warnings.warn("once for each place")
+warnings.warn_explicit("explicit", UserWarning, "elsewhere.py", 7)
+"""
+START = """
+import sys, torch
+from traincheck.collect import session
+from traincheck.collect.settings import Settings
+session.start(Settings(directory=sys.argv[1], run_id="r"))
+"""
+
+
+def test_what_is_shown_is_what_was_shown(tmp_path):
+    """Text and place of warnings, from user code and from inside torch, at any stacklevel."""
+    script = tmp_path / "warns.py"
+    script.write_text(WARNS)
+    run = f"\nimport runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+    shown = {}
+    for name, code in (("plain", "import torch" + run), ("traced", START + run)):
+        folder = tmp_path / name
+        folder.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-W", "default", "-c", code, str(folder)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        shown[name] = done.stderr
+    assert shown["traced"] == shown["plain"]
+    for text in ("level 3", "from a module", "Implicit dimension", "target size", "explicit"):
+        assert text in shown["plain"]
+    assert shown["plain"].count("once for each place") >= 1
