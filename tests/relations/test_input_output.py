@@ -129,6 +129,24 @@ def test_a_module_by_itself_where_its_class_is_mixed():
     assert found == ["The result of Net.fc requires grad, if grad_enabled is true."]
 
 
+@pytest.mark.parametrize(
+    ("api", "is_kept_to_the_program"),
+    [
+        ("torch.nn.modules.container.Sequential.forward", True),
+        ("__main__.Net.forward", True),
+        ("models.Net.forward", True),
+        ("transformers.models.gpt2.modeling_gpt2.GPT2Block.forward", False),
+        (API, False),
+    ],
+)
+def test_what_names_mean_the_same_in_every_program(api, is_kept_to_the_program):
+    result = learn(made(30, api=api).build())
+    found = [i.hypothesis.params for i in result.invariants if "equal" in i.hypothesis.params]
+    assert [params.get("program") for params in found] == [
+        "train.py" if is_kept_to_the_program else None
+    ]
+
+
 def test_what_a_module_does_inside_is_not_looked_at():
     trace = TraceBuilder().process()
     for _ in range(30):

@@ -114,7 +114,8 @@ class FlowProposer:
         is_function = event.family != Families.MODULE
         api = self._apis.setdefault((event.api, event.autocast), _Api(is_function))
         names = [name for name, value in event.args.items() if _is_tensor(value)][:_MAX_TENSORS]
-        pairs = [(RESULT, name) for name in names]
+        # Of a module the first argument is what it works on; others agree by chance.
+        pairs = [(RESULT, name) for name in (names if is_function else names[:1])]
         if is_function and len(names) > 1:
             pairs.append((names[1], names[0]))  # of a loss: target and prediction
         for pair in pairs:

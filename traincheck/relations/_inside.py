@@ -12,6 +12,7 @@ from traincheck.relations._names import (
     ProgramName,
     is_library,
     is_private,
+    is_wrapper,
     short,
     shown,
 )
@@ -78,7 +79,8 @@ class CallProposer:
                 self._open[event.parent].append(event)
             if event.family == Families.MODULE:
                 self._has_mode |= event.root and event.grad_enabled
-                self._learn(event, inside)
+                if not is_wrapper(event.api):
+                    self._learn(event, inside)
         elif isinstance(event, StepEvent):
             self._open.clear()  # no call reaches over the end of a step
             for family, (counters, _) in LANDMARKS.items():
@@ -236,9 +238,7 @@ class CallDecider:
         examples = []
         trained = self._variables.held_models()
         for root, call in self._roots.items():
-            if root.partition(".")[0] not in trained or not any(
-                t.requires_grad for t in tensors_in({"": call.result}).values()
-            ):
+            if root.partition(".")[0] not in trained or not _may_require_grad(call.result):
                 continue
             example = self._positive(model=root.partition(".")[0])
             if not call.training:
@@ -288,6 +288,13 @@ class CallDecider:
             return self._landmark
         self._landmark = examples
         return examples
+
+
+def _may_require_grad(result: Any) -> bool:
+    """Whether gradients may flow from a result; a result that holds no tensor we know of may."""
+    values = result["dict"] if isinstance(result, dict) and "dict" in result else {"": result}
+    tensors = tensors_in(values).values()
+    return not tensors or any(tensor.requires_grad for tensor in tensors)
 
 
 def _agrees(args: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -16,6 +16,30 @@ _SHORT = {
     Families.MODULE: "a forward of the model",
     Families.ZERO_GRAD: "zero_grad",
 }
+_WRAPPERS = (
+    "torch._dynamo.",
+    "torch.ao.",
+    "torch.distributed.",
+    "torch.fx.",
+    "torch.jit.",
+    "torch.nn.modules.container.",
+    "torch.nn.parallel.",
+)
+# Packages whose names mean the same wherever they are installed. Others may be a program's own.
+_PUBLIC = tuple(
+    f"{package}."
+    for package in (
+        "accelerate",
+        "diffusers",
+        "lightning",
+        "peft",
+        "pytorch_lightning",
+        "timm",
+        "torchaudio",
+        "torchvision",
+        "transformers",
+    )
+)
 ROLE_NAMES = {
     "parameter": "parameter",
     "gradient": "gradient",
@@ -34,14 +58,19 @@ def shown(args: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in sorted(args.items()))
 
 
+def is_wrapper(api: str) -> bool:
+    """Whether it belongs to torch, but does what the modules do that a program put into it."""
+    return api.startswith(_WRAPPERS)
+
+
 def is_library(api: str) -> bool:
-    """Whether ``api`` means the same in every program."""
-    return api.startswith("torch.")
+    """Whether ``api`` is torch's own and means the same in every program."""
+    return api.startswith("torch.") and not is_wrapper(api)
 
 
 def is_private(api: str) -> bool:
     """Whether another program may use the same name for something else."""
-    return api.startswith("__main__.")
+    return not (is_library(api) or api.startswith(_PUBLIC))
 
 
 class ProgramName:
