@@ -77,6 +77,15 @@ def walk(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
         pending.extend(reversed(children))
 
 
+def table(members: Any) -> dict[str, Any]:
+    """Parameters, buffers or parts of a module as a dict; TorchScript gives a view of its own."""
+    if isinstance(members, dict):
+        return members
+    present = {key: member for key, member in members.items() if member is not None}
+    made: Any = weakref.WeakValueDictionary(present)  # not to keep the module alive
+    return made  # type: ignore[no-any-return]
+
+
 class Identities:
     """Small numbers for objects, unique in the process even when memory is used again."""
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from traincheck.collect.emit import Emitter
-from traincheck.collect.naming import Identities, RootNames, class_of, unwrap, walk
+from traincheck.collect.naming import Identities, RootNames, class_of, table, unwrap, walk
 from traincheck.collect.summarize import dotted
 from traincheck.collect.variables import GRADIENT, Looker, Variable
 
@@ -120,7 +120,7 @@ class Tracker:
             known = self._modules.get(id(module))
             if known is None or known[0]() is not module or known[2] is root:
                 self._modules[id(module)] = (weakref.ref(module), name, root)
-            children, parameters = module._modules, module._parameters
+            children, parameters = table(module._modules), table(module._parameters)
             root.sizes += [(children, len(children)), (parameters, len(parameters))]
             root.slots += [(children, key, id(child)) for key, child in children.items()]
             root.slots += [(parameters, key, id(p)) for key, p in parameters.items()]
@@ -142,23 +142,24 @@ class Tracker:
         for path, module in walk(top):
             prefix = f"{root.name}.{path}" if path else root.name
             cls = dotted(class_of(module))
-            tensors = (*module._parameters.values(), *module._buffers.values())
+            parameters, buffers = table(module._parameters), table(module._buffers)
+            tensors = (*parameters.values(), *buffers.values())
             if any(is_lazy(tensor) for tensor in tensors if tensor is not None):
                 root.is_tracked = False  # look again: they get shape and data in the first forward
-            for key, parameter in module._parameters.items():
+            for key, parameter in parameters.items():
                 if parameter is not None and not is_lazy(parameter):
                     name = f"{prefix}.{key}"
                     known = old_parameters.get(name)
                     variable = self._follow(
-                        em, name, "parameter", (module._parameters, key), cls, known
+                        em, name, "parameter", (parameters, key), cls, known
                     )
                     same = known is not None and variable is known[2]
                     gradient = known[3] if known and same else Variable(name, GRADIENT, cls)
-                    root.parameters[name] = (module._parameters, key, variable, gradient)
-            for key, buffer in module._buffers.items():
+                    root.parameters[name] = (parameters, key, variable, gradient)
+            for key, buffer in buffers.items():
                 if buffer is not None and not is_lazy(buffer):
                     name = f"{prefix}.{key}"
-                    slot = (module._buffers, key)
+                    slot = (buffers, key)
                     variable = self._follow(em, name, "buffer", slot, cls, old_buffers.get(name))
                     root.buffers[name] = (*slot, variable)
         self._gone(em, old_parameters, root.parameters)
