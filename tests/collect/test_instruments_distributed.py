@@ -1,0 +1,141 @@
+"""Two ranks that a script forks: files, numbers of collectives, names through DDP."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import harness
+from tests.collect.recording import read_folder
+from traincheck.schema.events import Families
+from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
+
+SCRIPT = """
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def work(rank, path):
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    torch.manual_seed(rank)
+    model = torch.nn.parallel.DistributedDataParallel(Net(), broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(torch.full((2, 2), 1.0 + rank)).sum().backward()
+        optimizer.step()
+    tensor = torch.full((3,), float(rank))
+    dist.all_reduce(tensor)
+    dist.broadcast(tensor, src=0)
+    handle = dist.all_reduce(tensor, async_op=True)
+    handle.wait()
+    pair = dist.new_group([0, 1])
+    dist.barrier(group=pair)
+    if rank == 0:
+        dist.send(torch.ones(2), dst=1)
+    else:
+        dist.recv(torch.zeros(2), src=0)
+    dist.destroy_process_group()
+    print("rank", rank, model.module.layer.weight.tolist(), flush=True)
+
+
+if __name__ == "__main__":
+    mp.start_processes(work, (sys.argv[1],), nprocs=2, start_method="fork")
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    script = folder / "ranks.py"
+    script.write_text(SCRIPT)
+    command = [harness.command("traincheck-collect"), "-p", script, "-o", folder / "run"]
+    done = harness.run([*command, "--", folder / "store"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("rank") == 2
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def ranks(run):
+    """Events of the two ranks; the parent that forked them has made none but its own."""
+    events = read_folder(run)
+    workers = {e.stream for e in events if e.kind == "collective"}
+    return {rank: [e for e in events if e.rank == rank and e.stream in workers] for rank in (0, 1)}
+
+
+def test_files_bear_the_rank_that_the_process_group_gave(run, ranks):
+    found = [parse_event_file_name(path.name) for path in run.glob(EVENT_GLOB)]
+    assert {rank for rank, _ in found} == {0, 1}
+    assert len({stream for _, stream in found}) == len(found)
+    assert all(ranks.values())
+    for events in ranks.values():
+        assert len({e.stream for e in events}) == 1
+        assert [e.seq for e in events] == list(range(len(events)))
+
+
+def test_collectives_are_numbered_alike(ranks):
+    found = {
+        rank: [(e.op, e.group == "world", e.number) for e in events if e.kind == "collective"]
+        for rank, events in ranks.items()
+    }
+    assert found[0][:3] == found[1][:3] == [
+        ("all_reduce", True, 0),
+        ("broadcast", True, 1),
+        ("all_reduce", True, 2),
+    ]  # fmt: skip
+    assert [op for op, _, _ in found[0]][3:] == ["barrier", "send"]
+    assert [op for op, _, _ in found[1]][3:] == ["barrier", "recv"]
+    assert (found[0][3][1:], found[1][3][1:]) == ((False, 0), (False, 0))
+    assert found[0][4][1:] == found[1][4][1:] == (True, 3)
+
+
+def test_content_before_and_after(ranks):
+    reduce, broadcast = (
+        {rank: [e for e in events if e.kind == "collective"][i] for rank, events in ranks.items()}
+        for i in (0, 1)
+    )
+    assert reduce[0].before != reduce[1].before
+    assert reduce[0].after == reduce[1].after
+    assert broadcast[1].before == broadcast[1].after, "they were equal already"
+    assert (reduce[0].shape, reduce[0].dtype) == ([3], "float32")
+    later = [e for e in ranks[0] if e.kind == "collective"][2]
+    assert (later.before is not None, later.after) == (True, None), "it may still be under way"
+
+
+def test_ddp_is_seen_and_seen_through(ranks):
+    for events in ranks.values():
+        calls = [e for e in events if e.kind == "call"]
+        assert [e.api for e in calls if "DistributedDataParallel.__init__" in e.api]
+        roots = [e for e in calls if e.family == Families.MODULE and e.root]
+        assert {e.module for e in roots} == {"Net"}
+        names = [e.name for e in events if e.kind == "state" and e.change == "new"]
+        assert names == ["Net.layer.weight", "Net.layer.bias"]
+        changed = [e.name for e in events if e.kind == "state" and e.role == "parameter"]
+        assert changed.count("Net.layer.weight") == 3
+        assert [e.step for e in events if e.kind == "step"] == [0, 1]
+
+
+def test_weights_of_the_ranks_stay_equal(ranks):
+    prints = {
+        rank: [
+            e.summary.fingerprint
+            for e in events
+            if e.kind == "state" and e.role == "parameter" and e.change == "content"
+        ]
+        for rank, events in ranks.items()
+    }
+    assert len(prints[0]) == 4
+    assert prints[0] == prints[1]
