@@ -42,10 +42,10 @@ _WATCHER = "traincheck-progress"
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json"]),
+    metavar="FORM",
     default="text",
     show_default=True,
-    help="Form of the report.",
+    help="Form of the report: text, json, or one that an installed package adds.",
 )
 @click.option("--output", metavar="FILE", help="Write the report there. [default: stdout]")
 @click.option(
@@ -78,13 +78,21 @@ def check(**options: Any) -> int:
     \b
     Exit status: 0 no finding at or above --fail-on; 1 findings; 2 bad input or usage; 3 our bug.
     """  # noqa: D301  # click reads the escape
-    from traincheck.report._table import SINKS
-
+    sink = _sink(options["form"])
     _refuse_output(options["output"])
     report = _check(options)
-    _write(report, SINKS[options["form"]], options["output"])
+    _write(report, sink, options["output"])
     failing = _SEVERITIES[: _SEVERITIES.index(options["fail_on"]) + 1]
     return _FINDINGS if any(f.severity in failing for f in report.findings) else 0
+
+
+def _sink(form: str) -> Sink:
+    from traincheck.report._table import all_sinks
+
+    sinks = all_sinks()
+    if form not in sinks:
+        raise UsageError(f"no report format {form!r}", fix=f"one of {', '.join(sinks)}")
+    return sinks[form]
 
 
 def _check(options: dict[str, Any]) -> Report:

@@ -62,8 +62,7 @@ def make_engine(
     ignore: Sequence[str] = (),
 ) -> Engine:
     """An engine for the checks that are asked for; arguments as for `check`."""
-    learned = [invariant for path in invariants for invariant in read_invariants(path)]
-    _refuse_twins(learned)
+    learned = _distinct(i for path in invariants for i in read_invariants(path))
     built_in: Iterable[Rule] = all_rules() if rules else ()
     _refuse_unknown([*select, *ignore])
     chosen = [rule for rule in built_in if _is_chosen(rule.info.code, select, ignore)]
@@ -113,16 +112,17 @@ def _run_notes(source: TraceReader | TailReader) -> list[str]:
     return notes
 
 
-def _refuse_twins(invariants: Iterable[Invariant]) -> None:
-    """Two files may share invariants; what has one id but says two things cannot be reported."""
+def _distinct(invariants: Iterable[Invariant]) -> list[Invariant]:
+    """Each invariant once: files may share some. One id for two claims could not be reported."""
     known: dict[str, Invariant] = {}
     for invariant in invariants:
         other = known.setdefault(invariant.id, invariant)
-        if other.hypothesis != invariant.hypothesis:
+        if (other.hypothesis, other.precondition) != (invariant.hypothesis, invariant.precondition):
             raise UsageError(
                 f"two invariant files use the id {invariant.id!r} for different invariants",
                 fix="check them one at a time, or infer one file from all runs",
             )
+    return list(known.values())
 
 
 def _is_chosen(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:

@@ -204,6 +204,11 @@ def test_how_the_run_ended_is_told(check: Check, tmp_path: Path, capsys) -> None
     assert "1 line of the trace could not be read" in out
 
 
+def test_an_unknown_format_lists_those_there_are(check: Check, good: Path, capsys) -> None:
+    assert check("-t", good, "--format", "xml") == 2
+    assert "one of text, json" in capsys.readouterr().err
+
+
 def test_a_trace_without_options_is_a_usage_error(check: Check, capsys) -> None:
     assert check() == 2
     assert "--trace" in capsys.readouterr().err

@@ -74,7 +74,9 @@ class StepAwaited(StepMonitor):
             or counters.get("scaler_step", 0)
             or not families.isdisjoint((Families.OPTIMIZER_STEP, Families.SCALER_STEP))
         )
-        if is_updated or facts.is_gap:
+        # Calls are counted in steps that are not recorded too; where they are not, all is open.
+        is_unknown = facts.is_gap and not counters
+        if is_updated or is_unknown:
             self.triggered += bool(facts.reached)
             self._count = 0
             return []

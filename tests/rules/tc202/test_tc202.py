@@ -104,6 +104,23 @@ def test_quiet_on_steps_that_grad_scaler_skips() -> None:
     assert quiet("TC202", events.build()) is Verdict.HELD
 
 
-def test_quiet_when_a_gap_lies_between() -> None:
-    events = net().step(omit={"optimizer_step"}).skipped_steps(1).step(omit={"optimizer_step"})
+@pytest.mark.parametrize("counted", ["updated", "unknown"])
+def test_quiet_when_a_gap_lies_between(counted: str) -> None:
+    events = net().step(omit={"optimizer_step"})
+    events.begin_step()
+    events._counters["backward"] = events._counters["optimizer_step"] = 1
+    if counted == "unknown":
+        events._counters = {}
+    events.end_step(recorded=False).step(omit={"optimizer_step"})
     assert quiet("TC202", events.build()) is Verdict.HELD
+
+
+def test_fires_when_the_steps_that_were_not_recorded_had_no_update_either() -> None:
+    events = net()
+    for _ in range(3):
+        events.step(omit={"optimizer_step"})
+        for _ in range(4):
+            events.begin_step()
+            events._counters["backward"] = 1
+            events.end_step(recorded=False)
+    assert fires("TC202", events.build()).first_step == 0

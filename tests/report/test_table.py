@@ -1,0 +1,39 @@
+"""The forms of a report: ours, and those of other packages."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from traincheck.errors import UsageError
+from traincheck.report import _table
+from traincheck.report._table import SINKS, all_sinks
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    entry = EntryPoint(name=name, value=value, group=_table.ENTRY_POINTS)
+    monkeypatch.setattr(_table, "entry_points", lambda group: [entry])
+
+
+def test_table_and_folder_agree() -> None:
+    folder = Path(_table.__file__).parent
+    assert {f"{name}_report" for name in SINKS} == {p.stem for p in folder.glob("*_report.py")}
+
+
+def test_sinks_of_other_packages_come_after_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, "theirs", "traincheck.report.json_report:write_json")
+    assert list(all_sinks()) == [*SINKS, "theirs"]
+
+
+def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, "json", "traincheck.report.json_report:write_json")
+    with pytest.raises(UsageError, match="'json', which exists already"):
+        all_sinks()
+
+
+def test_a_sink_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, "theirs", "no_such_module:f")
+    with pytest.raises(UsageError, match="'theirs' cannot be loaded: ModuleNotFoundError"):
+        all_sinks()
