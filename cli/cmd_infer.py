@@ -67,7 +67,7 @@ _SHOWN_DROPPED = 40
     default=1,
     show_default=True,
     metavar="N",
-    help="Processes that share the work.",
+    help="Processes that share the runs.",
 )
 @click.option(
     "--why-not",

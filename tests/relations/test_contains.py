@@ -251,6 +251,8 @@ BLOCK = {
     "args": {"training": True},
 }
 
+BLOCK_TEXT = "In train.py, during every Block.forward, functional.dropout is called"
+
 
 def test_a_call_with_its_flags():
     assert outcome(BLOCK, inside(net(), 3)) == []
@@ -270,19 +272,15 @@ def test_flags_that_follow_the_mode_are_learned_with_the_mode():
     trace = inside(inside(net(), 20), 20, flag=False).steps(3)
     found = [text for text in texts(learn(trace.build())) if "dropout" in text]
     assert found == [
-        "During every Block.forward, functional.dropout is called with training=False, "
-        "if training is false.",
-        "During every Block.forward, functional.dropout is called with training=True, "
-        "if training is true.",
+        f"{BLOCK_TEXT} with training=False, if training is false.",
+        f"{BLOCK_TEXT} with training=True, if training is true.",
     ]
 
 
 def test_what_was_seen_in_one_mode_is_not_claimed_of_the_other():
     trace = inside(net(), 20).steps(3)
     found = [text for text in texts(learn(trace.build())) if "dropout" in text]
-    assert found == [
-        "During every Block.forward, functional.dropout is called, if training is true."
-    ]
+    assert found == [f"{BLOCK_TEXT}, if training is true."]
 
 
 def test_the_general_statement_replaces_the_special_ones():

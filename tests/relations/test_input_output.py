@@ -103,7 +103,7 @@ def test_flags_of_a_loss_are_those_of_the_program():
         loss(trace)
     result = learn(trace.begin_step().step().build())
     (flags,) = [i for i in result.invariants if "args" in i.hypothesis.params]
-    assert flags.text == "functional.cross_entropy is called with reduction='mean'."
+    assert flags.text == "In train.py, functional.cross_entropy is called with reduction='mean'."
     params = flags.hypothesis.params
     wrong = loss(TraceBuilder().process(), reduction="sum")
     assert len(broken(decide("input_output", params, wrong.build()))) == 1
@@ -118,7 +118,9 @@ def test_results_that_require_grad():
     assert not example.holds
     assert "requires_grad" in example.expected
     found = learned(made(30))
-    assert "The result of Linear.forward requires grad, if grad_enabled is true." in found
+    assert (
+        "In train.py, the result of Linear.forward requires grad, if grad_enabled is true." in found
+    )
 
 
 def test_a_module_by_itself_where_its_class_is_mixed():
@@ -126,7 +128,7 @@ def test_a_module_by_itself_where_its_class_is_mixed():
     for _ in range(30):
         call(trace, tensor(8, 10), tensor(8, 5), module="Net.frozen")
     found = [text for text in learned(trace) if "requires grad" in text]
-    assert found == ["The result of Net.fc requires grad, if grad_enabled is true."]
+    assert found == ["In train.py, the result of Net.fc requires grad, if grad_enabled is true."]
 
 
 @pytest.mark.parametrize(

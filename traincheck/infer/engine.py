@@ -6,7 +6,6 @@ Writes and prints nothing. The result does not depend on the order of runs or th
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -92,7 +91,7 @@ def infer(
         runs: reference runs; an invariant must hold in all of them.
         relations: to learn, by name; the default is all.
         limits: what an invariant must reach.
-        jobs: processes that share the work.
+        jobs: processes that share the runs.
         on_progress: told how many of how many tasks are done.
 
     Raises:
@@ -116,12 +115,13 @@ class _Inference:
 
     def run(self) -> InferResult:
         claims: dict[str, Hypothesis] = {}
-        events, steps = Counter[int](), Counter[int]()
-        for run, found in self.workers.map(propose):
+        events = steps = 0
+        for found in self.workers.map(propose):
             claims.update(found.claims)
-            events[run], steps[run] = found.events, found.steps
+            events += found.events
+            steps += found.steps
         rows: dict[str, Rows] = {key: Rows() for key in sorted(claims)}
-        for _, found_rows in self.workers.map(collect, claims):
+        for found_rows in self.workers.map(collect, claims):
             for key, some in found_rows.items():
                 rows[key].add(some)
         accepted = self._decide(claims, rows)
@@ -132,8 +132,8 @@ class _Inference:
             dropped=sorted(self.dropped, key=lambda d: (d.hypothesis.relation, d.text, d.reason)),
             runs=self.names,
             hypotheses=len(claims),
-            events=sum(events.values()),
-            steps=sum(steps.values()),
+            events=events,
+            steps=steps,
         )
 
     def _decide(self, claims: Mapping[str, Hypothesis], rows: Mapping[str, Rows]) -> list[Accepted]:
@@ -179,7 +179,7 @@ class _Inference:
         for _ in range(_MAX_ROUNDS):
             needs = reduce(or_, (i.needs for i in kept.values()), Needs())
             broken: dict[str, str] = {}
-            for _, found in self.workers.map(broken_by, list(kept.values()), needs):
+            for found in self.workers.map(broken_by, list(kept.values()), needs):
                 broken.update(found)
             if not broken:
                 break

@@ -5,11 +5,12 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from traincheck.schema.claims import Hypothesis, Invariant, Needs
+from traincheck.errors import UsageError
 from traincheck.schema.protocols import EventSource, Relation
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ class Run:
 
 
 class Workers:
-    """Runs a pass over every run, and for each group of relations where jobs outnumber runs."""
+    """Makes a pass over every run. Sharing one run would have it read more than once."""
 
     def __init__(
         self,
@@ -35,11 +36,12 @@ class Workers:
         on_progress: Progress | None,
     ) -> None:
         self._runs = runs
-        self._groups = _split(relations, -(-jobs // len(runs)))
+        self._relations = relations
         self._pool: ProcessPoolExecutor | None = None
-        if jobs > 1:
+        workers = min(jobs, len(runs))
+        if workers > 1:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context)
+            self._pool = ProcessPoolExecutor(max_workers=workers, mp_context=context)
         self._on_progress = on_progress
         self._done = self._total = 0
 
@@ -55,50 +57,31 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def map(self, task: Callable[..., T], *args: Any) -> Iterator[tuple[int, T]]:
-        """Index of the run and result, by run, then by group of relations.
+    def map(self, task: Callable[..., T], *args: Any) -> Iterator[T]:
+        """What ``task`` returns for each run, called with its source, the relations and ``args``.
 
-        Args:
-            task: called with a source, relations, and ``args``.
-            args: claims and invariants among them are left to the relations of the group.
+        Raises:
+            UsageError: a worker process died.
         """
-        calls = [
-            (index, (run.source, group, *(_part(arg, group) for arg in args)))
-            for index, run in enumerate(self._runs)
-            for group in self._groups
-        ]
-        self._total += len(calls)
+        self._total += len(self._runs)
         if self._pool is None:
-            for index, call in calls:
-                yield index, self._count(task(*call))
+            for run in self._runs:
+                yield self._count(task(run.source, self._relations, *args))
             return
-        futures = [(index, self._pool.submit(task, *call)) for index, call in calls]
-        for index, future in futures:
-            yield index, self._count(future.result())
+        futures = [
+            self._pool.submit(task, run.source, self._relations, *args) for run in self._runs
+        ]
+        for future in futures:
+            try:
+                result = future.result()
+            except BrokenProcessPool as error:
+                raise UsageError(
+                    "a worker process died, perhaps for want of memory", fix="use fewer --jobs"
+                ) from error
+            yield self._count(result)
 
     def _count(self, result: T) -> T:
         self._done += 1
         if self._on_progress is not None:
             self._on_progress(self._done, self._total)
         return result
-
-
-def _split(relations: Mapping[str, Relation], parts: int) -> list[dict[str, Relation]]:
-    names = sorted(relations)
-    groups: list[dict[str, Relation]] = [{} for _ in range(max(1, min(parts, len(names))))]
-    for position, name in enumerate(names):
-        groups[position % len(groups)][name] = relations[name]
-    return groups
-
-
-def _part(arg: Any, group: Mapping[str, Relation]) -> Any:
-    """The claims or invariants of these relations; anything else as it is."""
-    if isinstance(arg, Mapping):
-        return {k: v for k, v in arg.items() if _relation_of(v) in group}
-    if isinstance(arg, Needs):
-        return arg
-    return [v for v in arg if _relation_of(v) in group]
-
-
-def _relation_of(value: Hypothesis | Invariant) -> str:
-    return value.relation if isinstance(value, Hypothesis) else value.hypothesis.relation

@@ -140,7 +140,7 @@ class FlowProposer:
             for params in (*_equal(base, api), *self._fixed(base, api)):
                 yield self._claim(params, is_pinned=is_private(name))
             for params in _grads({"api": name}, api):
-                yield self._claim(params, is_pinned=not api.is_function)
+                yield self._claim(params, is_pinned=True)
             flags = {n: next(iter(v)) for n, v in sorted(api.flags.items()) if _is_flag(v)}
             if api.is_function and flags:
                 yield self._claim({"api": name, "args": flags}, is_pinned=True)

@@ -40,6 +40,7 @@ _PUBLIC = tuple(
         "transformers",
     )
 )
+_OPENINGS = frozenset({"After", "Between", "During", "In", "The", "Under"})
 ROLE_NAMES = {
     "parameter": "parameter",
     "gradient": "gradient",
@@ -71,6 +72,15 @@ def is_library(api: str) -> bool:
 def is_private(api: str) -> bool:
     """Whether another program may use the same name for something else."""
     return not (is_library(api) or api.startswith(_PUBLIC))
+
+
+def in_program(params: Mapping[str, Any], text: str) -> str:
+    """The sentence with the program that it is kept to, if there is one."""
+    if "program" not in params:
+        return text
+    first, _, _ = text.partition(" ")
+    plain = first.lower() + text[len(first) :] if first in _OPENINGS else text
+    return f"In {params['program']}, {plain}"
 
 
 class ProgramName:

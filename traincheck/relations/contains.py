@@ -9,7 +9,7 @@ from traincheck.relations import _changes, _inside
 from traincheck.relations._changes import ChangeDecider, ChangeProposer
 from traincheck.relations._inside import CallDecider, CallProposer
 from traincheck.relations._memory import Examples, Joined
-from traincheck.relations._names import STEP
+from traincheck.relations._names import STEP, in_program
 from traincheck.relations._variables import TELLING, Variables
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import (
@@ -71,7 +71,7 @@ class Contains:
     def text(self, claim: Hypothesis) -> str:
         if "role" in claim.params:
             return _changes.text(claim.params)
-        return _inside.text(claim.params)
+        return in_program(claim.params, _inside.text(claim.params))
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
         return float(0.5**positive)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._flow import MEMORY, RESULT, FlowProposer, in_view, kind_of, tensor_at
-from traincheck.relations._names import ProgramName, is_private, short, shown
+from traincheck.relations._names import ProgramName, in_program, is_private, short, shown
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -61,7 +61,9 @@ class InputOutput:
         return Needs(calls=frozenset({claim.params["api"]}), kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
-        params = claim.params
+        return in_program(claim.params, self._text(claim.params))
+
+    def _text(self, params: Mapping[str, Any]) -> str:
         name = short(params["api"])
         autocast = params.get("autocast")
         scope = f"Under autocast to {autocast}, " if autocast else ""

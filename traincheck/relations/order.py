@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traincheck.relations._loop import PRIVATE, SYMPTOMS, TRIPLES, Wait, Watch, key_of, landmark_of
-from traincheck.relations._names import ProgramName, short
+from traincheck.relations._names import ProgramName, in_program, short
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, Families, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -63,9 +63,10 @@ class Order:
 
     def text(self, claim: Hypothesis) -> str:
         after, needed, before = _triple(claim)
+        text = f"After {short(after)}, {short(needed)} comes before the next {short(before)}"
         if after == before:
-            return f"Between two calls of {short(after)} there is {short(needed)}"
-        return f"After {short(after)}, {short(needed)} comes before the next {short(before)}"
+            text = f"Between two calls of {short(after)} there is {short(needed)}"
+        return in_program(claim.params, text)
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
         return float(0.5**positive)
