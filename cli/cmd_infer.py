@@ -177,6 +177,8 @@ def _write(result: InferResult, output: Path, limits: Limits) -> None:
 def _summarize(result: InferResult, output: str) -> None:
     runs = "1 run" if len(result.runs) == 1 else f"{len(result.runs)} runs"
     _say(f"{len(result.invariants)} invariants from {runs}, {result.steps} steps, in {output}")
+    if result.skipped:
+        _say(f"  note: {result.skipped} unreadable lines were skipped")
     counts = Counter(invariant.hypothesis.relation for invariant in result.invariants)
     for name, count in sorted(counts.items()):
         _say(f"  {name}: {count}")

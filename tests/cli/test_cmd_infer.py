@@ -59,6 +59,14 @@ def test_learns_and_says_what(infer: Infer, good: Path, tmp_path: Path, capsys) 
     assert {"relation", "params", "text", "reason", "detail", "examples"} == set(dropped[0])
 
 
+def test_unreadable_lines_are_counted(infer: Infer, good: Path, capsys) -> None:
+    (file,) = good.glob("*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:40], b"\x00garbled\n", *lines[40:], b'{"k":"ca']))
+    assert infer("-t", good) == 0
+    assert "note: 2 unreadable lines were skipped" in capsys.readouterr().err
+
+
 def test_a_folder_of_runs_and_runs_by_name(
     infer: Infer, good: Path, tmp_path: Path, capsys
 ) -> None:

@@ -54,7 +54,7 @@ class InferResult:
     """What was learned.
 
     runs: names, sorted. hypotheses: how many were tested. events, steps: in all runs, steps
-    complete and of one rank of each.
+    complete and of one rank of each. skipped: lines that could not be read.
     """
 
     invariants: Sequence[Invariant]
@@ -63,6 +63,7 @@ class InferResult:
     hypotheses: int
     events: int
     steps: int
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +116,12 @@ class _Inference:
 
     def run(self) -> InferResult:
         claims: dict[str, Hypothesis] = {}
-        events = steps = 0
+        events = steps = skipped = 0
         for found in self.workers.map(propose):
             claims.update(found.claims)
             events += found.events
             steps += found.steps
+            skipped += found.skipped
         rows: dict[str, Rows] = {key: Rows() for key in sorted(claims)}
         for found_rows in self.workers.map(collect, claims):
             for key, some in found_rows.items():
@@ -134,6 +136,7 @@ class _Inference:
             hypotheses=len(claims),
             events=events,
             steps=steps,
+            skipped=skipped,
         )
 
     def _decide(self, claims: Mapping[str, Hypothesis], rows: Mapping[str, Rows]) -> list[Accepted]:

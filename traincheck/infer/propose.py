@@ -22,11 +22,15 @@ def key_of(claim: Hypothesis) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed:
-    """What one pass over a run gave. steps: complete ones, of the process that has most."""
+    """What one pass over a run gave.
+
+    steps: complete ones, of the process that has most. skipped: lines that could not be read.
+    """
 
     claims: Mapping[str, Hypothesis]
     events: int
     steps: int
+    skipped: int
 
 
 def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
@@ -54,4 +58,9 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
         for proposer in proposers:
             for claim in proposer.hypotheses():
                 found[key_of(claim)] = claim
-    return Proposed(claims=found, events=events, steps=max(steps.values(), default=0))
+    return Proposed(
+        claims=found,
+        events=events,
+        steps=max(steps.values(), default=0),
+        skipped=getattr(source, "skipped", 0),  # a source in memory has no lines
+    )
