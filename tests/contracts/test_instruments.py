@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import sys
 import types
 import warnings
@@ -342,6 +343,26 @@ def test_a_whole_session_leaves_nothing_behind(tmp_path):
             case()
         assert differences(before, everything())
     assert differences(before, everything()) == []
+
+
+def test_hooks_of_the_interpreter_come_back(tmp_path):
+    before = (os._exit, sys.excepthook)
+    with recording(tmp_path):
+        assert os._exit is not before[0]
+        assert sys.excepthook is not before[1]
+    assert (os._exit, sys.excepthook) == before
+
+
+def test_a_hook_that_was_set_over_ours_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with recording(tmp_path):
+        inner = sys.excepthook
+
+        def users(*args):
+            return inner(*args)
+
+        sys.excepthook = users
+    assert sys.excepthook is users
 
 
 # -- results

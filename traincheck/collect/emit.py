@@ -146,7 +146,7 @@ class Emitter:
         """Write what is buffered. A write that fails ends the recording, never the training."""
         if not self._buffer:
             return
-        data = b"\n".join(self._buffer) + b"\n"
+        data = whole = b"\n".join(self._buffer) + b"\n"
         count = len(self._buffer)
         self._buffer.clear()
         try:
@@ -155,6 +155,9 @@ class Emitter:
             while data:
                 data = data[os.write(self._fd, data) :]
         except OSError as error:
+            written = len(whole) - len(data)
+            if written and whole[written - 1 : written] != b"\n":
+                self._buffer.append(b"")  # the next record, if any, begins behind the torn one
             self.session.storage_failed(error, count)
 
     def _open(self) -> None:

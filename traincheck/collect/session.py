@@ -57,12 +57,14 @@ class Session:
         self.instruments: dict[str, str] = {}
         self.is_worker = False  # a process that serves another one's loop: it has no steps
         self.installed: list[Any] = []
+        self._hooks: list[tuple[Any, str, Any, Any]] = []
         self._lock = threading.Lock()
         self._emitters: list[Emitter] = []
         self._threads = 0
         self._faults: Counter[str] = Counter()
         self._dropped = 0
         self._is_closed = False
+        self._is_storage_lost = False
 
     # -- life
 
@@ -91,6 +93,9 @@ class Session:
         for instrument in reversed(self.installed):
             instrument.remove()
         self.installed.clear()
+        for holder, name, original, ours in self._hooks:
+            if getattr(holder, name) is ours:  # else someone else's is on top, and calls ours
+                setattr(holder, name, original)
         self.switch.on, self.switch.idle = False, True
 
     def close(self) -> None:
@@ -100,7 +105,7 @@ class Session:
         self._is_closed = True
         try:
             em = self.local.em
-            if em is not None and not self.is_worker:
+            if em is not None and not self.is_worker and not self._is_storage_lost:
                 self.tracker.looker.resolve(em)
                 if any(self.steps.counters.values()):
                     self._write_step(em, complete=self.steps.is_between)
@@ -141,7 +146,7 @@ class Session:
             self.close()
             leave(status)
 
-        os._exit = _exit  # type: ignore[assignment]
+        self._hook(os, "_exit", _exit)
 
     def _patch_excepthook(self) -> None:
         show = sys.excepthook
@@ -151,7 +156,11 @@ class Session:
         ) -> None:
             show(kind, value, _without_ours(value, tb))
 
-        sys.excepthook = excepthook
+        self._hook(sys, "excepthook", excepthook)
+
+    def _hook(self, holder: Any, name: str, ours: Callable[..., Any]) -> None:
+        self._hooks.append((holder, name, getattr(holder, name), ours))
+        setattr(holder, name, ours)
 
     # -- emitters
 
@@ -223,6 +232,9 @@ class Session:
     def storage_failed(self, error: OSError, records: int) -> None:
         """A write failed, most likely on a full disk: stop recording, let training go on."""
         self._dropped += records
+        self._is_storage_lost = (
+            True  # steps recorded behind a gap would look as if they lacked calls
+        )
         self.switch.on, self.switch.idle = False, True
         logger.debug("trace storage failed", exc_info=error)
 
@@ -267,7 +279,7 @@ class Session:
         em.flush()
 
     def _apply_sampling(self) -> None:
-        if self.is_worker or self.clock.step is None:
+        if self.is_worker or self.clock.step is None or self._is_storage_lost:
             return
         wanted = self.sampling.wants(self.clock.step)
         if wanted and not self.switch.on and self.settings.every > 1:

@@ -1,0 +1,191 @@
+"""The life of a recording: its files at the end, after a fork, in threads, on a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.collect.recording import read_folder, recording
+from traincheck.collect import emit
+from traincheck.schema.claims import Needs
+from traincheck.schema.layout import EVENT_GLOB
+
+
+def train(steps, model=None, optimizer=None):
+    model = model or nn.Linear(2, 1)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def test_the_first_record_says_who_writes(tmp_path):
+    with recording(tmp_path) as run:
+        F.relu(torch.ones(1))
+    first = run.events[0]
+    assert (first.kind, first.text, first.seq) == ("mark", "process", 0)
+    assert first.data["pid"] == os.getpid()
+    assert first.data["torch"] == torch.__version__
+    assert first.data["level"] == "default"
+    assert first.data["recorded"] is None
+    assert set(first.data["instruments"].values()) == {"on"}
+
+
+def test_a_selective_view_says_what_it_holds(tmp_path):
+    needs = Needs(calls=frozenset({"torch.nn.functional.relu"}), states=frozenset({"gradient@*"}))
+    with recording(tmp_path, needs=needs) as run:
+        train(1)
+    recorded = run.events[0].data["recorded"]
+    assert recorded["calls"] == ["torch.nn.functional.relu"]
+    assert recorded["states"] == ["gradient@*"]
+    assert {e.role for e in run.of("state") if e.change != "new"} == {"gradient"}
+
+
+def test_numbers_and_times_go_up(tmp_path):
+    with recording(tmp_path) as run:
+        train(3)
+    assert [e.seq for e in run.events] == list(range(len(run.events)))
+    times = [e.time_ns for e in run.events]
+    assert times == sorted(times)
+    assert len({e.span for e in run.of("call")}) == len(run.of("call"))
+
+
+@pytest.mark.parametrize(("closed", "complete"), [(True, True), (False, False)])
+def test_the_last_step(tmp_path, closed, complete):
+    """Whole when its update was made; a step that the end cut short is no evidence."""
+    with recording(tmp_path) as run:
+        model, optimizer = train(2)
+        if not closed:
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+    steps = run.of("step")
+    assert [e.step for e in steps] == list(range(2 if closed else 3))
+    assert steps[-1].complete is complete
+    assert all(e.complete for e in steps[:-1])
+
+
+def test_after_the_end_nothing_is_recorded(tmp_path):
+    with recording(tmp_path) as run:
+        model, optimizer = train(1)
+    count = len(run.events)
+    train(2, model, optimizer)
+    assert len(read_folder(tmp_path)) == count
+
+
+def test_a_fork_writes_a_file_of_its_own(tmp_path):
+    with recording(tmp_path) as run:
+        F.relu(torch.ones(1))
+        pid = os.fork()
+        if not pid:
+            F.relu(torch.ones(2))
+            os._exit(0)
+        os.waitpid(pid, 0)
+        F.relu(torch.ones(3))
+    relus = {}
+    for event in run.calls("torch.nn.functional.relu"):
+        relus.setdefault(event.stream, []).append(event.args["input"]["shape"])
+    assert sorted(relus.values()) == [[[1], [3]], [[2]]]
+    assert len(run.marks("process")) == 2
+    parents = [m.data["parent_pid"] for m in run.marks("process") if m.data["pid"] == pid]
+    assert parents == [os.getpid()]
+
+
+def test_threads_write_files_of_their_own(tmp_path):
+    with recording(tmp_path) as run:
+        F.relu(torch.ones(1))
+        threads = [
+            threading.Thread(target=lambda: [F.relu(torch.ones(1)) for _ in range(200)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(list(tmp_path.glob(EVENT_GLOB))) == 5
+    relus = run.calls("torch.nn.functional.relu")
+    assert len(relus) == 801
+    assert len({e.span for e in relus}) == 801
+    for stream in {e.stream for e in run.events}:
+        numbers = [e.seq for e in run.events if e.stream == stream]
+        assert numbers == list(range(len(numbers)))
+
+
+@pytest.mark.parametrize("room", [0, 5_000], ids=["no room", "some room"])
+def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, room):
+    """What is missing is counted; what comes after a torn record can still be read."""
+    plain = [p.tolist() for p in seeded_training().parameters()]
+    write, left = os.write, [room]
+
+    def full(fd, data):
+        if fd <= 2:
+            return write(fd, data)
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = write(fd, data[: left[0]])
+        left[0] -= count
+        return count
+
+    with recording(tmp_path, must_be_whole=False) as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(emit.os, "write", full)
+            assert [p.tolist() for p in seeded_training().parameters()] == plain
+            assert run.session.switch.on is False
+        train(3)  # there is room again, but what would follow the gap is no use
+    (mark,) = run.marks("dropped")
+    assert mark.data["records"] > 0
+    assert run.events[-1] is mark
+    recorded = [e.recorded for e in run.of("step")]
+    assert recorded == sorted(recorded, reverse=True), "after the gap steps are only counted"
+    assert recorded[-1] is False
+    assert bool(run.of("call")) is bool(room)
+
+
+def seeded_training():
+    torch.manual_seed(0)
+    return train(30)[0]
+
+
+def test_writes_go_on_after_a_short_write(tmp_path, monkeypatch):
+    write = os.write
+    with recording(tmp_path) as run, monkeypatch.context() as patch:
+        patch.setattr(emit.os, "write", lambda fd, data: write(fd, data[:100] if fd > 2 else data))
+        train(5)
+    assert [e.step for e in run.of("step")] == [0, 1, 2, 3, 4]
+    assert [e.seq for e in run.events] == list(range(len(run.events)))
+
+
+def test_what_is_written_survives_a_kill(tmp_path):
+    """The kernel has each batch of records as soon as it is full; a step ends with a write."""
+    code = (
+        "import os, signal, sys, torch\n"
+        "from traincheck.collect import session\n"
+        "from traincheck.collect.settings import Settings\n"
+        "session.start(Settings(directory=sys.argv[1], run_id='r'))\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(4):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert done.returncode == -9
+    assert [e.step for e in read_folder(tmp_path) if e.kind == "step"] == [0, 1, 2]
+
+
+def test_an_argument_that_is_no_text_loses_one_record_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["caf\udce9.py"])
+    with recording(tmp_path, must_be_whole=False) as run:
+        F.relu(torch.ones(1))
+    assert len(run.calls("torch.nn.functional.relu")) == 1
