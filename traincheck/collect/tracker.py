@@ -150,9 +150,7 @@ class Tracker:
                 if parameter is not None and not is_lazy(parameter):
                     name = f"{prefix}.{key}"
                     known = old_parameters.get(name)
-                    variable = self._follow(
-                        em, name, "parameter", (parameters, key), cls, known
-                    )
+                    variable = self._follow(em, name, "parameter", (parameters, key), cls, known)
                     same = known is not None and variable is known[2]
                     gradient = known[3] if known and same else Variable(name, GRADIENT, cls)
                     root.parameters[name] = (parameters, key, variable, gradient)
