@@ -25,6 +25,7 @@ EXACT_DEVICE = "mix-128"
 PROBE = "probe"
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
+PROBED = 3 * PROBE_SLICE
 _CHUNK = 1 << 22  # words that one pass of mix-128 holds in memory at a time
 
 hex128 = xxhash.xxh3_128_hexdigest
@@ -145,13 +146,15 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     return [tensor.detach()]
 
 
-def probe(tensor: torch.Tensor) -> str:
-    """A digest of three slices of a plain CPU tensor: if it differs, the tensor changed."""
-    size, address, seed = tensor.nbytes, tensor.data_ptr(), _seeds[tensor.dtype, tensor.shape]
-    if size <= 3 * PROBE_SLICE:
-        return f"xxh3-128:{hex128(_views[size](address), seed)}"  # reads all: exact
-    view = _views[PROBE_SLICE]
+def probe(address: int, size: int, seed: int) -> str:
+    """A digest of three slices of ``size`` bytes of memory: if it differs, they changed.
+
+    If it is equal nothing is known, unless there are at most `PROBED` bytes: those are all read.
+    """
     hashed = xxhash.xxh3_64_intdigest
+    if size <= PROBED:
+        return f"probe:{hashed(_views[size](address), seed):016x}"
+    view = _views[PROBE_SLICE]
     head = hashed(view(address), seed)
     middle = hashed(view(address + (size // 2 & ~63)), head)
     return f"probe:{hashed(view(address + size - PROBE_SLICE), middle):016x}"

@@ -22,6 +22,21 @@ Slot: TypeAlias = tuple[dict[str, Any], str]  # where a module keeps a tensor: i
 _Held: TypeAlias = tuple[weakref.ref[torch.Tensor], dict[str, Any], int, list[tuple[str, Variable]]]
 
 
+class LiveModules:
+    """The modules that are alive. By id, not a WeakSet: a module's own hash may not work yet."""
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakValueDictionary[int, torch.nn.Module] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def add(self, module: torch.nn.Module) -> None:
+        self._modules[id(module)] = module
+
+    def __iter__(self) -> Iterator[torch.nn.Module]:
+        return iter(list(self._modules.values()))
+
+
 class Root:
     """An outermost module and the variables below it.
 
@@ -57,7 +72,7 @@ class Tracker:
         self.identities = Identities()
         self.looker = Looker(exact=exact)
         self.roots: dict[str, Root] = {}
-        self.created: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self.created = LiveModules()
         self._states = states
         self._names = RootNames()
         self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], str, Root]] = {}
@@ -264,7 +279,9 @@ class Tracker:
             state = optimizer.state.get(parameter, {})
             tensors: list[tuple[str, Variable]] = []
             for key, value in state.items():
-                if isinstance(value, torch.Tensor):
+                # A counter for each parameter says no more of change than its moments do
+                skipped = key == "step" and not self.looker.exact
+                if isinstance(value, torch.Tensor) and not skipped:
                     label = f"{name}/{key}"
                     variable = known.get(label)
                     if variable is None:

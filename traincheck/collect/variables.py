@@ -19,6 +19,7 @@ import torch
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import (
+    PROBED,
     byte_view,
     components,
     fingerprint,
@@ -48,8 +49,8 @@ class Variable:
 
     __slots__ = (
         "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_odd", "module_class",
-        "name", "owner", "probe", "requires_grad", "role", "seed", "shape", "storage", "view",
-        "zero", "zero_digest", "zero_probe",
+        "name", "owner", "probe", "requires_grad", "role", "seed", "shape", "size", "storage",
+        "view", "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,7 @@ class Variable:
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
         self.seed = 0
+        self.size = 0
         self.view: Callable[[int], Any] = byte_view(0)
         self.head = b""  # serialized dtype, shape and device
         self.fixed = b""  # serialized name, role, identity ...
@@ -88,10 +90,17 @@ class Variable:
         self.is_odd = not is_plain_cpu(tensor)
         self.zero_digest = self.zero_probe = None
         if not self.is_odd:
-            self.seed, self.view = seed_of(tensor), byte_view(tensor.nbytes)
+            self.size = tensor.nbytes
+            self.seed, self.view = seed_of(tensor), byte_view(self.size)
+            self.exact_only = self.exact_only or self.size <= PROBED
             if self.role == GRADIENT:
                 zeros = torch.zeros(tensor.shape, dtype=tensor.dtype)
-                self.zero_digest, self.zero_probe = fingerprint(zeros), probe(zeros)
+                self.zero_digest = fingerprint(zeros)
+                self.zero_probe = probe(zeros.data_ptr(), self.size, self.seed)
+
+    def exact_digest(self, tensor: torch.Tensor) -> str:
+        """`fingerprint` of a plain tensor that `describe` has seen, without looking at it anew."""
+        return f"xxh3-128:{hex128(self.view(tensor.data_ptr()), self.seed)}"
 
     def bind(self, identity: int, tensor: torch.Tensor) -> None:
         """Stand for another object from now on."""
@@ -119,7 +128,7 @@ class Looker:
         if variable.is_odd:
             variable.exact_only = True
         elif not self.exact:
-            variable.probe = probe(tensor)
+            variable.probe = probe(tensor.data_ptr(), variable.size, variable.seed)
         if variable.role == GRADIENT:
             variable.zero = variable.digest == variable.zero_digest
 
@@ -146,7 +155,7 @@ class Looker:
                 self._look_odd(em, variable, tensor, after)
                 return
         if self.exact or variable.exact_only:
-            digest = f"xxh3-128:{hex128(variable.view(tensor.data_ptr()), variable.seed)}"
+            digest = variable.exact_digest(tensor)
             if digest != variable.digest:
                 self._changed(em, variable, tensor, digest, after)
             elif tensor.requires_grad is not variable.requires_grad and variable.role != GRADIENT:
@@ -157,16 +166,16 @@ class Looker:
     def _look_probe(
         self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int
     ) -> None:
-        found = probe(tensor)
+        found = probe(tensor.data_ptr(), variable.size, variable.seed)
         if found != variable.probe:
             variable.probe = found
             if variable.role == GRADIENT and found == variable.zero_probe:
-                found = fingerprint(tensor) or found
+                found = variable.exact_digest(tensor)
             self._changed(em, variable, tensor, found, after)
             if found.startswith("probe"):
                 variable.digest = None  # it differs; what it is exactly was not taken
             return
-        digest = fingerprint(tensor)
+        digest = variable.exact_digest(tensor)
         if variable.digest is None:
             variable.digest, variable.exact_only = digest, True
             self.write(em, variable, UNKNOWN, tensor, digest, after)
@@ -243,13 +252,15 @@ class Looker:
             self._defer(variable, gradient, after)
             return
         plain = not variable.is_odd and gradient.layout is _STRIDED and gradient.is_contiguous()
-        if plain and not self.exact and not variable.exact_only:
-            found: str | None = probe(gradient)
-            variable.probe, variable.digest = found, None
-            if found == variable.zero_probe:
-                variable.digest = found = fingerprint(gradient)
-        else:
+        if not plain:
             variable.digest = found = fingerprint(gradient)
+        elif self.exact or variable.exact_only:
+            variable.digest = found = variable.exact_digest(gradient)
+        else:
+            variable.probe = found = probe(gradient.data_ptr(), variable.size, variable.seed)
+            variable.digest = None
+            if found == variable.zero_probe:
+                variable.digest = found = variable.exact_digest(gradient)
         variable.zero = (
             found == variable.zero_digest if variable.zero_digest else _is_zero(gradient)
         )
