@@ -497,3 +497,30 @@ def test_layers_made_in_the_first_forward_are_tracked(tmp_path):
     changed = {name for names in per_step(run, "parameter", "content").values() for name in names}
     assert {"Lazy.layer.weight", "Lazy.layer.bias"} <= changed
     assert len(changed) == 4
+
+
+def by_none(parameter):
+    parameter.grad = None
+
+
+def in_place(parameter):
+    parameter.grad.zero_()
+
+
+def kept(parameter):
+    """Clears nothing."""
+
+
+@pytest.mark.parametrize(("clear", "is_seen"), [(by_none, True), (in_place, True), (kept, False)])
+def test_gradients_cleared_by_hand_are_seen_before_the_next_backward(tmp_path, clear, is_seen):
+    with recording(tmp_path) as run:
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.randn(3, 4)).pow(2).sum().backward()
+            optimizer.step()
+            for parameter in model.parameters():
+                clear(parameter)
+    looks = [e for e in run.of("state") if e.role == "gradient" and e.name == "Linear.weight"]
+    cleared = [e for e in looks if e.change == "cleared" or (e.summary and e.summary.zero)]
+    assert len(cleared) == (2 if is_seen else 0)

@@ -250,6 +250,20 @@ class Tracker:
                     looker.flags(em, parameter, tensor, after)
                 look(em, gradient, tensor.grad, after)
 
+    def glance_gradients(self, em: Emitter, after: int) -> None:
+        """Before a backward pass: gradients that were cleared by hand, or written to, since the last look.
+
+        A hint is enough here (None, or another version counter), for only then is the gradient looked at.
+        """
+        look = self.looker.look_gradient
+        for root in self._live_roots():
+            for holder, key, _, gradient in root.parameters.values():
+                if gradient.identity:
+                    tensor = holder.get(key)
+                    found = None if tensor is None else tensor.grad
+                    if found is None or found._version != gradient.version:
+                        look(em, gradient, found, after)
+
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
         """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""
         for holder, key, variable in root.buffers.values():

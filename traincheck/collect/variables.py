@@ -50,7 +50,7 @@ class Variable:
     __slots__ = (
         "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_odd", "module_class",
         "name", "owner", "probe", "requires_grad", "role", "seed", "shape", "size", "storage",
-        "view", "zero", "zero_digest", "zero_probe",
+        "version", "view", "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,7 @@ class Variable:
         self.is_odd = True
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
+        self.version = -1  # of a gradient, when last looked at: only a hint
         self.seed = 0
         self.size = 0
         self.view: Callable[[int], Any] = byte_view(0)
@@ -231,7 +232,9 @@ class Looker:
                 variable.identity = 0
                 variable.digest = variable.probe = variable.zero = None
                 self.write(em, variable, "cleared", None, None, after)
-        elif not variable.identity:
+            return
+        variable.version = gradient._version
+        if not variable.identity:
             variable.identity = id(gradient)
             self._appeared(em, variable, gradient, after)
         else:

@@ -48,6 +48,9 @@ class Autograd(Instrument):
         session.signal()
         if session.switch.on:
             session.stage(em, "train")
+            if session.tracker.wants("gradient", "backward"):
+                # The span that begins now; its own changes come after it
+                session.tracker.glance_gradients(em, em.next_span)
 
     def _after(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
