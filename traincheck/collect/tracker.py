@@ -251,9 +251,9 @@ class Tracker:
                 look(em, gradient, tensor.grad, after)
 
     def glance_gradients(self, em: Emitter, after: int) -> None:
-        """Before a backward pass: gradients that were cleared by hand, or written to, since the last look.
+        """Look at gradients that were cleared or written to by hand, before a backward pass.
 
-        A hint is enough here (None, or another version counter), for only then is the gradient looked at.
+        A hint is enough to look: None, or another version counter.
         """
         look = self.looker.look_gradient
         for root in self._live_roots():
