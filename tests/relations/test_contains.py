@@ -75,6 +75,14 @@ def test_a_head_replaced_after_the_optimizer_was_built():
     ]
 
 
+def test_the_gradient_of_a_replaced_head_is_not_its_successors():
+    head = ("Net.fc2.weight", "Net.fc2.bias")
+    trace = net().steps(2).replace(*head).optimizer().steps(2)
+    assert outcome(CLEARED, trace) == []
+    missing = outcome(CLEARED, trace.steps(1, omit={"zero_grad"}))
+    assert {name for step, _, name in missing if step == 4} >= set(head)
+
+
 @pytest.mark.parametrize("params", [PARAMETERS, GRADIENTS, CLEARED], ids=str)
 def test_a_loss_network_in_no_optimizer_is_left_alone(params):
     names = [f"Net.{name}" for name in MLP]

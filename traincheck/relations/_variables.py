@@ -224,9 +224,17 @@ class StepBook:
         elif change == "unknown":
             self.unknown[role].add(name)
         else:
+            if role == "parameter" and change in ("replaced", "gone"):
+                self._forget_gradient(name)
             return
         if event.after is not None:
             self.after[event.after].add(name)
+
+    def _forget_gradient(self, name: str) -> None:
+        """Another object took the name: the gradient of the one before is not its own."""
+        self.gradients.discard(name)
+        self.at_start.discard(name)
+        self._objects.pop(name, None)
 
     def _gradient(self, event: StateEvent, name: str, change: str) -> None:
         is_zero = event.summary is not None and event.summary.zero is True
