@@ -490,8 +490,8 @@ class TraceBuilder:
             change=change,
             summary=None if change in ("cleared", "gone") else summary,
             requires_grad=variable.trainable and role == "parameter",
-            identity=variable.identity,
-            storage=variable.identity + 8,
+            identity=0 if role == "gradient" else variable.identity,
+            storage=0 if role == "gradient" else variable.identity + 8,
             after=after,
             module_class=variable.module_class,
         )

@@ -192,7 +192,6 @@ class StepBook:
     def __init__(self) -> None:
         self.first_step: int | None = None  # the first one whose end was seen
         self.rates: Mapping[str, Any] = {}  # of the step before
-        self._objects: dict[str, int] = {}  # gradient -> identity of the tensor last seen
         self.gradients: set[str] = set()  # set and not known to be zero, now
         self.at_start: set[str] = set()  # gradients that were there when the step began
         self.turn(None)
@@ -234,7 +233,6 @@ class StepBook:
         """Another object took the name: the gradient of the one before is not its own."""
         self.gradients.discard(name)
         self.at_start.discard(name)
-        self._objects.pop(name, None)
 
     def _gradient(self, event: StateEvent, name: str, change: str) -> None:
         is_zero = event.summary is not None and event.summary.zero is True
@@ -246,9 +244,8 @@ class StepBook:
             self.gradients.add(name)
         elif change in ("set", "content", "replaced"):
             self.reached.add(name)
-            if self._objects.get(name, event.identity) != event.identity:
-                self.cleared.add(name)  # by hand: another object, made since the last look
-            self._objects[name] = event.identity
+            if change != "content" and name in self.gradients:
+                self.cleared.add(name)  # by hand, since the last look
             if is_zero:
                 self.zero.add(name)
             else:

@@ -136,7 +136,6 @@ class Ledger:
         self.ever_reached: set[int] = set()
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
-        self._gradients: dict[str, int] = {}  # name -> identity of the gradient last seen
         self._page = _Page()
         self._last: Event | None = None
         self._facts: StepFacts | None = None
@@ -243,7 +242,6 @@ class Ledger:
             # Gradients came and went unseen; a look after the gap tells what there is, not since
             # when.
             self._nonzero.clear()
-            self._gradients.clear()
         moments = self._walk(page) if event.recorded else []
         reached = frozenset[int]().union(*(moment.reached for moment in moments))
         self.ever_reached |= reached
@@ -283,14 +281,12 @@ class Ledger:
     def _gradient(
         self, look: StateEvent, identity: int, cleared: set[int], reached: set[int]
     ) -> None:
-        is_another = self._gradients.get(look.name) != look.identity
-        self._gradients[look.name] = look.identity
         if look.summary is None:
             cleared.add(identity)
             self._nonzero.discard(identity)
             return
-        # Set to None by hand and computed again: between two looks only the object tells.
-        if is_another or look.change != "content":
+        # Set to None by hand and computed again: what was there before is gone.
+        if look.change != "content":
             cleared.add(identity)
         if look.summary.zero is True:
             cleared.add(identity)
