@@ -153,7 +153,9 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def help_text(name: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
+    # The settings of the group reach its members, and click keeps the help option it made first.
+    settings = {**cli_module().main.context_settings, "max_content_width": 100}
+    context = click.Context(command, info_name=name, terminal_width=100, **settings)
     return command.get_help(context)
 
 
