@@ -152,6 +152,9 @@ def _missing(needs: Needs, recorded: Needs) -> str | None:
             return f"the state of {', '.join(states[:3])}"
     if needs.exact and not recorded.exact:
         return "exact fingerprints"
+    stats = sorted(needs.stats - recorded.stats)
+    if stats:
+        return f"numbers of {', '.join(stats[:3])}"
     return None
 
 

@@ -64,12 +64,15 @@ class Needs:
             ``role@*``.
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
+        stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,
+            ``activation``, or the name of an API, of whose arguments they are taken.
     """
 
     calls: frozenset[str] = frozenset()
     states: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
     exact: bool = False
+    stats: frozenset[str] = frozenset()
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(
@@ -77,6 +80,7 @@ class Needs:
             states=self.states | other.states,
             kinds=self.kinds | other.kinds,
             exact=self.exact or other.exact,
+            stats=self.stats | other.stats,
         )
 
 

@@ -186,6 +186,7 @@ def _summary(value: dict[str, Any]) -> TensorSummary:
             get("fingerprint"),
             get("value"),
             get("zero"),
+            get("stats"),
         ),
     )
     return summary

@@ -130,6 +130,7 @@ def needs_json(needs: Needs) -> dict[str, Any]:
         "states": sorted(needs.states),
         "kinds": sorted(needs.kinds),
         "exact": needs.exact,
+        **({"stats": sorted(needs.stats)} if needs.stats else {}),
     }
 
 
@@ -139,12 +140,13 @@ def needs_from_json(value: Any) -> Needs:
     Raises:
         ValueError: ``value`` is not the JSON form of needs.
     """
-    found = _fields(value, "needs", (), ("calls", "states", "kinds", "exact"))
+    found = _fields(value, "needs", (), ("calls", "states", "kinds", "exact", "stats"))
     return Needs(
         calls=_names(found, "calls"),
         states=_names(found, "states"),
         kinds=_names(found, "kinds"),
         exact=_typed(found.get("exact", False), bool, "needs.exact"),
+        stats=_names(found, "stats"),
     )
 
 

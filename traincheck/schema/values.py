@@ -16,6 +16,20 @@ from typing import Any, NamedTuple
 
 Value = Any  # JSON: None | bool | int | float | str | list[Value] | dict[str, Value]
 
+# Numbers that may be kept of a tensor. Over finite elements only, but for `nonfinite`.
+STATS = {
+    "norm": "L2 norm",
+    "min": "smallest element",
+    "max": "largest element",
+    "mean": "mean",
+    "std": "standard deviation",
+    "nonfinite": "how many elements are NaN or infinite",
+    "zeros": "share of elements that are exactly zero, in [0, 1]",
+    "dead": "share of units (last dim, or channels) that are zero over the whole batch, in [0, 1]",
+    "row_sum_min": "smallest sum over the last dim",
+    "row_sum_max": "largest sum over the last dim",
+}
+
 
 class TensorSummary(NamedTuple):
     """What is kept of one tensor.
@@ -29,6 +43,7 @@ class TensorSummary(NamedTuple):
             algorithms only; None if not taken.
         value: the number in a 0-dim CPU tensor, when kept.
         zero: whether every element is zero; None when not known.
+        stats: numbers by name, where a check needs them (see STATS); None if not taken.
     """
 
     dtype: str
@@ -38,6 +53,7 @@ class TensorSummary(NamedTuple):
     fingerprint: str | None = None
     value: float | int | bool | None = None
     zero: bool | None = None
+    stats: dict[str, float] | None = None
 
 
 def is_tensor(value: Value) -> bool:
@@ -57,6 +73,7 @@ def tensor_summary(value: Value) -> TensorSummary | None:
         value.get("fingerprint"),
         value.get("value"),
         value.get("zero"),
+        value.get("stats"),
     )
 
 
@@ -72,6 +89,7 @@ def tensor_json(summary: TensorSummary) -> dict[str, Value]:
         ("fingerprint", None),
         ("value", None),
         ("zero", None),
+        ("stats", None),
     ):
         found = getattr(summary, key)
         if found is not default:

@@ -46,6 +46,7 @@ _SUMMARY = {
     "fingerprint": _TEXT,
     "value": _JSON,
     "zero": _FLAG,
+    "stats": _JSON,
 }
 
 
