@@ -32,6 +32,7 @@ SUMMARY = st.builds(
     st.none() | TEXT,
     st.none() | st.booleans() | INTEGER | FLOAT,
     st.none() | st.booleans(),
+    st.none() | st.dictionaries(TEXT, FLOAT, max_size=3),
 )
 GROUP = st.builds(
     ParamGroup,
