@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.check.findings import FindingBook
+from traincheck.check.findings import Accept, FindingBook
 from traincheck.check.gate import Gate
 from traincheck.check.routing import Router
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
@@ -158,6 +158,7 @@ class Engine:
         invariants: accepted hypotheses to check.
         rules: built-in checks; the default is none, pass ``traincheck.rules.all_rules()`` for all.
         relations: by name, those the invariants refer to.
+        accept: says which violations are not to be reported, and why.
     """
 
     def __init__(
@@ -165,9 +166,10 @@ class Engine:
         invariants: Iterable[Invariant] = (),
         rules: Iterable[Rule] = (),
         relations: Mapping[str, Relation] | None = None,
+        accept: Accept | None = None,
     ) -> None:
         self._checks = _prepare(invariants, rules, relations or {})
-        self._book = FindingBook(self._checks.infos)
+        self._book = FindingBook(self._checks.infos, accept)
         self._processes: dict[tuple[int, str], Process] = {}
         self._violated: dict[str, int] = defaultdict(int)
         self._notes: list[str] = []
@@ -224,13 +226,17 @@ class Engine:
                     self._fail(process, seat, error)
         unobservable, triggered = self._totals()
         verdicts = judge(sorted(self._checks.infos), self._violated, triggered, unobservable)
+        findings = self._book.findings()
         return Report(
             events=self._events,
             steps=max((process.steps for process in self._processes.values()), default=0),
             ranks=len({rank for rank, _ in self._processes}),
             verdicts=verdicts,
-            findings=self._book.findings(),
+            findings=[finding for finding in findings if finding.accepted is None],
             notes=(*sorted(set(self._notes)), *reasons(unobservable)),
+            infos=self._checks.infos,
+            unobservable=unobservable,
+            suppressed=[finding for finding in findings if finding.accepted is not None],
         )
 
     def _enter(self, event: Event) -> Process:

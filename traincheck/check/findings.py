@@ -9,7 +9,7 @@ at the end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from traincheck.check.causes import WORDING
@@ -17,6 +17,7 @@ from traincheck.check.folding import Fault, Tally, fold
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import (
     SEVERITIES,
+    Acceptance,
     CheckInfo,
     Finding,
     Subject,
@@ -27,31 +28,40 @@ from traincheck.schema.findings import (
 _SHOWN_EVENTS = 6
 _SHOWN_NAMES = 8
 
+Accept = Callable[[Violation, CheckInfo], Acceptance | None]
+
 
 class FindingBook:
     """Takes violations as they come and gives findings.
 
     Args:
         infos: what is to be said about each check, by its id.
+        accept: says which violations are not to be reported, and why.
     """
 
-    def __init__(self, infos: Mapping[str, CheckInfo]) -> None:
+    def __init__(self, infos: Mapping[str, CheckInfo], accept: Accept | None = None) -> None:
         self._infos = infos
-        self._tallies: dict[tuple[str, Symptom, Subject], Tally] = {}
+        self._accept = accept
+        self._tallies: dict[tuple[str, Symptom, Subject, Acceptance | None], Tally] = {}
 
     def add(self, violation: Violation) -> bool:
-        """Count a violation. Whether it is the first of its check about its subject."""
-        key = (violation.check_id, violation.symptom, violation.subject)
+        """Count a violation. Whether it is news: the first of its check about its subject."""
+        accept = self._accept
+        accepted = None if accept is None else accept(violation, self._infos[violation.check_id])
+        key = (violation.check_id, violation.symptom, violation.subject, accepted)
         tally = self._tallies.get(key)
         if tally is not None:
             tally.add(violation)
             return False
-        self._tallies[key] = Tally.of(violation)
-        return True
+        self._tallies[key] = Tally.of(violation, accepted)
+        return accepted is None
 
     def findings(self) -> list[Finding]:
-        """Findings: earliest first, then the one that explains most others, severity, id."""
-        tallies = [(check_id, tally) for (check_id, _, _), tally in self._tallies.items()]
+        """Findings: earliest first, then the one that explains most others, severity, id.
+
+        Those that were accepted are among them.
+        """
+        tallies = [(check_id, tally) for (check_id, *_), tally in self._tallies.items()]
         faults = fold(tallies, lambda check_id: self._infos[check_id].kind == "rule")
         found = [_finding(fault, self._infos[fault.check_id]) for fault in faults]
         return sorted(found, key=_importance)
@@ -90,6 +100,7 @@ def _finding(fault: Fault, info: CheckInfo) -> Finding:
         fix=fill(info.fix or words.fix, 3),
         variables=variables,
         explains=tuple(sorted(explains)),
+        accepted=fault.accepted,
     )
 
 

@@ -7,23 +7,27 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.check.causes import EXPLAINS, RANK, Effect, base_name
-from traincheck.schema.findings import Symptom, Violation
+from traincheck.schema.findings import Acceptance, Symptom, Violation
 
 
 @dataclass(slots=True)
 class Tally:
-    """All violations of one check about one subject. first: the earliest of them."""
+    """All violations of one check about one subject. first: the earliest of them.
+
+    accepted: why they are not reported, if they are not.
+    """
 
     first: Violation
     first_step: int
     last_step: int
     count: int = 1
+    accepted: Acceptance | None = None
 
     @classmethod
-    def of(cls, violation: Violation) -> Tally:
+    def of(cls, violation: Violation, accepted: Acceptance | None = None) -> Tally:
         """A tally of one."""
         step = step_of(violation)
-        return cls(violation, step, step)
+        return cls(violation, step, step, accepted=accepted)
 
     def add(self, violation: Violation) -> None:
         """Count one more."""
@@ -53,6 +57,11 @@ class Fault:
     tallies: list[Tally]
     explained: list[tuple[str, Symptom, Tally]] = field(default_factory=list)
     variables: set[str] = field(default_factory=set)
+
+    @property
+    def accepted(self) -> Acceptance | None:
+        """Why it is not reported, if it is not."""
+        return self.tallies[0].accepted
 
     @property
     def head(self) -> Violation:
@@ -92,7 +101,7 @@ class _Part:
         link = EXPLAINS[self.symptom].get(tally.first.symptom)
         lag = tally.first_step - self.first.first_step
         # An effect may show one step before its cause can be named, never earlier.
-        if link is None or lag < -1:
+        if link is None or lag < -1 or self._is_apart(tally):
             return False
         violation = tally.first
         effect = Effect(
@@ -104,6 +113,15 @@ class _Part:
         )
         return link(effect)
 
+    def _is_apart(self, tally: Tally) -> bool:
+        """Whether one of the two is accepted in a way that must not reach the other."""
+        if self.fault.accepted is None:
+            return tally.accepted is not None  # stays a finding of its own, to be counted as such
+        # What was accepted of some variables says nothing about the same fault of others.
+        is_same = tally.first.symptom is self.symptom
+        name = base_name(tally.first.subject.variable or "")
+        return tally.accepted is None and is_same and name not in self.bases
+
 
 def fold(tallies: Iterable[tuple[str, Tally]], is_rule: Callable[[str], bool]) -> list[Fault]:
     """Group tallies by cause.
@@ -113,11 +131,13 @@ def fold(tallies: Iterable[tuple[str, Tally]], is_rule: Callable[[str], bool]) -
         is_rule: whether a check is a rule, whose words win over those of an invariant.
     """
 
-    def priority(cluster: Fault) -> tuple[int, bool, int, int, str]:
+    def priority(cluster: Fault) -> tuple[int, bool, bool, int, int, str]:
         rule_last = not is_rule(cluster.check_id)
         first_step = min(tally.first_step for tally in cluster.tallies)
         size = -len(cluster.tallies)
-        return (RANK[cluster.symptom], rule_last, first_step, size, cluster.check_id)
+        is_accepted = cluster.accepted is not None
+        rank = RANK[cluster.symptom]
+        return (rank, rule_last, is_accepted, first_step, size, cluster.check_id)
 
     faults: list[Fault] = []
     parts: list[_Part] = []  # by rank, as clusters come by rank: the first that explains wins
@@ -152,13 +172,13 @@ def _join(
 
 
 def _clusters(tallies: Iterable[tuple[str, Tally]]) -> list[Fault]:
-    """Tallies of one check and symptom, apart where their steps are."""
-    groups: dict[tuple[str, Symptom], list[Tally]] = defaultdict(list)
+    """Tallies of one check and symptom, apart where their steps are or who accepted them."""
+    groups: dict[tuple[str, Symptom, Acceptance | None], list[Tally]] = defaultdict(list)
     for check_id, tally in tallies:
-        groups[check_id, tally.first.symptom].append(tally)
+        groups[check_id, tally.first.symptom, tally.accepted].append(tally)
     return [
         Fault(check_id, symptom, overlapping)
-        for (check_id, symptom), group in groups.items()
+        for (check_id, symptom, _), group in groups.items()
         for overlapping in _by_overlap(group)
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -103,10 +103,23 @@ class CheckInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """Somebody's word that a violation is not to be reported.
+
+    by: "comment", "configuration" or "baseline". where: the file that says so, and its line.
+    """
+
+    by: str
+    reason: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Violations of one cause folded together, as reported.
 
-    variables: all names concerned, sorted; others: ids of checks it explains.
+    id: of check and subject, the same in every run. variables: all names concerned, sorted;
+    explains: ids of checks it explains. accepted: why it is not reported, if it is not.
     """
 
     id: str
@@ -130,11 +143,32 @@ class Finding:
     fix: str = ""
     variables: tuple[str, ...] = ()
     explains: tuple[str, ...] = ()
+    accepted: Acceptance | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presentation:
+    """How much of a report is shown.
+
+    fail_on: lowest severity that counts as failure. info, suppressed: show these in full too.
+    """
+
+    fail_on: str = "warning"
+    info: bool = False
+    suppressed: bool = False
+
+    def fails(self, finding: Finding) -> bool:
+        """Whether a finding makes the exit status 1."""
+        return SEVERITIES.index(finding.severity) >= SEVERITIES.index(self.fail_on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one check of one run concluded. verdicts: one per check id."""
+    """What one check of one run concluded.
+
+    verdicts, infos: one per check id. unobservable: why, for the checks that could not be decided.
+    suppressed: findings that somebody accepted. root: directory that source places are relative to.
+    """
 
     events: int
     steps: int
@@ -143,6 +177,11 @@ class Report:
     findings: Sequence[Finding]
     skipped_lines: int = 0
     notes: Sequence[str] = ()
+    infos: Mapping[str, CheckInfo] = field(default_factory=dict)
+    unobservable: Mapping[str, str] = field(default_factory=dict)
+    suppressed: Sequence[Finding] = ()
+    root: str = ""
+    presentation: Presentation = field(default_factory=Presentation)
 
     def count(self, verdict: Verdict) -> int:
         """How many checks ended with ``verdict``."""
