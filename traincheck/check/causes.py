@@ -77,6 +77,11 @@ _MODES = _calls(".train", ".eval")
 
 # In order of rank: among those that explain the same violation, the first wins.
 EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
+    _S.OUT_OF_STEP: {
+        _S.OUT_OF_STEP: _anything,
+        _S.NOT_SYNCHRONIZED: _anything,
+        _S.RANKS_DIFFER: _anything,
+    },
     _S.NOT_IN_OPTIMIZER: {
         _S.NOT_IN_OPTIMIZER: _same_onset,
         # What is trained and what the optimizer holds were chosen apart: one fault, told as one.
@@ -127,6 +132,17 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.STATE_UNCHANGED: _same_variable,
         _S.WRONG_VALUE: _says("requires_grad"),
     },
+    _S.NOT_SYNCHRONIZED: {
+        _S.NOT_SYNCHRONIZED: _same_onset,
+        _S.RANKS_DIFFER: _anything,
+    },
+    _S.SHARING_LOST: {
+        _S.SHARING_LOST: _same_onset,
+        _S.NOT_UPDATED: _same_variable,
+        _S.NO_GRADIENT: _same_variable,
+    },
+    _S.NOT_RESTORED: {_S.NOT_RESTORED: _same_onset},
+    _S.RANKS_DIFFER: {_S.RANKS_DIFFER: _same_onset},
     _S.NOT_UPDATED: {_S.NOT_UPDATED: _same_onset, _S.STATE_UNCHANGED: _same_variable},
     _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_onset},
     _S.MISSING_CALL: {_S.MISSING_CALL: _same_api},
@@ -229,6 +245,34 @@ WORDING: Mapping[Symptom, Wording] = {
             "Check that the optimizer was built from these very parameters, that they get "
             "gradients, and that the learning rate is not zero."
         ),
+    ),
+    _S.OUT_OF_STEP: Wording(
+        title="Ranks do not do the same in step {step}",
+        likely_cause=(
+            "A condition that depends on the rank or its data lets one rank skip what the others "
+            "do: {observed}."
+        ),
+        fix="Let all ranks decide alike: agree on the condition by a collective first.",
+    ),
+    _S.NOT_SYNCHRONIZED: Wording(
+        title="Gradients of {variables} are not exchanged between ranks",
+        likely_cause="The step applies gradients that each rank has computed for itself.",
+        fix="Let backward() run through the DDP wrapper outside no_sync() before each step.",
+    ),
+    _S.RANKS_DIFFER: Wording(
+        title="Ranks no longer agree on {variables}",
+        likely_cause="Gradients or updates of {variables} differ between ranks.",
+        fix="Find what each rank does by itself in step {step}.",
+    ),
+    _S.SHARING_LOST: Wording(
+        title="{variables} no longer share one tensor",
+        likely_cause="Another tensor was assigned to one of the names.",
+        fix="Tie the weights again after the last assignment, before the optimizer is built.",
+    ),
+    _S.NOT_RESTORED: Wording(
+        title="{subject} was not restored from the checkpoint",
+        likely_cause="The state was saved, but it is not loaded on resume.",
+        fix="Load the state of everything that was saved before training goes on.",
     ),
     _S.STATE_UNCHANGED: Wording(
         title="{variables} does not change where it should",

@@ -61,7 +61,7 @@ class Needs:
     Attributes:
         calls: API or family names.
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
-            ``role@*``.
+            ``role@*``; ``parameter@ranks``: with exact fingerprints where there are several ranks.
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,

@@ -255,6 +255,8 @@ class CollectiveEvent(NamedTuple):
         dtype: of the first tensor.
         before: fingerprint of the first tensor before the call.
         after: fingerprint of the first tensor after it.
+        variable: parameter whose data or gradient the first tensor is.
+        uneven: whether ranks may give different shapes (all_to_all with sizes of its parts).
     """
 
     seq: int
@@ -271,6 +273,8 @@ class CollectiveEvent(NamedTuple):
     dtype: str | None = None
     before: str | None = None
     after: str | None = None
+    variable: str | None = None
+    uneven: bool = False
 
 
 class CheckpointEvent(NamedTuple):

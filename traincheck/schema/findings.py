@@ -36,6 +36,11 @@ class Symptom(str, Enum):
     # A buffer or optimizer state does not change where it should.
     STATE_UNCHANGED = "state_unchanged"
     MISSING_CALL = "missing_call"  # a call did not happen where it should
+    OUT_OF_STEP = "out_of_step"  # ranks do not do the same things in the same order
+    NOT_SYNCHRONIZED = "not_synchronized"  # gradients are not exchanged between ranks
+    RANKS_DIFFER = "ranks_differ"  # what should be equal on all ranks is not
+    SHARING_LOST = "sharing_lost"  # names that shared one tensor no longer do
+    NOT_RESTORED = "not_restored"  # state that was saved is not back after loading
     WRONG_VALUE = "wrong_value"  # an argument or result differs from what it should be
 
 

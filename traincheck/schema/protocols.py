@@ -49,7 +49,8 @@ class Rule(Protocol):
     """A built-in check.
 
     Its class docstring is its documentation (headings: What it checks, Why it matters, Fires on,
-    Stays quiet on, Fix).
+    Stays quiet on, Fix). A class attribute ``scope = "run"`` gives it one monitor for all ranks
+    (check/run_scope.py); else each process has its own.
     """
 
     info: CheckInfo
