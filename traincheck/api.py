@@ -5,14 +5,13 @@ What a command does, without the printing.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traincheck.check.engine import Engine, watch
-from traincheck.errors import UsageError
+from traincheck.errors import UsageError, nearest
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import CheckInfo, Report, Violation
@@ -93,6 +92,11 @@ def check_source(
     except KeyboardInterrupt:
         if not is_live:
             raise
+    return conclude(engine, source)
+
+
+def conclude(engine: Engine, source: TraceReader | TailReader) -> Report:
+    """The report of an engine that was fed from ``source``, with what its reader knows."""
     engine.count_unread(source.left_out)
     report = engine.finish()
     notes = (*_run_notes(source), *report.notes)
@@ -137,14 +141,3 @@ def _refuse_unknown(codes: Iterable[str]) -> None:
                 f"no rule and no relation is called {code!r}",
                 fix=f"did you mean {nearest(code, known)}? traincheck rules lists the codes",
             )
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like ``name``; a common beginning counts most."""
-
-    def likeness(other: str) -> tuple[int, float, str]:
-        pairs = enumerate(zip(name, other))
-        beginning = next((i for i, (a, b) in pairs if a != b), min(len(name), len(other)))
-        return (beginning, difflib.SequenceMatcher(None, name, other).ratio(), other)
-
-    return max(known, key=likeness)

@@ -224,6 +224,10 @@ class Engine:
                     self._take(seat.monitor.finish())
                 except Exception as error:  # see _feed
                     self._fail(process, seat, error)
+        return self.so_far()
+
+    def so_far(self) -> Report:
+        """What is known by now; events may follow."""
         unobservable, triggered = self._totals()
         verdicts = judge(sorted(self._checks.infos), self._violated, triggered, unobservable)
         findings = self._book.findings()

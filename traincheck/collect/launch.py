@@ -13,12 +13,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from traincheck.collect import run_manifest
 from traincheck.collect.settings import Settings
@@ -26,6 +26,8 @@ from traincheck.errors import LaunchError, OutputError
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+
+OnStart: TypeAlias = Callable[["subprocess.Popen[bytes]"], None]
 
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _FROM_TERMINAL = ("SIGINT", "SIGQUIT")  # a terminal sends these to the program too
@@ -44,8 +46,15 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
-def launch(command: Sequence[str], settings: Settings) -> Outcome:
+def launch(
+    command: Sequence[str], settings: Settings, *, on_start: OnStart | None = None
+) -> Outcome:
     """Run a program to its end; streams, working directory and signals as if it were run directly.
+
+    Args:
+        command: the program and its arguments.
+        settings: what to record and where.
+        on_start: called with the process when it runs; must not wait.
 
     Raises:
         OutputError: the run directory cannot be made or holds a trace; nothing was started.
@@ -66,7 +75,7 @@ def launch(command: Sequence[str], settings: Settings) -> Outcome:
     manifest = run_manifest.started(settings, command, os.environ)
     _write_first(directory, manifest, made=made)
     try:
-        returncode = _run(command, child_environment(settings, os.environ))
+        returncode = _run(command, child_environment(settings, os.environ), on_start)
     except OSError as error:
         _discard(directory, made=made)
         raise _not_started(command, error) from error
@@ -222,11 +231,13 @@ def _not_started(command: Sequence[str], error: OSError) -> LaunchError:
     )
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
+def _run(command: Sequence[str], environ: Mapping[str, str], on_start: OnStart | None) -> int:
     with _SignalRelay() as relay:
         # close_fds=False: descriptors that the caller passes on, as <(...) does, reach the program.
         process = subprocess.Popen(list(command), env=dict(environ), close_fds=False)
         relay.attach(process)
+        if on_start is not None:
+            on_start(process)
         return process.wait()
 
 

@@ -1,0 +1,102 @@
+"""An engine fed while the run goes on: each finding is announced once, when a step shows it.
+
+Reads no file and prints nothing; where events come from and who is told is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from traincheck.check.engine import Engine
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent
+from traincheck.schema.findings import Finding
+
+_FACTS = Needs(kinds=frozenset({"optimizer"}), states=frozenset({"parameter@new"}))
+_PROCESS_MARK = "process"
+
+Tell = Callable[[Finding], None]
+
+
+@dataclass(slots=True)
+class Watched:
+    """What a run consists of, from its events. Models and optimizers are those of all ranks.
+
+    parameters: root of a model -> its parameters by name, with their numbers of elements.
+    optimizers: id -> class. processes: rank and pid; workers: those that serve another's loop.
+    """
+
+    parameters: dict[str, dict[str, int]] = field(default_factory=dict)
+    optimizers: dict[str, str] = field(default_factory=dict)
+    processes: set[tuple[int, str]] = field(default_factory=set)
+    workers: set[tuple[int, str]] = field(default_factory=set)
+
+    def take(self, event: Event) -> None:
+        """Note what this event tells. Called for each event: the frequent kinds leave at once."""
+        kind = event.kind
+        if kind == "state":
+            self._variable(event)  # type: ignore[arg-type]
+        elif kind == "optimizer":
+            self._optimizer(event)  # type: ignore[arg-type]
+        elif kind == "mark":
+            self._mark(event)  # type: ignore[arg-type]
+
+    def _variable(self, event: StateEvent) -> None:
+        if event.role != "parameter" or event.change not in ("new", "replaced", "gone"):
+            return
+        root = event.name.partition(".")[0].partition("[")[0]
+        members = self.parameters.setdefault(root, {})
+        if event.change == "gone":
+            members.pop(event.name, None)
+        else:
+            shape = event.summary.shape if event.summary is not None else ()
+            members[event.name] = prod(shape or ())
+
+    def _optimizer(self, event: OptimizerEvent) -> None:
+        self.optimizers[event.id] = event.cls
+
+    def _mark(self, event: MarkEvent) -> None:
+        if event.text == _PROCESS_MARK:
+            process = (event.rank, event.stream.partition("-")[0])
+            self.processes.add(process)
+            if event.data.get("worker"):
+                self.workers.add(process)
+
+
+class LiveEngine:
+    """Feeds an engine and announces findings at the ends of steps.
+
+    Args:
+        engine: made for this run.
+        tell: told of each finding once. One that grows later is not told of again.
+    """
+
+    def __init__(self, engine: Engine, tell: Tell) -> None:
+        self.engine = engine
+        self.watched = Watched()
+        self.wants = engine.wants | _FACTS
+        self._tell = tell
+        self._told: set[tuple[str, int | None]] = set()
+        self._has_news = False
+
+    def feed(self, events: Iterable[Event]) -> None:
+        """Take events in the order of the run."""
+        observe, note = self.engine.observe, self.watched.take
+        for event in events:
+            note(event)
+            if observe(event):
+                self._has_news = True
+            # What one fault does to many variables comes within a step: told of together.
+            if self._has_news and event.kind == "step":
+                self.announce(self.engine.so_far().findings)
+
+    def announce(self, findings: Sequence[Finding]) -> None:
+        """Tell of the findings that have not been told of."""
+        self._has_news = False
+        for finding in findings:
+            key = (finding.check, finding.first_step)
+            if key not in self._told:
+                self._told.add(key)
+                self._tell(finding)

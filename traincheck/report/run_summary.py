@@ -1,0 +1,166 @@
+"""What `traincheck run` says at its end, on one screen: findings and fixes, then what was watched.
+
+A full report is what `traincheck check` writes; here everything is cut to what fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from traincheck.check.findings import where
+from traincheck.check.live import Watched
+from traincheck.report.text_report import one_line
+from traincheck.schema.findings import Finding, Report, Verdict
+
+_COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
+_PLAIN_WIDTH = 80
+_MAX_WIDTH = 110
+_FULL = 3  # findings with their fixes
+_SHORT = 4  # further ones, a line each
+_NAMED = 12  # codes of checks
+_USES = 3  # models, optimizers
+_NOTES = 4
+_LONGEST = 240  # characters of one text, three lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What there is to say. trace: where the events are, as a sentence. ended: how it ended."""
+
+    report: Report
+    watched: Watched
+    trace: str
+    ended: str
+
+
+def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
+    """Write it as text; in colour when ``stream`` is a terminal that shows it."""
+    console = Console(file=stream, highlight=False)
+    console.width = min(console.width, _MAX_WIDTH) if console.is_terminal else _PLAIN_WIDTH
+    with console.capture() as written:
+        console.print(Text("traincheck: ", style="dim").append(_headline(summary.report)))
+        _findings(console, summary.report.findings)
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, text in _rows(summary):
+            table.add_row(Text(name), Text(_cut(text)))
+        console.print(Padding(table, (0, 0, 0, 2)))
+    stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
+    stream.flush()
+
+
+def _headline(report: Report) -> Text:
+    steps = _count(report.steps, "step")
+    serious = [finding for finding in report.findings if finding.severity != "info"]
+    if serious:
+        colour = _COLOURS[serious[0].severity]
+        return Text(f"{_count(len(serious), 'finding')} in {steps}", style=colour)
+    if report.count(Verdict.HELD):
+        return Text(f"no findings in {steps}", style="bold green")
+    return Text("no findings, but nothing could be checked", style="bold yellow")
+
+
+def _findings(console: Console, findings: Sequence[Finding]) -> None:
+    serious = [finding for finding in findings if finding.severity != "info"]
+    for finding in serious[:_FULL]:
+        _finding(console, finding)
+    for finding in serious[_FULL : _FULL + _SHORT]:
+        line = Text(_cut(one_line(finding), 150), style=_COLOURS[finding.severity])
+        console.print(Padding(line, (0, 0, 0, 2)))
+    left = len(serious) - _FULL - _SHORT
+    advice = sorted({finding.code for finding in findings if finding.severity == "info"})
+    rest = [f"{left} more"] if left > 0 else []
+    rest += [f"advice of {_listed(advice, _NAMED)}"] if advice else []
+    if rest:
+        text = Text(f"and {'; '.join(rest)}: see the full report", style="dim")
+        console.print(Padding(text, (0, 0, 0, 2)))
+
+
+def _finding(console: Console, finding: Finding) -> None:
+    step = finding.first_step
+    at = "before the first step" if step is None else f"at step {step}"
+    head = Text(f"{finding.code} {finding.severity} ", style=_COLOURS[finding.severity])
+    head.append(f"{at}: {_cut(finding.title, 150)}", style="bold")
+    console.print(Padding(head, (0, 0, 0, 2)))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in (("fix", finding.fix), ("where", where(finding.evidence))):
+        if text:
+            table.add_row(Text(name), Text(_cut(text)))
+    console.print(Padding(table, (0, 0, 0, 4)))
+
+
+def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    report, watched = summary.report, summary.watched
+    yield "watched", _watched(report, watched)
+    for name, verdict in (("held", Verdict.HELD), ("no occasion", Verdict.NOT_TRIGGERED)):
+        codes = _codes(report, verdict)
+        if codes:
+            yield name, f"{_count(report.count(verdict), 'check')}: {_listed(codes, _NAMED)}"
+    for text in _unseen(report):
+        yield "not seen", text
+    if summary.ended:
+        yield "program", summary.ended
+    yield "trace", summary.trace
+
+
+def _watched(report: Report, watched: Watched) -> str:
+    trainers = len(watched.processes) - len(watched.workers)
+    parts = [f"{_count(trainers, 'process')}, {_count(report.ranks, 'rank')}"]
+    if watched.workers:
+        parts[0] += f", {_count(len(watched.workers), 'loader worker')}"
+    parts[0] += f", {_count(report.steps, 'step')}"
+    models = [
+        f"{name} ({_count(len(sizes), 'parameter')}, {sum(sizes.values()):,} values)"
+        for name, sizes in sorted(watched.parameters.items())
+        if sizes
+    ]
+    optimizers = [
+        f"{name} {cls.rpartition('.')[2]}" for name, cls in sorted(watched.optimizers.items())
+    ]
+    parts += [_listed(group, _USES) for group in (models, optimizers) if group]
+    return "; ".join(parts)
+
+
+def _codes(report: Report, verdict: Verdict) -> list[str]:
+    """Codes of rules; invariants have ids that tell a reader nothing and are counted only."""
+    infos = report.infos
+    return sorted(
+        {
+            infos[check].code
+            for check, found in report.verdicts.items()
+            if found is verdict and check in infos
+        }
+    )
+
+
+def _unseen(report: Report) -> Iterator[str]:
+    notes = list(report.notes)
+    if report.skipped_lines:
+        notes.append(f"{_count(report.skipped_lines, 'line')} of the trace could not be read")
+    yield from notes[:_NOTES]
+    if len(notes) > _NOTES:
+        yield f"and {_count(len(notes) - _NOTES, 'more note')}"
+
+
+def _listed(names: Sequence[str], limit: int) -> str:
+    left = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {left} more" if left > 0 else "")
+
+
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 4].rstrip()} ..."
+
+
+def _count(number: int, word: str) -> str:
+    plural = "es" if word.endswith("s") else "s"
+    return f"{number:,} {word}{'' if number == 1 else plural}"
