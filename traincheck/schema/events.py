@@ -203,6 +203,12 @@ class BatchEvent(NamedTuple):
         samples: one fingerprint a row of the first leaf.
         sampler: dotted class name of the sampler.
         workers: number of worker processes.
+        indices: the first of what the sampler drew for this batch, indices into the dataset; empty
+            if it draws none.
+        drawn: how many it drew; 0 if not known.
+        tokens: facts about a batch of tokens: ``padding`` share of positions that the attention
+            mask leaves out, ``left_padded``, ``resets`` rows in which positions go back,
+            ``lost_end`` the id that rows end with if only it is left out of the labels.
     """
 
     seq: int
@@ -219,6 +225,9 @@ class BatchEvent(NamedTuple):
     samples: Sequence[str] = ()
     sampler: str | None = None
     workers: int = 0
+    indices: Sequence[int] = ()
+    drawn: int = 0
+    tokens: Mapping[str, Value] = {}
 
 
 class RngEvent(NamedTuple):
@@ -331,8 +340,9 @@ class MarkEvent(NamedTuple):
     """A note in the trace.
 
     Attributes:
-        text: "process" (first in a file: versions, instruments), "instrument disabled", "dropped",
-            or a user's.
+        text: "process" (first in a file: versions, instruments), "worker" (states of a DataLoader
+            worker's random generators when it started and after its first batch), "instrument
+            disabled", "dropped", or a user's.
         data: what belongs to it.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import dotted
+from traincheck.collect.tokens import token_facts
+from traincheck.collect.workers import watched
 
 MAX_SAMPLES = 64  # fingerprinted rows of a batch
 _MAX_LEAVES = 16
@@ -41,8 +44,14 @@ class Data(Instrument):
     def install(self) -> None:
         self._loaders: dict[int, _Loader] = {}
         self._count = 0
+        self._starting: tuple[str, int] | None = None  # forked workers find it as it was
+        needs = self.session.needs
+        self._is_recorded = needs is None or "batch" in needs.kinds
         self.replace(data.DataLoader, "__iter__", self._wrap_iter)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
+        if self._is_recorded:
+            self.replace(dataloader._BaseDataLoaderIter, "_reset", self._wrap_reset)
+            self.replace(dataloader._BaseDataLoaderIter, "_next_index", self._wrap_next_index)
         self.replace(_utils.worker, "_worker_loop", self._wrap_worker)
 
     def _wrap_worker(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -50,6 +59,12 @@ class Data(Instrument):
 
         def _worker_loop(*args: Any, **kwargs: Any) -> None:
             session.become_worker()
+            if self._is_recorded and session.switch.on:
+                try:
+                    changed = watched(session, original, self._starting, args, kwargs)
+                    args, kwargs = changed[0], dict(changed[1])
+                except Exception as error:  # training must go on whatever we got wrong
+                    session.fault(self._wrap_worker, error)
             try:
                 original(*args, **kwargs)
             finally:
@@ -59,16 +74,40 @@ class Data(Instrument):
 
     def _wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __iter__(loader: data.DataLoader[Any]) -> Any:
+            try:
+                self._starting = self._epoch(loader)
+            except Exception as error:  # training must go on whatever we got wrong
+                self.session.fault(self._wrap_iter, error)
             iterator = original(loader)
             try:
-                label, epoch = self._epoch(loader)
-                sampler = dotted(type(loader.sampler))
-                iterator._traincheck = [label, epoch, 0, sampler, loader.num_workers]
+                if self._starting is not None:
+                    label, epoch = self._starting
+                    iterator._traincheck = [label, epoch, 0, _sampler(loader), loader.num_workers]
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
             return iterator
 
         return hidden(__iter__)
+
+    def _wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
+        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+            iterator._traincheck_drawn = deque()
+            original(iterator, *args, **kwargs)
+
+        return hidden(_reset)
+
+    def _wrap_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Workers fetch ahead, but batches come in the order in which they were drawn."""
+
+        def _next_index(iterator: Any) -> Any:
+            drawn = original(iterator)
+            queue = getattr(iterator, "_traincheck_drawn", None)
+            if queue is None:
+                queue = iterator._traincheck_drawn = deque()
+            queue.append(drawn)
+            return drawn
+
+        return hidden(_next_index)
 
     def _epoch(self, loader: data.DataLoader[Any]) -> tuple[str, int]:
         """Name of a loader, and how often it was iterated before."""
@@ -107,33 +146,79 @@ class Data(Instrument):
             return
         if torch.is_grad_enabled():
             session.stage(em, "train")
-        needs = session.needs
-        if needs is not None and "batch" not in needs.kinds:
+        if not self._is_recorded:
             return
+        needs = session.needs
         label, epoch, index, sampler, workers = getattr(iterator, "_traincheck", _UNKNOWN)
         if hasattr(iterator, "_traincheck"):
             iterator._traincheck[2] = index + 1
         leaves = dict(_leaves("batch", batch))
         first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
+        has_content = needs is None or needs.exact or _may_repeat(iterator)
         fields: dict[str, Any] = {
             "loader": label, "index": index, "epoch": epoch,
-            "leaves": {path: _leaf(leaf) for path, leaf in leaves.items()},
+            "leaves": {path: _leaf(leaf, has_content) for path, leaf in leaves.items()},
         }  # fmt: skip
-        if first is not None and is_plain_cpu(first) and (needs is None or needs.exact):
+        session.numbers.of_leaves(em, leaves, fields["leaves"])
+        if first is not None and is_plain_cpu(first) and has_content:
             fields["samples"] = row_fingerprints(first, MAX_SAMPLES)
+        fields.update(_drawn(iterator))
+        tokens = token_facts(batch)
+        if tokens:
+            fields["tokens"] = tokens
         fields["sampler"] = sampler
         if workers:
             fields["workers"] = workers
         em.event("batch", fields)
 
 
-def _leaf(tensor: torch.Tensor) -> dict[str, Any]:
+def _sampler(loader: data.DataLoader[Any]) -> str:
+    """Class of what draws: the sampler, or the one that a batch sampler of torch draws from."""
+    batches = loader.batch_sampler
+    if batches is None:
+        return dotted(type(loader.sampler))
+    if type(batches) is data.BatchSampler:
+        return dotted(type(batches.sampler))
+    return dotted(type(batches))
+
+
+def _may_repeat(iterator: Any) -> bool:
+    """Whether others fetch from the same data: content tells if they fetch the same."""
+    is_stream = iterator._dataset_kind != dataloader._DatasetKind.Map
+    if is_stream and iterator._num_workers > 1:
+        return True
+    distributed = torch.distributed
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
+def _drawn(iterator: Any) -> dict[str, Any]:
+    """What the sampler drew for the batch that has just come: indices into the dataset."""
+    queue = getattr(iterator, "_traincheck_drawn", None)
+    if not queue:
+        return {}
+    drawn = queue.popleft()
+    if iterator._dataset_kind != dataloader._DatasetKind.Map or not getattr(
+        iterator, "_in_order", True
+    ):
+        return {}
+    if isinstance(drawn, int):
+        drawn = [drawn]
+    if not isinstance(drawn, (list, tuple)) or not all(isinstance(i, int) for i in drawn):
+        return {}
+    return {"indices": list(drawn[:MAX_SAMPLES]), "drawn": len(drawn)}
+
+
+def _leaf(tensor: torch.Tensor, has_content: bool) -> dict[str, Any]:
     out: dict[str, Any] = {
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": list(tensor.shape),
         "device": str(tensor.device),
     }
-    digest = fingerprint(tensor) if tensor.is_cpu else None
+    digest = fingerprint(tensor) if has_content and tensor.is_cpu else None
     if digest is not None:
         out["fingerprint"] = digest
     return out

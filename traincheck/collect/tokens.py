@@ -1,0 +1,67 @@
+"""What is told of a batch of tokens beyond shapes: padding, positions, labels that are left out.
+
+Never a text: at most the id that is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+IGNORED = -100
+_MAX_ELEMENTS = 1 << 20
+
+
+def token_facts(batch: Any) -> dict[str, Any]:
+    """Facts about ``input_ids``, ``attention_mask``, ``position_ids`` and ``labels`` of a batch.
+
+    padding: share of positions that the mask leaves out. left_padded: whether rows begin with them.
+    resets: rows in which positions go back. lost_end: the id with which rows end, if it is the only
+    one that is attended to and yet left out of the labels.
+    """
+    if not isinstance(batch, Mapping):
+        return {}
+    out: dict[str, Any] = {}
+    mask = _matrix(batch.get("attention_mask"))
+    if mask is not None:
+        left_out = mask == 0
+        out["padding"] = float(left_out.float().mean())
+        if out["padding"]:
+            out["left_padded"] = bool(left_out[:, 0].any())
+    positions = _matrix(batch.get("position_ids"))
+    if positions is not None and positions.shape[1] > 1:
+        out["resets"] = int((positions[:, 1:] < positions[:, :-1]).any(1).sum())
+    ids, labels = _matrix(batch.get("input_ids")), _matrix(batch.get("labels"))
+    if ids is not None and labels is not None and ids.shape == labels.shape:
+        lost = _lost_end(ids, labels, mask)
+        if lost is not None:
+            out["lost_end"] = lost
+    return out
+
+
+def _matrix(value: Any) -> torch.Tensor | None:
+    """A matrix of integers that is cheap to look at."""
+    if (
+        isinstance(value, torch.Tensor)
+        and value.is_cpu
+        and value.dim() == 2  # noqa: PLR2004  # rows of tokens
+        and 0 < value.numel() <= _MAX_ELEMENTS
+        and not value.is_floating_point()
+        and not value.is_complex()
+    ):
+        return value.detach()
+    return None
+
+
+def _lost_end(ids: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None) -> int | None:
+    attended = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
+    left_out = torch.unique(ids[attended & (labels == IGNORED)])
+    if len(left_out) != 1 or (labels == left_out).any():
+        return None
+    places = torch.arange(ids.shape[1]).expand_as(ids).masked_fill(~attended, -1)
+    last = places.max(1).values
+    ends = ids.gather(1, last.clamp(min=0)[:, None])[:, 0]
+    is_end = (ends == left_out) & (last >= 0)
+    return int(left_out) if 2 * int(is_end.sum()) > len(ids) else None
