@@ -143,9 +143,16 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.NOT_RESTORED: {_S.NOT_RESTORED: _same_onset},
     _S.RANKS_DIFFER: {_S.RANKS_DIFFER: _same_onset},
+    _S.LOSS_INPUT: {
+        _S.LOSS_INPUT: _same_api,
+        _S.WARNED: _says("broadcast"),
+    },
+    _S.REPEATED_DATA: {_S.REPEATED_DATA: _same_onset},
+    _S.PRECISION: {_S.PRECISION: _same_onset, _S.WARNED: _says("autocast")},
     _S.NOT_UPDATED: {_S.NOT_UPDATED: _same_onset, _S.STATE_UNCHANGED: _same_variable},
     _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_onset},
     _S.MISSING_CALL: {_S.MISSING_CALL: _same_api},
+    _S.WARNED: {_S.WARNED: _same_api},
     _S.WRONG_VALUE: {_S.WRONG_VALUE: _same_api},
 }
 RANK = {symptom: rank for rank, symptom in enumerate(EXPLAINS)}
@@ -289,6 +296,28 @@ WORDING: Mapping[Symptom, Wording] = {
             "true."
         ),
         fix="Restore the call to {subject} at this place of the loop.",
+    ),
+    _S.LOSS_INPUT: Wording(
+        title="{subject} is given what it is not made for",
+        likely_cause="The arguments of {subject} do not have the form that it expects.",
+        fix="Compare the arguments with what the documentation of {subject} asks for.",
+    ),
+    _S.REPEATED_DATA: Wording(
+        title="{variables} gives the same again",
+        likely_cause="What should differ between workers, ranks or epochs starts from one seed.",
+        fix="Seed each worker, rank and epoch differently.",
+        near="batch",
+    ),
+    _S.PRECISION: Wording(
+        title="The dtype of {variables} is not what it should be",
+        likely_cause="A cast, or an autocast region, does not do what was meant.",
+        fix="Check where {variables} gets its dtype.",
+    ),
+    _S.WARNED: Wording(
+        title="A warning says that training is not as it should be",
+        likely_cause="{observed}",
+        fix="Do what the warning asks for.",
+        near="warning",
     ),
     _S.WRONG_VALUE: Wording(
         title="{subject} is given or gives an unexpected value",

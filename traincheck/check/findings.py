@@ -77,7 +77,7 @@ def _finding(fault: Fault, info: CheckInfo) -> Finding:
     subject = replace(head.subject, variable=variables[0]) if variables else head.subject
     fill = Filler(variables, head, subject, first_step, where(evidence))
     frozen = _frozen_beside(fault)
-    title = info.title if info.kind == "rule" and info.title else words.title
+    title = head.title or (info.title if info.kind == "rule" and info.title else words.title)
     return Finding(
         id=_identity(fault.check_id, subject),
         check=fault.check_id,
@@ -96,8 +96,8 @@ def _finding(fault: Fault, info: CheckInfo) -> Finding:
         expected=_with_all(head.expected, head, variables),
         observed=head.observed,
         evidence=tuple(evidence[:_SHOWN_EVENTS]),
-        likely_cause=fill(info.likely_cause or words.likely_cause, 3) + frozen,
-        fix=fill(info.fix or words.fix, 3),
+        likely_cause=fill(head.likely_cause or info.likely_cause or words.likely_cause, 3) + frozen,
+        fix=fill(head.fix or info.fix or words.fix, 3),
         variables=variables,
         explains=tuple(sorted(explains)),
         accepted=fault.accepted,

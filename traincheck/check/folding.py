@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from traincheck.check.causes import EXPLAINS, RANK, Effect, base_name
 from traincheck.schema.findings import Acceptance, Symptom, Violation
 
+_APART = frozenset({Symptom.WARNED, Symptom.LOSS_INPUT})  # each API of these is a fault of its own
+
 
 @dataclass(slots=True)
 class Tally:
@@ -173,12 +175,15 @@ def _join(
 
 def _clusters(tallies: Iterable[tuple[str, Tally]]) -> list[Fault]:
     """Tallies of one check and symptom, apart where their steps are or who accepted them."""
-    groups: dict[tuple[str, Symptom, Acceptance | None], list[Tally]] = defaultdict(list)
+    groups: dict[tuple[str, Symptom, Acceptance | None, str | None], list[Tally]]
+    groups = defaultdict(list)
     for check_id, tally in tallies:
-        groups[check_id, tally.first.symptom, tally.accepted].append(tally)
+        symptom = tally.first.symptom
+        api = tally.first.subject.api if symptom in _APART else None
+        groups[check_id, symptom, tally.accepted, api].append(tally)
     return [
         Fault(check_id, symptom, overlapping)
-        for (check_id, symptom, _), group in groups.items()
+        for (check_id, symptom, _, _), group in groups.items()
         for overlapping in _by_overlap(group)
     ]
 

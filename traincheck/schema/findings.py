@@ -41,6 +41,10 @@ class Symptom(str, Enum):
     RANKS_DIFFER = "ranks_differ"  # what should be equal on all ranks is not
     SHARING_LOST = "sharing_lost"  # names that shared one tensor no longer do
     NOT_RESTORED = "not_restored"  # state that was saved is not back after loading
+    REPEATED_DATA = "repeated_data"  # samples or random draws come again where they should not
+    LOSS_INPUT = "loss_input"  # a loss or attention is given what it is not made for
+    PRECISION = "precision"  # a dtype that is too coarse, or not the one asked for
+    WARNED = "warned"  # torch itself said so
     WRONG_VALUE = "wrong_value"  # an argument or result differs from what it should be
 
 
@@ -77,7 +81,10 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One proof that a check broke."""
+    """One proof that a check broke.
+
+    title, likely_cause, fix: where what the check says in general would say too little.
+    """
 
     check_id: str
     step: int | None
@@ -89,6 +96,9 @@ class Violation:
     expected: str
     observed: str
     evidence: tuple[Event, ...] = ()
+    title: str = ""
+    likely_cause: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
