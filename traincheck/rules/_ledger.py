@@ -26,8 +26,20 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.findings import Violation
 
+SCALE = "torch.amp.GradScaler.scale"
 _LANDMARKS = frozenset(
-    {Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP, Families.SCALER_STEP}
+    {
+        Families.BACKWARD,
+        Families.ZERO_GRAD,
+        Families.OPTIMIZER_STEP,
+        Families.SCALER_STEP,
+        Families.SCALER_UPDATE,
+        SCALE,
+        Families.UNSCALE,
+        Families.CLIP_NORM,
+        Families.CLIP_VALUE,
+        Families.SCHEDULER_STEP,
+    }
 )
 _LOOSE = re.compile(r"opt\d+\[\d+\]\.\d+\Z")  # held by an optimizer, owned by no module
 
@@ -83,7 +95,9 @@ class Moment(NamedTuple):
 
     cleared: gradients that left, became zero or were replaced; before those in reached. reached:
     gradients that came or changed and are not zero. applied: of an optimizer step, the non-zero
-    gradients that its parameters had.
+    gradients that its parameters had. present: of an optimizer step, all of them, zero or not.
+
+    Calls of outermost modules are moments too: of family MODULE.
     """
 
     call: CallEvent
@@ -91,6 +105,7 @@ class Moment(NamedTuple):
     cleared: frozenset[int]
     reached: frozenset[int]
     applied: frozenset[int]
+    present: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +113,12 @@ class StepFacts:
     """The books of one step.
 
     gradients: the last look at each. changed: parameters that differ since; uncertain: whose looks
-    could not tell.
+    could not tell. uses: paths of the modules that were called, in order; the first call of each.
     """
 
     event: StepEvent
     moments: Sequence[Moment]
+    uses: Mapping[str, CallEvent]
     gradients: Mapping[int, StateEvent]
     reached: frozenset[int]
     changed: frozenset[int]
@@ -136,6 +152,7 @@ class Ledger:
         self.ever_reached: set[int] = set()
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
+        self._present: set[int] = set()
         self._page = _Page()
         self._last: Event | None = None
         self._facts: StepFacts | None = None
@@ -151,7 +168,10 @@ class Ledger:
         if isinstance(event, StateEvent):
             self._enter_state(event)
         elif isinstance(event, CallEvent):
-            if (event.family or event.api) in _LANDMARKS:
+            family = event.family or event.api
+            if family == Families.MODULE:
+                self._page.use(event)
+            elif family in _LANDMARKS:
                 self._page.add(event, None)
         elif isinstance(event, StepEvent):
             self._facts = self._turn(event)
@@ -233,6 +253,7 @@ class Ledger:
         if not parameter.names:
             del self.parameters[identity]
             self._nonzero.discard(identity)
+            self._present.discard(identity)
             self.ever_reached.discard(identity)
 
     def _turn(self, event: StepEvent) -> StepFacts:
@@ -242,6 +263,7 @@ class Ledger:
             # Gradients came and went unseen; a look after the gap tells what there is, not since
             # when.
             self._nonzero.clear()
+            self._present.clear()
         moments = self._walk(page) if event.recorded else []
         reached = frozenset[int]().union(*(moment.reached for moment in moments))
         self.ever_reached |= reached
@@ -249,6 +271,7 @@ class Ledger:
         return StepFacts(
             event=event,
             moments=moments,
+            uses=page.uses,
             gradients=page.gradients(),
             reached=reached,
             changed=frozenset(page.changed),
@@ -284,7 +307,9 @@ class Ledger:
         if look.summary is None:
             cleared.add(identity)
             self._nonzero.discard(identity)
+            self._present.discard(identity)
             return
+        self._present.add(identity)
         # Set to None by hand and computed again: what was there before is gone.
         if look.change != "content":
             cleared.add(identity)
@@ -298,12 +323,17 @@ class Ledger:
     def _moment(self, call: CallEvent, cleared: set[int], reached: set[int]) -> Moment:
         family = call.family or call.api
         applied: frozenset[int] = frozenset()
+        present: frozenset[int] = frozenset()
         if family == Families.ZERO_GRAD:
-            cleared |= self._zeroed_by(call)
+            zeroed = self._zeroed_by(call)
+            cleared |= zeroed
             self._nonzero -= cleared
+            if call.args.get("set_to_none") is not False:
+                self._present -= zeroed
         elif family == Families.OPTIMIZER_STEP and call.owner in self.holders:
             applied = self.holders[call.owner].ids & self._nonzero
-        return Moment(call, family, frozenset(cleared), frozenset(reached), applied)
+            present = self.holders[call.owner].ids & self._present
+        return Moment(call, family, frozenset(cleared), frozenset(reached), applied, present)
 
     def _zeroed_by(self, call: CallEvent) -> set[int]:
         """Whose gradients a zero_grad clears, where no look after it tells."""
@@ -326,8 +356,16 @@ class _Page:
 
     entries: list[CallEvent | StateEvent] = field(default_factory=list)
     ids: list[int | None] = field(default_factory=list)
+    uses: dict[str, CallEvent] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
+
+    def use(self, call: CallEvent) -> None:
+        """Enter the call of a module."""
+        if call.root:
+            self.add(call, None)
+        if call.module is not None and call.module not in self.uses:
+            self.uses[call.module] = call
 
     def add(self, entry: CallEvent | StateEvent, identity: int | None) -> None:
         self.entries.append(entry)
