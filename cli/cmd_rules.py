@@ -2,54 +2,133 @@
 
 from __future__ import annotations
 
-import inspect
+import json
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.errors import UsageError
+from traincheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from traincheck.rules._docs import RuleDocs
     from traincheck.schema.protocols import Rule
+
+_COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--explain", metavar="CODE", help="What one rule checks, why, and how to fix it.")
-def rules(explain: str | None) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="Form of the list or the explanation.",
+)
+def rules(explain: str | None, form: str) -> None:
     """List the built-in rules. They need no reference run.
+
+    On a terminal they are grouped by theme; elsewhere each is one line.
 
     \b
     Examples:
       traincheck rules
       traincheck rules --explain TC101
+      traincheck rules --format json
     """  # noqa: D301  # click reads the escape
     from traincheck.rules._table import all_rules
 
     known = all_rules()
-    click.echo(_listing(known) if explain is None else explanation(_find(known, explain)))
+    chosen = known if explain is None else [_find(known, explain)]
+    if form == "json":
+        found = [_as_json(rule) for rule in chosen]
+        click.echo(json.dumps(found if explain is None else found[0], indent=2, ensure_ascii=False))
+    elif explain is not None:
+        _explain(chosen[0])
+    elif sys.stdout.isatty():
+        _show_groups(known)
+    else:
+        click.echo(_lines(known))
 
 
-def explanation(rule: Rule) -> str:
-    """The docstring of a rule as it is shown."""
-    return inspect.cleandoc(type(rule).__doc__ or rule.info.title)
-
-
-def _listing(known: Sequence[Rule]) -> str:
+def _lines(known: Sequence[Rule]) -> str:
     """A line for each rule: code, severity, and what it finds."""
-    lines = []
-    for rule in known:
-        summary = explanation(rule).partition("\n")[0].removeprefix(rule.info.code).strip()
-        lines.append(f"{rule.info.code}  {rule.info.severity:<7}  {summary}")
-    return "\n".join(lines)
+    return "\n".join(f"{docs.code}  {docs.severity:<7}  {_summary(docs)}" for docs in _docs(known))
+
+
+def _summary(docs: RuleDocs) -> str:
+    return f"{docs.name}: {docs.summary}" if docs.name else docs.summary
+
+
+def _docs(known: Sequence[Rule]) -> list[RuleDocs]:
+    from traincheck.rules._docs import docs_of
+
+    return [docs_of(rule) for rule in known]
+
+
+def _show_groups(known: Sequence[Rule]) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False)
+    for theme, group in groupby(_docs(known), key=lambda docs: docs.theme):
+        console.print(Text(theme, style="bold"))
+        table = Table.grid(padding=(0, 2))
+        for _ in range(2):
+            table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for docs in group:
+            severity = Text(f"{docs.severity:<7}", style=_COLOURS[docs.severity])
+            table.add_row(Text(docs.code, style="bold"), severity, Text(_summary(docs)))
+        console.print(Padding(table, (0, 0, 1, 2)))
+    console.print(Text("traincheck rules --explain CODE tells more about one.", style="dim"))
+
+
+def _explain(rule: Rule) -> None:
+    """The docstring; on a terminal with its headings in bold."""
+    from traincheck.rules._docs import docs_of, options_text
+
+    docs = docs_of(rule)
+    text = docs.text
+    if "Options" not in docs.sections and (options := options_text(rule)):
+        indented = "\n".join(f"    {line}" for line in options.splitlines())
+        text = f"{text.rstrip()}\n\nOptions:\n{indented}"
+    if not sys.stdout.isatty():
+        click.echo(text)
+        return
+    title, *body = text.splitlines()
+    click.secho(title, bold=True)
+    for line in body:
+        is_heading = line.endswith(":") and not line.startswith(" ")
+        click.secho(line, bold=is_heading or None)
+
+
+def _as_json(rule: Rule) -> dict[str, Any]:
+    from traincheck.rules._docs import docs_of
+    from traincheck.rules._options import options_of
+
+    docs = docs_of(rule)
+    return {
+        "code": docs.code,
+        "name": docs.name,
+        "severity": docs.severity,
+        "theme": docs.theme,
+        "summary": docs.summary,
+        "options": {name: option.default for name, option in options_of(rule).items()},
+        "sections": dict(docs.sections),
+    }
 
 
 def _find(known: Sequence[Rule], code: str) -> Rule:
     by_code = {rule.info.code: rule for rule in known}
     rule = by_code.get(code.upper())
     if rule is None:
-        from traincheck.api import nearest
-
         raise UsageError(
             f"no rule has the code {code!r}",
             fix=f"did you mean {nearest(code.upper(), by_code)}? traincheck rules lists all",

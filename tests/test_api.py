@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.builders import MLP, TraceBuilder, healthy_run
-from traincheck.api import check, nearest
-from traincheck.errors import TraceFormatError, UsageError
+from traincheck.api import check
+from traincheck.errors import TraceFormatError, UsageError, nearest
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import write_invariants

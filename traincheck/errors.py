@@ -5,6 +5,9 @@ Nothing here prints or exits.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class TraincheckError(Exception):
     """Base of every error that traincheck raises on purpose.
@@ -50,3 +53,18 @@ class OutputError(TraincheckError):
 
 class MissingDependencyError(TraincheckError):
     """An optional package is needed for this operation; the fix names the install command."""
+
+
+class BaselineError(TraincheckError):
+    """A file is not a baseline of this schema. Make one with traincheck check --write-baseline."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like ``name``; a common beginning counts most."""
+
+    def likeness(other: str) -> tuple[int, float, str]:
+        pairs = enumerate(zip(name, other))
+        beginning = next((i for i, (a, b) in pairs if a != b), min(len(name), len(other)))
+        return (beginning, difflib.SequenceMatcher(None, name, other).ratio(), other)
+
+    return max(known, key=likeness)

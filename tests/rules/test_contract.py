@@ -15,7 +15,9 @@ from tests.builders import MLP, MLP_BN, TraceBuilder, healthy_run
 from traincheck.check.engine import Engine
 from traincheck.errors import UsageError
 from traincheck.rules import _table
+from traincheck.rules._docs import docs_of
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
+from traincheck.rules._options import options_of
 from traincheck.rules._table import RULES, all_rules
 from traincheck.schema.events import Event
 from traincheck.schema.findings import SEVERITIES, Finding
@@ -83,8 +85,18 @@ def test_the_docstring_has_all_headings_in_order(rule: Rule) -> None:
     text = inspect.cleandoc(type(rule).__doc__ or "")
     summary, *_ = text.splitlines()
     assert re.fullmatch(rf"{rule.info.code} [a-z-]+: .+\.", summary)
-    assert re.findall(r"^([A-Z][\w ]+):$", text, re.M) == HEADINGS
+    found = re.findall(r"^([A-Z][\w ]+):$", text, re.M)
+    assert [heading for heading in found if heading != "Options"] == HEADINGS
     assert "http" in text
+
+
+@rules
+def test_every_option_is_explained(rule: Rule) -> None:
+    """An option is a keyword argument of the class; ``[rules.CODE]`` of a configuration sets it."""
+    options, sections = options_of(rule), docs_of(rule).sections
+    assert ("Options" in sections) == bool(options)
+    assert all(name in sections["Options"] for name in options)
+    assert all(option.form != "a value" for option in options.values()), "a type nobody can write"
 
 
 @rules
