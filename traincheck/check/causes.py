@@ -115,6 +115,28 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _UPDATES,
     },
+    _S.STEPS_SKIPPED: {
+        _S.STEPS_SKIPPED: _same_onset,
+        _S.SCHEDULE: _anything,
+        _S.MISSING_STEP: _anything,
+        _S.NOT_UPDATED: _anything,
+        _S.STATE_UNCHANGED: _anything,
+        _S.MISSING_CALL: _UPDATES,
+        _S.WARNED: _says("lr_scheduler"),
+    },
+    _S.GRADIENT_LOST: {
+        _S.GRADIENT_LOST: _same_onset,
+        _S.MISSING_STEP: _anything,
+        _S.MISSING_CALL: _UPDATES,
+    },
+    _S.WRONG_ORDER: {
+        _S.WRONG_ORDER: _same_api,
+        _S.MISSING_CALL: _calls("clip_grad", "GradScaler", "lr_scheduler"),
+        _S.WARNED: _says("lr_scheduler"),
+    },
+    _S.APPLIED_TWICE: {_S.APPLIED_TWICE: _same_onset},
+    _S.SCHEDULE: {_S.SCHEDULE: _same_onset, _S.NOT_UPDATED: _anything},
+    _S.SILENT_WRITE: {_S.SILENT_WRITE: _same_onset},
     _S.MISSING_ZERO_GRAD: {
         _S.MISSING_ZERO_GRAD: _same_onset,
         _S.STATE_UNCHANGED: _anything,
@@ -252,6 +274,40 @@ WORDING: Mapping[Symptom, Wording] = {
             "Check that the optimizer was built from these very parameters, that they get "
             "gradients, and that the learning rate is not zero."
         ),
+    ),
+    _S.GRADIENT_LOST: Wording(
+        title="Gradients are cleared before any step applies them",
+        likely_cause="zero_grad(){where} comes between backward() and the optimizer step.",
+        fix="Call zero_grad() once per optimizer step, after it.",
+        near=Families.ZERO_GRAD,
+    ),
+    _S.APPLIED_TWICE: Wording(
+        title="One gradient counts twice for {variables}",
+        likely_cause="Two calls{where} apply or add the same gradient.",
+        fix="Let one optimizer hold each parameter, and call backward() once for each loss.",
+        near=Families.OPTIMIZER_STEP,
+    ),
+    _S.WRONG_ORDER: Wording(
+        title="{subject} comes at the wrong place of the loop",
+        likely_cause="{subject}{where} has no effect, or another one, where it stands: {observed}.",
+        fix="Move the call to where it has its effect.",
+    ),
+    _S.STEPS_SKIPPED: Wording(
+        title="GradScaler skips every optimizer step",
+        likely_cause="The scaled gradients overflow at every step: {observed}.",
+        fix="Lower init_scale, and look for what makes the loss overflow.",
+        near=Families.SCALER_STEP,
+    ),
+    _S.SCHEDULE: Wording(
+        title="The learning rate does not follow the training",
+        likely_cause="The scheduler{where} is not stepped as often as its schedule expects.",
+        fix="Step the scheduler once for each unit that its schedule counts.",
+        near=Families.SCHEDULER_STEP,
+    ),
+    _S.SILENT_WRITE: Wording(
+        title="{variables} changes although it is frozen",
+        likely_cause="Something else than training writes to {variables}.",
+        fix="Find what writes to it; take frozen parameters out of the optimizer.",
     ),
     _S.OUT_OF_STEP: Wording(
         title="Ranks do not do the same in step {step}",

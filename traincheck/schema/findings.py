@@ -36,6 +36,12 @@ class Symptom(str, Enum):
     # A buffer or optimizer state does not change where it should.
     STATE_UNCHANGED = "state_unchanged"
     MISSING_CALL = "missing_call"  # a call did not happen where it should
+    GRADIENT_LOST = "gradient_lost"  # gradients are cleared before a step could apply them
+    APPLIED_TWICE = "applied_twice"  # one gradient is applied by two optimizers, or added twice
+    WRONG_ORDER = "wrong_order"  # a call comes too late or too early to have its effect
+    STEPS_SKIPPED = "steps_skipped"  # a scaler never lets its optimizer step
+    SCHEDULE = "schedule"  # the learning rate does not follow the training
+    SILENT_WRITE = "silent_write"  # a variable changes although it is frozen
     OUT_OF_STEP = "out_of_step"  # ranks do not do the same things in the same order
     NOT_SYNCHRONIZED = "not_synchronized"  # gradients are not exchanged between ranks
     RANKS_DIFFER = "ranks_differ"  # what should be equal on all ranks is not
