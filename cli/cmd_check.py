@@ -6,10 +6,12 @@ Reads the command line; traincheck.api does the work.
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -109,10 +111,32 @@ def _check(options: dict[str, Any]) -> Report:
     if options["follow"]:
         from traincheck.store.tail import TailReader
 
-        return check_source(engine, TailReader(run), _tell, is_live=True)
+        with _interrupted() as interrupted:
+            tail = TailReader(run, stop=interrupted.is_set)
+            return check_source(engine, tail, _tell, is_live=True)
     reader = TraceReader(run)
     with progress(reader):
         return check_source(engine, reader)
+
+
+@contextlib.contextmanager
+def _interrupted() -> Iterator[threading.Event]:
+    """The first Ctrl-C only ends the following, so that what is there is checked to its end."""
+    event = threading.Event()
+    previous = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, previous)  # a second one means it
+
+    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+        yield event  # only the main thread may set handlers; nohup ignores the signal
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def one_run(path: str, *, is_live: bool = False) -> Path:

@@ -5,9 +5,9 @@ Reads the command line and the configuration; the work is in traincheck/collect/
 
 from __future__ import annotations
 
-import difflib
 import shlex
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,32 +18,16 @@ from traincheck.collect.settings import Level, Settings
 from traincheck.config import CollectConfig, read_collect
 from traincheck.errors import UsageError
 
+from ._program import PROGRAM, ProgramCommand, invariant_needs
+
 if TYPE_CHECKING:
     from traincheck.collect.launch import Outcome
     from traincheck.schema.claims import Needs
 
-_PROGRAM = "traincheck.program"  # key in click's context: the words after --
 _LEVELS = get_args(Level)
 
 
-class _CollectCommand(click.Command):
-    """Takes the words after ``--`` away before click reads options: they belong to the program."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = args
-        if "--" in args:
-            place = args.index("--")
-            own, ctx.meta[_PROGRAM] = args[:place], args[place + 1 :]
-        try:
-            return super().parse_args(ctx, list(own))  # click empties the list it is given
-        except click.NoSuchOption as error:
-            raise UsageError(
-                f"traincheck-collect has no option {error.option_name}",
-                fix=_option_fix(error, own),
-            ) from error
-
-
-@click.command(cls=_CollectCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=ProgramCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-p", "--script", metavar="SCRIPT", help="Python script to run.")
 @click.option("-s", "--shell", metavar="SCRIPT", help="Shell script to run.")
 @click.option(
@@ -76,6 +60,12 @@ class _CollectCommand(click.Command):
     help="Record calls of this package of yours too. Repeatable.",
 )
 @click.option("--config", metavar="FILE", help="TOML file with these options under [collect].")
+@click.option("--check", is_flag=True, help="Check while it runs, by the rules and by -i.")
+@click.option(
+    "--halt",
+    is_flag=True,
+    help="Stop the program at the first finding of severity error; implies --check.",
+)
 @click.option(
     "--quiet", is_flag=True, help="Do not tell where the trace is when the run has ended."
 )
@@ -101,15 +91,40 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch import launch, new_run_id
 
-    command = _command(options, ctx.meta.get(_PROGRAM), options["stray"])
+    command = _command(options, ctx.meta.get(PROGRAM), options["stray"])
     config = _configuration(options)
     needs = _needs(config)
     run_id = new_run_id(command)
     directory = Path(config.output) if config.output else Path("traces") / run_id
     settings = _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs)
+    if options["check"] or options["halt"]:
+        return _checked(command, settings, directory, config.invariants, options)
     outcome = launch(command, settings)
     if not options["quiet"]:
         click.echo(_last_line(outcome, directory), err=True)
+    return outcome.exit_status
+
+
+def _checked(
+    command: list[str],
+    settings: Settings,
+    directory: Path,
+    invariants: Sequence[str],
+    options: dict[str, Any],
+) -> int:
+    """Record and check at once. The status stays that of the program."""
+    from traincheck.api import make_engine
+    from traincheck.collect.launch import launch
+    from traincheck.report._run_summary import RunSummary, write_run_summary
+
+    from ._live import LiveCheck, kept
+
+    live = LiveCheck(make_engine(invariants), Path(settings.directory), halts=options["halt"])
+    outcome = launch(command, settings, on_start=live.start)
+    report = live.finish()
+    if not options["quiet"]:
+        summary = RunSummary(report=report, watched=live.watched, trace=kept(directory))
+        write_run_summary(summary, sys.stderr)
     return outcome.exit_status
 
 
@@ -155,17 +170,6 @@ def _with_arguments(words: Sequence[str]) -> str:
     return shlex.join([script, "--", *arguments] if arguments else [script])
 
 
-def _option_fix(error: click.NoSuchOption, own: Sequence[str]) -> str:
-    """What was probably meant: an option of ours misspelt, or one of the program before ``--``."""
-    name = error.option_name
-    nearest = difflib.get_close_matches(name, error.possibilities or (), n=1, cutoff=0.75)
-    if nearest:
-        return f"did you mean {nearest[0]}? Options of the program go after --"
-    place = next((n for n, word in enumerate(own) if word.split("=")[0] == name), None)
-    rest = [name] if place is None else own[place:]
-    return f"options of the program go after --: -- {shlex.join(rest)}"
-
-
 def _configuration(options: dict[str, Any]) -> CollectConfig:
     """What the configuration file says, where the command line does not say otherwise."""
     config = read_collect(Path(options["config"])) if options["config"] else CollectConfig()
@@ -181,28 +185,12 @@ def _needs(config: CollectConfig) -> Needs | None:
     """The union of what the invariants and, if asked for, the rules need; None for everything."""
     if not config.invariants and not config.rules:
         return None
-    from traincheck.schema.claims import Needs
-    from traincheck.schema.invariant_file import read_invariants
-
-    needs = Needs()
-    for path in config.invariants:
-        invariants = read_invariants(path)
-        if not invariants:
-            raise UsageError(
-                f"{path} holds no invariants, so nothing would be recorded for it",
-                fix="leave it out, or infer from more runs",
-            )
-        needs = _union(needs, (invariant.needs for invariant in invariants))
+    needs = invariant_needs(config.invariants)
     if config.rules:
         from traincheck.rules._table import RULES
 
-        needs = _union(needs, (rule.needs for rule in RULES))
-    return needs
-
-
-def _union(needs: Needs, more: Iterable[Needs]) -> Needs:
-    for other in more:
-        needs |= other
+        for rule in RULES:
+            needs |= rule.needs
     return needs
 
 

@@ -34,6 +34,7 @@ class Row:
 
 
 COMMANDS = {
+    "run": Row(module=".cmd_run", attribute="run", help="Run a program and say what is wrong."),
     "collect": Row(
         module=".cmd_collect", attribute="collect", help="Record what a training run does."
     ),

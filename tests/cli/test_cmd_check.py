@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -244,7 +245,9 @@ def test_following_a_run_that_grows(check: Check, tmp_path: Path, capsys, monkey
             writer.close()
 
     real = TailReader.__init__
-    monkeypatch.setattr(TailReader, "__init__", lambda self, run: real(self, run, sleep=sleep))
+    monkeypatch.setattr(
+        TailReader, "__init__", lambda self, run, **more: real(self, run, sleep=sleep, **more)
+    )
     assert check("-t", path, "--follow", "--format", "json") == 1
     live = capsys.readouterr().out
     assert waits >= 1
@@ -284,3 +287,24 @@ def test_a_bar_is_shown_on_a_terminal_only(good: Path, monkeypatch, capsys) -> N
     assert not is_watched()
     assert events
     assert reader.bytes_read == reader.bytes_total > 0
+
+
+def test_an_interrupt_leaves_nothing_unread(
+    check: Check, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    """The step that is not over yet is held back while following; it is not lost at the end."""
+    events = net().steps(3, omit={"zero_grad"}).build()
+    last = max(n for n, event in enumerate(events) if event.kind == "step")
+    path = write(tmp_path / "live", events[:last])
+
+    def sleep(_: float) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    real = TailReader.__init__
+    monkeypatch.setattr(
+        TailReader, "__init__", lambda self, run, **more: real(self, run, sleep=sleep, **more)
+    )
+    before = signal.getsignal(signal.SIGINT)
+    assert check("-t", path, "--follow", "--format", "json") == 1
+    assert json.loads(capsys.readouterr().out)["summary"]["events"] == last
+    assert signal.getsignal(signal.SIGINT) is before

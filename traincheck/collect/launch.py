@@ -122,8 +122,12 @@ def shell_command(script: str, arguments: Sequence[str] = ()) -> list[str]:
     return [*os.fsdecode(first[2:]).strip().split(maxsplit=1), script, *arguments]
 
 
-def check_command(command: Sequence[str]) -> None:
+def check_command(command: Sequence[str], example: str = "traincheck-collect -p") -> None:
     """See whether a command can be started at all.
+
+    Args:
+        command: the words of it.
+        example: what runs a script, for the advice.
 
     Raises:
         LaunchError: it is not found, not executable, or a folder.
@@ -134,7 +138,7 @@ def check_command(command: Sequence[str]) -> None:
     if Path(name).suffix == ".py" and Path(name).is_file():
         raise LaunchError(
             f"{name!r} is a Python script, not a command",
-            fix=f"traincheck-collect -p {name}, or traincheck-collect -- python {name}",
+            fix=f"{example} {name}, or {example.removesuffix(' -p')} -- python {name}",
         )
     if Path(name).is_dir():
         raise LaunchError(f"{name!r} is a folder, not a program", fix="name a program to run")

@@ -32,12 +32,11 @@ _LONGEST = 240  # characters of one text, three lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What there is to say. trace: where the events are, as a sentence. ended: how it ended."""
+    """What there is to say. trace: where the events are, as a sentence."""
 
     report: Report
     watched: Watched
     trace: str
-    ended: str
 
 
 def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
@@ -106,10 +105,8 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         codes = _codes(report, verdict)
         if codes:
             yield name, f"{_count(report.count(verdict), 'check')}: {_listed(codes, _NAMED)}"
-    for text in _unseen(report):
-        yield "not seen", text
-    if summary.ended:
-        yield "program", summary.ended
+    for text in _notes_of(report):
+        yield "note", text
     yield "trace", summary.trace
 
 
@@ -143,7 +140,7 @@ def _codes(report: Report, verdict: Verdict) -> list[str]:
     )
 
 
-def _unseen(report: Report) -> Iterator[str]:
+def _notes_of(report: Report) -> Iterator[str]:
     notes = list(report.notes)
     if report.skipped_lines:
         notes.append(f"{_count(report.skipped_lines, 'line')} of the trace could not be read")

@@ -1,0 +1,135 @@
+"""Check a run in a thread of the process that launched it, while it goes on.
+
+The program is never touched, except to stop it where that is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from traincheck.api import conclude
+from traincheck.check.live import LiveEngine, Watched
+from traincheck.collect.halt import Halt
+from traincheck.report.text_report import one_line
+from traincheck.store.tail import TailReader
+
+if TYPE_CHECKING:
+    from traincheck.check.engine import Engine
+    from traincheck.schema.events import Event
+    from traincheck.schema.findings import Finding, Report
+
+_THREAD = "traincheck-live"
+_NICENESS = 10  # the program comes first where both want the same core
+_PATIENCE_S = 2.0  # then the user is told what is waited for
+
+
+class LiveCheck:
+    """Follows one run. Make it, hand `start` to the launcher, and `finish` when that returns.
+
+    Args:
+        engine: made for this run.
+        directory: where the run is recorded.
+        halts: stop the program at the first finding of severity error.
+    """
+
+    def __init__(self, engine: Engine, directory: Path, *, halts: bool = False) -> None:
+        self._directory = directory
+        self._halts = halts
+        self._halt: Halt | None = None
+        self._ended = threading.Event()
+        self._is_abandoned = False
+        self._notes: list[str] = []
+        self._reader: TailReader | None = None
+        self._live = LiveEngine(engine, self._tell)
+        self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
+
+    @property
+    def watched(self) -> Watched:
+        """What the run consists of."""
+        return self._live.watched
+
+    def start(self, process: subprocess.Popen[bytes]) -> None:
+        """The program runs."""
+        self._halt = Halt(process, self._directory)
+        # Not a polling sleep: the end of the program wakes it.
+        self._reader = TailReader(
+            self._directory, stop=self._ended.is_set, sleep=lambda s: void(self._ended.wait(s))
+        )
+        self._thread.start()
+
+    def finish(self) -> Report:
+        """The program ended: check what is left of its trace. An interrupt leaves the rest out."""
+        self._ended.set()
+        try:
+            self._thread.join(_PATIENCE_S)
+            if self._thread.is_alive():
+                say("checking the rest of the trace; Ctrl-C leaves it out")
+                self._thread.join()
+        except KeyboardInterrupt:
+            self._is_abandoned = True
+            self._thread.join()
+            self._notes.append("the end of the trace was not checked: interrupted")
+        assert self._reader is not None
+        report = conclude(self._live.engine, self._reader)
+        report = replace(report, notes=(*self._notes, *report.notes))
+        self._live.announce(report.findings)
+        return report
+
+    def _follow(self) -> None:
+        assert self._reader is not None
+        try:
+            _step_back()
+            self._live.feed(self._events(self._reader))
+        except Exception as error:  # the program runs on whatever we got wrong
+            self._notes.append(f"checking stopped with {type(error).__name__}: {error}")
+
+    def _events(self, reader: TailReader) -> Iterator[Event]:
+        for event in reader.events(self._live.wants):
+            if self._is_abandoned:
+                return
+            yield event
+
+    def _tell(self, finding: Finding) -> None:
+        if finding.severity == "info":
+            return  # advice can wait for the end
+        say(one_line(finding))
+        if self._halts and self._halt is not None and finding.severity == "error":
+            if not self._ended.is_set():
+                self._notes.append(f"the program was stopped by --halt, at {finding.code}")
+                say("stopping the program")
+            self._halt()
+
+
+def say(text: str) -> None:
+    """One line for people, beside what the program prints."""
+    try:
+        click.echo(f"traincheck: {text}", err=True)
+    except OSError:  # nobody reads it
+        return
+
+
+def kept(directory: Path) -> str:
+    """Where the trace is, and what to do with it."""
+    where = shlex.quote(str(directory))
+    return f"{where}; full report: traincheck-check -t {where}"
+
+
+def void(_: object) -> None:
+    """For callables that return what nobody wants."""
+
+
+def _step_back() -> None:
+    """Give this thread a lower priority than the program, where threads have their own."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+    except (OSError, AttributeError):
+        return

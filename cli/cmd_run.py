@@ -1,0 +1,177 @@
+"""traincheck run: record a program, check it while it runs, and sum up at its end.
+
+Reads the command line; collect/launch.py runs the program, check/live.py checks.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from traincheck.errors import UsageError
+from traincheck.schema.findings import SEVERITIES
+
+from ._program import PROGRAM, ProgramCommand
+
+if TYPE_CHECKING:
+    from traincheck.check.engine import Engine
+    from traincheck.collect.settings import Settings
+    from traincheck.schema.findings import Report
+
+_FINDINGS = 1
+_TRACES = "traces"
+
+
+@click.command(cls=ProgramCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("script", required=False)
+@click.argument("stray", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@click.option("-o", "--output", metavar="DIR", help="New folder for the trace; it is kept.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Keep the trace, in a folder under traces/, also when nothing was found.",
+)
+@click.option(
+    "-i",
+    "--invariants",
+    metavar="INV",
+    multiple=True,
+    help="Check the invariants of this file too. Repeatable.",
+)
+@click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
+@click.option("--every", type=click.IntRange(min=1), metavar="N", help="Check each N-th step.")
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Check all of the first N steps, whatever --every says.",
+)
+@click.option(
+    "--select",
+    metavar="CODE",
+    multiple=True,
+    help="Check only rules of this code or relations of this name. Repeatable.",
+)
+@click.option("--ignore", metavar="CODE", multiple=True, help="Leave these out. Repeatable.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(tuple(reversed(SEVERITIES))),
+    default="warning",
+    show_default=True,
+    help="Lowest severity of a finding that makes the exit status 1.",
+)
+@click.option(
+    "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
+)
+@click.pass_context
+def run(ctx: click.Context, /, **options: Any) -> int:
+    """Run a training program, and say what is wrong with it.
+
+    Records what the checks need, checks while the program runs, tells findings on stderr as they
+    come, and ends with a summary. The program is not edited; what it prints is left alone.
+
+    \b
+    Examples:
+      traincheck run train.py
+      traincheck run train.py -- --lr 0.1 --epochs 2
+      traincheck run -- torchrun --nproc-per-node 2 train.py
+      traincheck run train.py -i invariant.json --every 10
+
+    \b
+    Exit status: 1 findings at or above --fail-on; else that of the program, 128+n when signal n
+    ended it; 2 when nothing could be started.
+    """  # noqa: D301  # click reads the escape
+    from traincheck.collect.launch import launch, new_run_id
+    from traincheck.report._run_summary import RunSummary, write_run_summary
+
+    from ._live import LiveCheck
+
+    command = _command(options["script"], options["stray"], ctx.meta.get(PROGRAM))
+    engine = _engine(options)
+    run_id = new_run_id(command)
+    directory = Path(options["output"] or Path(_TRACES) / run_id)
+    had_traces = Path(_TRACES).exists()
+    settings = _settings(options, engine, directory=directory, run_id=run_id)
+    live = LiveCheck(engine, Path(settings.directory), halts=options["halt"])
+    outcome = launch(command, settings, on_start=live.start)
+    report = live.finish()
+    is_failing = _is_failing(report, options["fail_on"])
+    has_news = bool(report.findings) or outcome.exit_status != 0
+    is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
+    trace = _trace(directory, is_kept=bool(is_kept), had_traces=had_traces)
+    summary = RunSummary(report=report, watched=live.watched, trace=trace)
+    write_run_summary(summary, sys.stderr)
+    return _FINDINGS if is_failing else outcome.exit_status
+
+
+def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | None) -> list[str]:
+    """The command to run: a script with the words after ``--``, or those words alone."""
+    from traincheck.collect.launch import check_command, script_command, shell_command
+
+    if stray:
+        words = " ".join(stray)
+        raise UsageError(
+            f"unexpected argument {stray[0]!r}",
+            fix=f"arguments of the program go after --: traincheck run {script} -- {words}",
+        )
+    if script is None:
+        if not program:
+            raise UsageError(
+                "no program to run",
+                fix="traincheck run train.py, or traincheck run -- torchrun train.py",
+            )
+        check_command(program, example="traincheck run")
+        return list(program)
+    if script.endswith((".sh", ".bash")):
+        return shell_command(script, program or ())
+    if not script.endswith(".py") and shutil.which(script) and not Path(script).exists():
+        raise UsageError(
+            f"{script!r} is a command, not a script", fix=f"traincheck run -- {script} ..."
+        )
+    return script_command(script, program or ())
+
+
+def _engine(options: dict[str, Any]) -> Engine:
+    from traincheck.api import make_engine
+
+    from .cmd_check import _codes
+
+    engine = make_engine(
+        options["invariants"],
+        rules=not options["no_rules"],
+        select=_codes(options["select"]),
+        ignore=_codes(options["ignore"]),
+    )
+    if not engine.infos:
+        raise UsageError("no check is left to run", fix="select more, ignore less, or give -i")
+    return engine
+
+
+def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_id: str) -> Settings:
+    from traincheck.collect.settings import Settings
+
+    given = {name: options[name] for name in ("every", "warmup") if options[name] is not None}
+    return Settings(directory=str(directory.absolute()), run_id=run_id, needs=engine.wants, **given)
+
+
+def _is_failing(report: Report, fail_on: str) -> bool:
+    lowest = SEVERITIES.index(fail_on)
+    return any(SEVERITIES.index(finding.severity) >= lowest for finding in report.findings)
+
+
+def _trace(directory: Path, *, is_kept: bool, had_traces: bool) -> str:
+    """Remove a trace that nobody will want, and tell where it is or how to keep the next."""
+    from ._live import kept
+
+    if is_kept:
+        return kept(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    traces = directory.parent
+    if not had_traces and traces.name == _TRACES and not any(traces.iterdir()):
+        traces.rmdir()
+    return "not kept, as nothing was found; --keep keeps it"

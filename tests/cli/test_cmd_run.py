@@ -1,0 +1,311 @@
+"""traincheck run: what is launched and checked, what is announced and summed up, the statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import harness
+from tests.builders import MLP, TraceBuilder, healthy_run
+from traincheck.api import check
+from traincheck.check import live
+from traincheck.cli import main as entry
+from traincheck.collect import launch as launching
+from traincheck.collect.halt import Halt
+from traincheck.collect.launch import Outcome
+from traincheck.collect.settings import Settings
+from traincheck.report import _run_summary as run_summary
+from traincheck.report._run_summary import RunSummary
+from traincheck.rules._table import RULES
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Report
+from traincheck.store.manifest import Manifest, write_manifest
+from traincheck.store.writer import TraceWriter
+
+BROKEN = TraceBuilder().process().model("Net", MLP).optimizer().steps(4, omit={"zero_grad"}).build()
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+class Run:
+    """Runs the command line with a launcher that writes a trace of our making."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        self.events: Sequence[Event] = healthy_run(4)
+        self.exit_status = 0
+        self.command: list[str] = []
+        self.settings = Settings(directory="", run_id="")
+        monkeypatch.setattr(launching, "launch", self._launch)
+
+    def __call__(self, *words: str, command: str = "run") -> int:
+        self.monkeypatch.setattr(sys, "argv", ["traincheck", command, *words])
+        return entry.main()
+
+    def _launch(
+        self, command: list[str], settings: Settings, *, on_start: Callable[[object], None]
+    ) -> Outcome:
+        self.command, self.settings = command, settings
+        directory = Path(settings.directory)
+        directory.mkdir(parents=True)
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        process.wait()
+        on_start(process)
+        with TraceWriter(directory) as writer:
+            for event in self.events:
+                writer.emit(event)
+        ended = "2026-01-01T00:00:00+00:00"
+        write_manifest(directory, Manifest(run_id="x", ended=ended, exit_status=self.exit_status))
+        return Outcome(exit_status=self.exit_status, processes=1 if self.events else 0)
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path) -> Run:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "run.sh").write_text("")
+    return Run(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("train.py", [sys.executable, "train.py"]),
+        ("train.py -- --lr 1 -- y", [sys.executable, "train.py", "--lr", "1", "--", "y"]),
+        ("run.sh -- -o x", ["sh", "run.sh", "-o", "x"]),
+        ("-- env A=1 train", ["env", "A=1", "train"]),
+    ],
+)
+def test_the_command_is_the_programs(run, words, command) -> None:
+    assert run(*words.split()) == 0
+    assert run.command == command
+
+
+def test_what_the_checks_need_is_recorded(run) -> None:
+    run("train.py", "--every", "5", "--warmup", "2", "--select", "TC201")
+    (rule,) = [rule for rule in RULES if rule.info.code == "TC201"]
+    needs = run.settings.needs
+    assert needs is not None
+    assert needs | rule.needs == needs
+    assert (run.settings.every, run.settings.warmup) == (5, 2)
+    assert needs.kinds <= rule.needs.kinds | {"mark", "step"}
+
+
+@pytest.mark.parametrize(
+    ("events", "exit_status", "words", "status"),
+    [
+        (healthy_run(4), 0, [], 0),
+        (healthy_run(4), 7, [], 7),
+        (healthy_run(4), 139, [], 139),
+        (BROKEN, 0, [], 1),
+        (BROKEN, 7, [], 1),
+        (BROKEN, 7, ["--ignore", "TC201"], 7),
+        (BROKEN, 0, ["--ignore", "TC2"], 0),
+        ([], 5, [], 5),
+    ],
+)
+def test_exit_status(run, events, exit_status, words, status) -> None:
+    run.events, run.exit_status = events, exit_status
+    assert run("train.py", *words) == status
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no program to run"),
+        (["gone.py"], "does not exist"),
+        (["train.py", "--lr", "1"], "-- --lr 1"),
+        (["train.py", "--selct", "TC1"], "did you mean --select"),
+        (["train.py", "epochs"], "traincheck run train.py -- epochs"),
+        (["env"], "traincheck run -- env"),
+        (["--", "train.py"], "traincheck run train.py"),
+        (["train.py", "--no-rules"], "no check is left"),
+        (["train.py", "--select", "TC999"], "did you mean"),
+    ],
+)
+def test_what_cannot_be_run_is_told_with_what_to_do(run, capsys, words, said) -> None:
+    assert run(*words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_trace_is_removed_when_nothing_was_found(run, tmp_path, capsys) -> None:
+    assert run("train.py") == 0
+    assert not (tmp_path / "traces").exists()
+    err = capsys.readouterr().err
+    assert "no findings in 4 steps" in err
+    assert "not kept" in err
+
+
+@pytest.mark.parametrize("words", [["--keep"], ["-o", "traces/mine"]])
+def test_a_trace_is_kept_on_demand(run, tmp_path, capsys, words) -> None:
+    assert run("train.py", *words) == 0
+    (kept,) = (tmp_path / "traces").iterdir()
+    assert f"traincheck-check -t traces/{kept.name}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_findings_are_announced_once_and_summed_up(run, tmp_path, capsys) -> None:
+    run.events = BROKEN
+    assert run("train.py") == 1
+    out, err = capsys.readouterr()
+    assert out == ""  # it belongs to the program
+    first, *rest = err.splitlines()
+    assert first.startswith("traincheck: at step 1: TC201 error: ")
+    summary = "\n".join(rest)
+    assert summary.count("TC201 error") == 1
+    for word in ("fix ", "zero_grad", "1 process, 1 rank, 4 steps", "Net (4 parameters", "opt0"):
+        assert word in summary
+    (kept,) = (tmp_path / "traces").iterdir()
+    assert kept.name in summary
+
+
+def test_the_summary_fits_a_screen(run, capsys, monkeypatch) -> None:
+    real = run_summary.write_run_summary
+
+    def many(summary: RunSummary, stream: object) -> None:
+        finding = replace(summary.report.findings[0], fix="Do this. " * 60, title="So it is. " * 40)
+        findings = [replace(finding, id=str(n)) for n in range(40)]
+        findings += [replace(finding, severity="info", code="TC901") for _ in range(9)]
+        report = replace(summary.report, findings=findings, notes=["It is so. " * 90] * 20)
+        real(replace(summary, report=report), stream)
+
+    monkeypatch.setattr(run_summary, "write_run_summary", many)
+    run.events = BROKEN
+    run("train.py")
+    lines = capsys.readouterr().err.splitlines()[1:]
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+    assert any("and 33 more; advice of TC901" in line for line in lines)
+
+
+def test_a_broken_check_does_not_end_the_run(run, capsys, monkeypatch) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("we got it wrong")
+
+    monkeypatch.setattr(live.Watched, "take", fails)
+    run.exit_status = 3
+    assert run("train.py") == 3
+    assert "checking stopped with ValueError: we got it wrong" in capsys.readouterr().err
+
+
+def test_collect_checks_while_it_records(run, capsys) -> None:
+    run.events, run.exit_status = BROKEN, 5
+    assert run("-p", "train.py", "--check", command="collect") == 5
+    err = capsys.readouterr().err
+    assert "traincheck: at step 1: TC201 error" in err
+    assert "1 finding in 4 steps" in err
+    assert run.settings.needs is None
+
+
+def test_halt_stops_the_processes_of_the_run_and_no_others(tmp_path) -> None:
+    ours = {**os.environ, "TRAINCHECK_SETTINGS": json.dumps({"directory": str(tmp_path)})}
+    program, child = (subprocess.Popen(SLEEPER, env=ours) for _ in range(2))
+    stranger = subprocess.Popen(SLEEPER)
+    try:
+        for process in (child, stranger):
+            (tmp_path / f"events-r0-p{process.pid}-t0.jsonl").touch()
+        wait_for(lambda: str(tmp_path) in Path(f"/proc/{child.pid}/environ").read_text())
+        Halt(program, tmp_path)()
+        assert program.wait(20) == child.wait(20) == -signal.SIGTERM
+        assert stranger.poll() is None
+    finally:
+        for process in (program, child, stranger):
+            process.kill()
+            process.wait()
+
+
+def test_halt_ends_what_does_not_listen(tmp_path) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
+    deaf = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; time.sleep(60)"], stdout=subprocess.PIPE
+    )
+    try:
+        assert deaf.stdout is not None
+        deaf.stdout.readline()
+        Halt(deaf, tmp_path, grace_s=0.05)()
+        assert deaf.wait(20) == -signal.SIGKILL
+    finally:
+        deaf.kill()
+        deaf.stdout.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+PROGRAM = """
+import os, torch
+from torch import nn
+
+torch.manual_seed(0)
+if "RANK" in os.environ:
+    torch.distributed.init_process_group("gloo")
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+model = nn.parallel.DistributedDataParallel(net) if "RANK" in os.environ else net
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(5):
+    if "BROKEN" not in os.environ:
+        optimizer.zero_grad()
+    x = torch.randn(8, 4)
+    nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long()).backward()
+    optimizer.step()
+print("done")
+if "RANK" in os.environ:
+    torch.distributed.destroy_process_group()
+"""
+
+
+def program(tmp_path: Path) -> Path:
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    return script
+
+
+def essence(report: Report) -> list[tuple[object, ...]]:
+    return [
+        (f.id, f.code, f.first_step, f.last_step, f.violations, f.message) for f in report.findings
+    ]
+
+
+@pytest.mark.parametrize("env", [{}, {"BROKEN": "1"}], ids=["healthy", "broken"])
+def test_run_finds_what_collect_and_check_find(tmp_path, monkeypatch, env, capfd) -> None:
+    script = program(tmp_path)
+    summaries: list[RunSummary] = []
+    monkeypatch.setattr(run_summary, "write_run_summary", lambda s, _: summaries.append(s))
+    with monkeypatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        words = ["run", str(script), "-o", str(tmp_path / "live")]
+        assert entry.run(entry.main, "traincheck", words) == (1 if env else 0)
+    assert capfd.readouterr().out == "done\n"
+    found = summaries[0].report
+    assert harness.collect(script, tmp_path / "run", env=env, rules=True).returncode == 0
+    recorded = check(tmp_path / "run")
+    assert essence(found) == essence(recorded)
+    assert found.verdicts == recorded.verdicts
+    assert bool(found.findings) == bool(env)
+
+
+@pytest.mark.slow
+def test_two_ranks(tmp_path) -> None:
+    script = program(tmp_path)
+    torchrun = [harness.command("torchrun"), "--nproc-per-node", "2", "--standalone"]
+    done = harness.run(
+        [harness.command("traincheck"), "run", "--", *torchrun, script],
+        cwd=tmp_path,
+        env={"BROKEN": 1},
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.split() == ["done", "done"]
+    assert done.stderr.count("TC201 error") == 2  # as it came, and in the summary
+    assert "2 processes, 2 ranks, 5 steps" in done.stderr
