@@ -65,10 +65,12 @@ FEEDS: Mapping[str, Feed] = {
 class View:
     """What one process recorded.
 
-    recorded: None for everything. off: instrument -> why it is off.
+    recorded: None for everything. stats: of which tensors numbers were taken, None if not told.
+    off: instrument -> why it is off.
     """
 
     recorded: Needs | None = None
+    stats: frozenset[str] | None = None
     off: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -76,6 +78,8 @@ class View:
         """The view that a "process" mark tells of; what it does not tell is taken as recorded."""
         recorded = mark.data.get("recorded")
         view = cls(recorded=None if recorded is None else _needs(recorded))
+        stats = mark.data.get("stats")
+        view.stats = frozenset(map(str, stats)) if isinstance(stats, list) else None
         instruments = mark.data.get("instruments")
         for name, state in instruments.items() if isinstance(instruments, dict) else ():
             if isinstance(state, str) and state.startswith("off"):
@@ -88,7 +92,8 @@ class View:
             if name in FEEDS and FEEDS[name].serves(needs):
                 return f"instrument {name} was off ({reason})"
         if self.recorded is None:
-            return None
+            numbers = sorted(needs.stats - (needs.stats if self.stats is None else self.stats))
+            return f"the trace was recorded without numbers of {numbers[0]}" if numbers else None
         missing = _missing(needs, self.recorded)
         return f"the trace was recorded without {missing}" if missing else None
 

@@ -10,9 +10,10 @@ benchmarks/overhead.py).
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic_ns
 from types import CodeType
@@ -26,13 +27,16 @@ from traincheck.schema.layout import event_file_name
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
+MOST_HELD = 2048  # records that wait for numbers of theirs from a device
 BATCH = 64  # records a write; after SIGKILL at most this many are missing from a thread
 _SPANS_PER_THREAD = 1 << 40
 
+_LATE = re.compile(rb"\0(\d+)\0")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _OWN_DIR = str(Path(__file__).parent)
 _dumps = orjson.dumps
+Finish = Callable[[Sequence[float]], bytes]  # makes JSON of numbers
 CALL_HEAD = b'{"k":"call","n":%d,"t":%d,%b,"id":%d,'
 
 # The interpreter leaves frames of files whose name holds both words out when it counts
@@ -84,8 +88,8 @@ class Emitter:
     """
 
     __slots__ = (
-        "_buffer", "_fd", "busy", "clock", "inner", "modules", "next_span", "seq", "session",
-        "thread", "top",
+        "_buffer", "_fd", "_late", "busy", "clock", "inner", "modules", "next_span", "seq",
+        "session", "thread", "top",
     )  # fmt: skip
 
     def __init__(self, session: Session, thread: int) -> None:
@@ -100,6 +104,7 @@ class Emitter:
         self.modules = 0
         self._buffer: list[bytes] = []
         self._fd = -1
+        self._late: list[tuple[Finish, torch.Tensor]] = []
 
     def call(self, span: int, parent: int | None, start_ns: int, body: bytes) -> None:
         """Record a call whose own fields are already JSON."""
@@ -139,11 +144,40 @@ class Emitter:
         """Buffer a complete record."""
         buffer = self._buffer
         buffer.append(line)
-        if len(buffer) >= BATCH:
+        if len(buffer) >= BATCH and (not self._late or len(buffer) >= MOST_HELD):
             self.flush()
+
+    def later(self, finish: Finish, numbers: torch.Tensor) -> bytes:
+        """A place in a record for what ``finish`` makes of numbers that are on a device.
+
+        The record is held back until the step ends, when all are read at once.
+        """
+        self._late.append((finish, numbers))
+        return b"\0%d\0" % (len(self._late) - 1)
+
+    def _read_late(self) -> None:
+        late, self._late = self._late, []
+        found: list[bytes] = [b"{}"] * len(late)
+        failure: Exception | None = None
+        try:
+            home = late[0][1].device
+            flat = torch.cat([numbers.to(home) for _, numbers in late]).tolist()
+            at = 0
+            for index, (finish, numbers) in enumerate(late):
+                found[index] = finish(flat[at : at + len(numbers)])
+                at += len(numbers)
+        except Exception as error:  # the records are good without these
+            failure = error
+        for index, line in enumerate(self._buffer):
+            if b"\0" in line:
+                self._buffer[index] = _LATE.sub(lambda m: found[int(m[1])], line)
+        if failure is not None:
+            self.session.fault(self._read_late, failure)
 
     def flush(self) -> None:
         """Write what is buffered. A write that fails ends the recording, never the training."""
+        if self._late:
+            self._read_late()
         if not self._buffer:
             return
         data = whole = b"\n".join(self._buffer) + b"\n"
@@ -177,6 +211,7 @@ class Emitter:
     def drop_inherited(self) -> None:
         """In a forked child: the buffer and the file belong to the parent."""
         self._buffer.clear()
+        self._late.clear()
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1

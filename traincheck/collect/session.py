@@ -27,6 +27,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.settings import Settings, needs_json
+from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
 
@@ -46,8 +47,11 @@ class Session:
         self.rank = int(os.environ.get("RANK", "0") or 0)
         needs = settings.needs
         self.needs = needs
+        self.numbers = Numbers(needs, self.clock, every=settings.every)
         self.tracker = Tracker(
-            None if needs is None else needs.states, exact=needs is None or needs.exact
+            None if needs is None else needs.states,
+            exact=needs is None or needs.exact,
+            numbers=self.numbers,
         )
         self.steps = StepCounter(self._end_step, self._stepping_optimizers)
         self.sampling = EveryNth(settings.every, settings.warmup)
@@ -190,6 +194,7 @@ class Session:
             "level": self.settings.level,
             "instruments": self.instruments,
             "recorded": None if self.needs is None else needs_json(self.needs),
+            "stats": sorted(self.numbers.asked),
             "worker": self.is_worker,
         }
         em.event("mark", {"text": "process", "data": data})
@@ -275,6 +280,7 @@ class Session:
         if self.switch.on:
             for look in self.at_step_end:
                 look(em)
+        self.numbers.spans.clear()
         self._write_step(em, complete=True)
         em.flush()
 

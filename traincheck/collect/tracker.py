@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.naming import Identities, RootNames, class_of, table, unwrap, walk
+from traincheck.collect.stats import Numbers
 from traincheck.collect.summarize import dotted
 from traincheck.collect.variables import GRADIENT, Looker, Variable
 
@@ -66,9 +67,13 @@ class Tracker:
     Args:
         states: ``role@moment`` wanted, or None for all.
         exact: whether every look takes exact fingerprints.
+        numbers: which norms are taken.
     """
 
-    def __init__(self, states: frozenset[str] | None, *, exact: bool) -> None:
+    def __init__(
+        self, states: frozenset[str] | None, *, exact: bool, numbers: Numbers | None = None
+    ) -> None:
+        self._numbers = numbers
         self.identities = Identities()
         self.looker = Looker(exact=exact)
         self.roots: dict[str, Root] = {}
@@ -190,6 +195,9 @@ class Tracker:
             return variable
         variable = Variable(name, role, cls)
         variable.bind(identity, tensor)
+        numbers = self._numbers
+        if numbers is not None and numbers.parameter and role == "parameter":
+            variable.stats = numbers.of_parameter(em, tensor)
         self.looker.first(em, variable, tensor, "new" if known is None else "replaced")
         return variable
 
@@ -231,16 +239,39 @@ class Tracker:
     def look_parameters(self, em: Emitter, after: int) -> None:
         """Find the parameters of all tracked roots that differ from the last look."""
         look = self.looker.look
+        numbers = self._numbers
+        if numbers is not None and numbers.parameter:
+            parameters = [
+                (variable, tensor)
+                for root in self._live_roots()
+                for holder, key, variable, _ in root.parameters.values()
+                if (tensor := holder.get(key)) is not None
+            ]
+            if numbers.takes_parameters(parameters):
+                self._look_with_norms(em, parameters, after)
+                return
         for root in self._live_roots():
             for holder, key, variable, _ in root.parameters.values():
                 tensor = holder.get(key)
                 if tensor is not None:
                     look(em, variable, tensor, after)
 
-    def look_gradients(self, em: Emitter, after: int) -> None:
+    def _look_with_norms(
+        self, em: Emitter, found: list[tuple[Variable, torch.Tensor]], after: int
+    ) -> None:
+        if self._numbers is not None:
+            norms = self._numbers.norms([tensor for _, tensor in found])
+            for (variable, tensor), norm in zip(found, norms):
+                variable.stats = norm
+                self.looker.look(em, variable, tensor, after)
+                variable.stats = b""
+
+    def look_gradients(self, em: Emitter, after: int, *, norms: bool = False) -> None:
         """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen."""
         looker = self.looker
         look = looker.look_gradient
+        if norms and self._numbers is not None and self._numbers.gradient:
+            self._take_norms()
         for root in self._live_roots():
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)
@@ -249,6 +280,19 @@ class Tracker:
                 if tensor.requires_grad is not parameter.requires_grad:
                     looker.flags(em, parameter, tensor, after)
                 look(em, gradient, tensor.grad, after)
+                gradient.stats = b""
+
+    def _take_norms(self) -> None:
+        """Of all gradients at once: the next look at each records them."""
+        found = [
+            (gradient, tensor.grad)
+            for root in self._live_roots()
+            for holder, key, _, gradient in root.parameters.values()
+            if (tensor := holder.get(key)) is not None and tensor.grad is not None
+        ]
+        if self._numbers is not None:
+            for (gradient, _), norm in zip(found, self._numbers.norms([g for _, g in found])):
+                gradient.stats = norm
 
     def glance_gradients(self, em: Emitter, after: int) -> None:
         """Look at gradients that were cleared or written to by hand, before a backward pass.

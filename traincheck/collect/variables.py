@@ -30,6 +30,7 @@ from traincheck.collect.fingerprint import (
     seed_of,
     start_device,
 )
+from traincheck.collect.stats import read_norms
 
 UNKNOWN = "unknown"
 GRADIENT = "gradient"
@@ -49,8 +50,8 @@ class Variable:
 
     __slots__ = (
         "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_odd", "module_class",
-        "name", "owner", "probe", "requires_grad", "role", "seed", "shape", "size", "storage",
-        "version", "view", "zero", "zero_digest", "zero_probe",
+        "name", "owner", "probe", "requires_grad", "role", "seed", "shape", "size", "stats",
+        "storage", "version", "view", "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +79,7 @@ class Variable:
         self.view: Callable[[int], Any] = byte_view(0)
         self.head = b""  # serialized dtype, shape and device
         self.fixed = b""  # serialized name, role, identity ...
+        self.stats: Any = b""  # numbers for the next record; a tensor while they are on a device
 
     def describe(self, tensor: torch.Tensor) -> None:
         """Take over shape and dtype, which fingerprints contain."""
@@ -120,7 +122,7 @@ class Looker:
 
     def __init__(self, *, exact: bool) -> None:
         self.exact = exact
-        self._pending: list[tuple[Variable, torch.Tensor, torch.Tensor, int | None]] = []
+        self._pending: list[tuple[Variable, torch.Tensor, torch.Tensor, int | None, Any]] = []
 
     def baseline(self, variable: Variable, tensor: torch.Tensor) -> None:
         """Remember what ``tensor`` holds without recording anything."""
@@ -274,7 +276,9 @@ class Looker:
     def _defer(self, variable: Variable, tensor: torch.Tensor, after: int | None) -> None:
         parts = components(tensor)
         if parts is not None and len(parts) == 1:
-            self._pending.append((variable, tensor, start_device(parts[0]), after))
+            digest = start_device(parts[0])
+            self._pending.append((variable, tensor, digest, after, variable.stats))
+            variable.stats = b""
 
     def resolve(self, em: Emitter) -> None:
         """Read the digests that looks left on devices: one copy for all of them."""
@@ -283,8 +287,10 @@ class Looker:
         pending, self._pending = self._pending, []
         device = pending[0][2].device
         words = torch.stack([entry[2].to(device) for entry in pending]).tolist()
-        for (variable, tensor, _, after), pair in zip(pending, words):
+        numbers = read_norms([entry[4] for entry in pending])
+        for (variable, tensor, _, after, _), pair, stats in zip(pending, words, numbers):
             digest = finish_device(pair, tensor)
+            variable.stats = stats
             if variable.role == GRADIENT and variable.zero_digest is None:
                 variable.zero_digest = fingerprint(torch.zeros_like(tensor))
             if variable.role == GRADIENT and variable.digest is None:
@@ -317,9 +323,12 @@ class Looker:
             em.state(monotonic_ns(), b'%b,"change":"%b"%b' % (fixed, change.encode(), span))
             return
         mark = b"" if digest is None else b',"fingerprint":"%b"' % digest.encode()
-        body = b'%b,"change":"%b","summary":%b%b%b}%b' % (
-            fixed, change.encode(), variable.head, mark, _ZERO[variable.zero], span
+        stats = b',"stats":%b' % variable.stats if type(variable.stats) is bytes else b""
+        body = b'%b,"change":"%b","summary":%b%b%b%b}%b' % (
+            fixed, change.encode(), variable.head, mark, _ZERO[variable.zero],
+            stats if variable.stats else b"", span,
         )  # fmt: skip
+        variable.stats = b""
         em.state(monotonic_ns(), body)
 
 

@@ -25,7 +25,14 @@ STATS = {
     "std": "standard deviation",
     "nonfinite": "how many elements are NaN or infinite",
     "zeros": "share of elements that are exactly zero, in [0, 1]",
-    "dead": "share of units (last dim, or channels) that are zero over the whole batch, in [0, 1]",
+    "dead": (
+        "share of units (last dim; channels of images) that are off over the whole batch, in "
+        "[0, 1]: zero, or on the flat or leaking side of their activation; of a parameter, share "
+        "of rows or filters whose norm is below 1e-6"
+    ),
+    "saturated": "share of elements at a limit of their activation, in [0, 1]",
+    "alike": "share of rows of a parameter that equal its first, in (0, 1]",
+    "top": "share of the most frequent value, in (0, 1]",
     "row_sum_min": "smallest sum over the last dim",
     "row_sum_max": "largest sum over the last dim",
 }

@@ -56,7 +56,7 @@ class Autograd(Instrument):
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         if self.session.switch.on and self.session.tracker.wants("gradient", "backward"):
-            self.session.tracker.look_gradients(em, span)
+            self.session.tracker.look_gradients(em, span, norms=True)
 
     def _describe(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any

@@ -5,6 +5,7 @@ Module calls are in modules.py.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
@@ -14,7 +15,10 @@ import torch
 import torch.nn.functional
 from torch.nn import init
 
+from traincheck.collect.activations import FUNCTIONS, Activation
+from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.stats import Numbers
 from traincheck.collect.wrap import function_wrapper
 
 # Argument names of the C functions that have no Python signature.
@@ -91,12 +95,14 @@ class Functional(Instrument):
 
     def is_wanted(self) -> bool:
         needs = self.session.needs
-        return needs is None or any(api.startswith("torch.") for api in needs.calls)
+        return needs is None or any(
+            api.startswith("torch.") or api == "activation" for api in needs.calls | needs.stats
+        )
 
     def install(self) -> None:
         replaced: dict[Any, Any] = {}
         for holder, attribute, api in self._targets():
-            if self.wants_call(api):
+            if self.wants_call(api) or self.session.numbers.wants_api(api):
                 self._replace_function(holder, attribute, api, replaced)
         self._fix_defaults(replaced)
 
@@ -122,12 +128,25 @@ class Functional(Instrument):
     ) -> None:
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
+        numbers = self.session.numbers
+        outcome = None
+        if numbers.activation and api in FUNCTIONS:
+            outcome = functools.partial(_outcome, numbers, FUNCTIONS[api])
         # What a functional calls in turn is its own business, unless operators are asked for.
         is_inner = holder in (torch, torch.Tensor) and self.session.settings.level != "deep"
         self.replace(
             holder,
             attribute,
-            lambda f: function_wrapper(f, api, names, defaults, self.session, skip_inner=is_inner),
+            lambda f: function_wrapper(
+                f,
+                api,
+                names,
+                defaults,
+                self.session,
+                skip_inner=is_inner,
+                argument=numbers.of_argument if api in numbers.asked else None,
+                outcome=outcome,
+            ),
         )
         if not isinstance(holder, type):
             replaced[original] = getattr(holder, attribute)
@@ -148,6 +167,10 @@ class Functional(Instrument):
                     function.__defaults__ = tuple(
                         replaced[v] if _in(replaced, v) else v for v in bound
                     )
+
+
+def _outcome(numbers: Numbers, activation: Activation, em: Emitter, result: Any) -> bytes:
+    return numbers.of_function(em, result, activation)
 
 
 def _in(table: dict[Any, Any], value: Any) -> bool:

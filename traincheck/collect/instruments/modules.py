@@ -161,7 +161,7 @@ class Modules(Instrument):
             return
         em.busy = True
         try:
-            body = self._body(module, args, kwargs, result, is_root=is_root)
+            body = self._body(em, span[0], module, args, kwargs, result, is_root=is_root)
             if body is not None:
                 if exception is not None:
                     body += b',"exception":"%b"' % exception.encode()
@@ -172,6 +172,8 @@ class Modules(Instrument):
 
     def _body(
         self,
+        em: Emitter,
+        span: int,
         module: torch.nn.Module,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -180,8 +182,16 @@ class Modules(Instrument):
         is_root: bool,
     ) -> bytes | None:
         api = self._api(type(module))
+        numbers = self.session.numbers
+        told = None
         if not self._wants(api, is_root=is_root):
-            return None
+            if not numbers.activation:
+                return None
+            told = numbers.of_result(em, module, result, is_root=is_root)
+            if not numbers.is_interesting(module, span, told):
+                return None
+        elif numbers.activation:
+            told = numbers.of_result(em, module, result, is_root=is_root)
         tracker = self.session.tracker
         path = tracker.find(module)[0] if is_root else tracker.child(module, self._root)
         head = self._heads.get((api, path, is_root)) or self._head(api, path, is_root=is_root)
@@ -192,7 +202,7 @@ class Modules(Instrument):
             head,
             b"true" if module.training else b"false",
             b",".join(given),
-            encode(result),
+            encode(result) if told is None else told,
             context(),
         )
 

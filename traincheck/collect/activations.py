@@ -1,0 +1,109 @@
+"""Activation functions: which there are, and when a unit of one is off or at its limit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+_SATURATED = 0.005  # of the range
+_IMAGE = 4  # dims of a batch of images: (N, C, H, W)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """One function.
+
+    off: a unit is off when no element of it over the whole batch lies above this; there the slope
+    is zero, or that of the leak. floor: and none below this. None where no unit can be off.
+    limits: between which results lie, when both sides are flat. margin: share of the range.
+    """
+
+    off: float | None = None
+    floor: float = -math.inf
+    limits: tuple[float, float] | None = None
+    margin: float = _SATURATED
+    alpha: str | None = None  # attribute of a module that scales ``off``
+
+    def of(self, module: nn.Module) -> Activation:
+        """For a module with its own scale."""
+        scale = getattr(module, self.alpha, None) if self.alpha else None
+        if not isinstance(scale, (int, float)) or self.off is None:
+            return self
+        return replace(self, off=self.off * scale)
+
+
+_ZERO = Activation(off=0.0)
+_LEAK = Activation(off=0.0)
+# A long way to the left these come back to zero; near it the slope is some percent at most.
+_SMOOTH = Activation(off=0.0, floor=-1e-3)
+_EXPONENTIAL = Activation(off=-0.99, alpha="alpha")
+_SELU = Activation(off=-0.99 * 1.7580993)
+
+MODULES: dict[type[Any], Activation] = {
+    nn.ReLU: _ZERO,
+    nn.ReLU6: _ZERO,
+    nn.Threshold: _ZERO,
+    nn.Hardswish: _SMOOTH,
+    nn.LeakyReLU: _LEAK,
+    nn.PReLU: _LEAK,
+    nn.RReLU: _LEAK,
+    nn.ELU: _EXPONENTIAL,
+    nn.CELU: _EXPONENTIAL,
+    nn.SELU: _SELU,
+    nn.GELU: _SMOOTH,
+    nn.SiLU: _SMOOTH,
+    nn.Mish: _SMOOTH,
+    nn.Tanh: Activation(limits=(-1.0, 1.0)),
+    nn.Hardtanh: Activation(limits=(-1.0, 1.0)),
+    nn.Sigmoid: Activation(limits=(0.0, 1.0)),
+    nn.Hardsigmoid: Activation(limits=(0.0, 1.0)),
+}
+_FUNCTIONAL = "torch.nn.functional."
+FUNCTIONS: dict[str, Activation] = {
+    **{
+        _FUNCTIONAL + name: MODULES[cls]
+        for cls, names in (
+            (nn.ReLU, ("relu", "relu_")),
+            (nn.ReLU6, ("relu6",)),
+            (nn.Hardswish, ("hardswish",)),
+            (nn.LeakyReLU, ("leaky_relu", "leaky_relu_")),
+            (nn.PReLU, ("prelu",)),
+            (nn.RReLU, ("rrelu", "rrelu_")),
+            (nn.ELU, ("elu", "elu_")),
+            (nn.CELU, ("celu", "celu_")),
+            (nn.SELU, ("selu", "selu_")),
+            (nn.GELU, ("gelu",)),
+            (nn.SiLU, ("silu",)),
+            (nn.Mish, ("mish",)),
+            (nn.Tanh, ("tanh",)),
+            (nn.Hardtanh, ("hardtanh", "hardtanh_")),
+            (nn.Sigmoid, ("sigmoid",)),
+            (nn.Hardsigmoid, ("hardsigmoid",)),
+        )
+        for name in names
+    },
+    "torch.relu": _ZERO,
+    "torch.tanh": MODULES[nn.Tanh],
+    "torch.sigmoid": MODULES[nn.Sigmoid],
+}
+
+
+def share_of_units(
+    tensor: torch.Tensor, activation: Activation
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Smallest and largest element, and the share of units that are off over the whole batch.
+
+    Units are the channels of images and volumes, else the last dim.
+    """
+    if activation.off is None or tensor.dim() <= 1:
+        low, high = torch.aminmax(tensor)
+        return low, high, None
+    unit = 1 if tensor.dim() >= _IMAGE else tensor.dim() - 1
+    rest = [dim for dim in range(tensor.dim()) if dim != unit]
+    most, least = tensor.amax(rest), tensor.amin(rest)
+    off = (most <= activation.off) & (least >= activation.floor)
+    return least.min(), most.max(), off.to(torch.float32).mean()

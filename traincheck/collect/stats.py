@@ -1,0 +1,373 @@
+"""Numbers of tensors for the checks that ask for them: extremes, norms, shares. Never their data.
+
+What is taken when is decided here; where, by the instruments. On a device numbers are computed
+where the tensor is and read with the records of the step that hold them.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import orjson
+import torch
+
+from traincheck.collect.activations import FUNCTIONS, MODULES, Activation, share_of_units
+from traincheck.collect.emit import Clock, Emitter
+from traincheck.collect.summarize import encode
+from traincheck.schema.claims import Needs
+
+FIRST_STEPS = 4  # at which everything is taken
+EVERY = 10  # and then at each tenth
+SMALL = 1 << 16  # elements up to which arguments and parameters are looked at in every step
+LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
+_ROOT = 1 << 20  # elements of a root module's result that are searched in every step
+_MOST_LABELS = 1000
+_LARGEST = 1 << 24  # elements of a parameter that is looked at when it is found
+DEAD_NORM = 1e-6  # of a row or filter that does nothing
+
+# The losses whose arguments are looked at when everything is recorded.
+LOSSES = frozenset(
+    f"torch.nn.functional.{name}"
+    for name in (
+        "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "gaussian_nll_loss",
+        "poisson_nll_loss", "multi_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss",
+        "ctc_loss", "margin_ranking_loss",
+    )
+)  # fmt: skip
+EVERYTHING = frozenset({"activation", "batch", "gradient", "parameter"}) | LOSSES
+
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_HALF = frozenset({torch.float16, torch.bfloat16})
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_level = getattr(
+    getattr(torch._C, "_functorch", None), "maybe_current_level", lambda: None
+)  # inside torch.func
+
+Taken = dict[str, torch.Tensor]  # of no dims
+
+
+class Numbers:
+    """Which numbers one session takes, and the taking.
+
+    asked: as in `Needs.stats`; those of everything when all is recorded.
+    spans: of modules inside which a functional activation was looked at in this step, so that
+    their records, which name the module, are wanted.
+    """
+
+    def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
+        self.asked = EVERYTHING if needs is None else needs.stats
+        self.batch = "batch" in self.asked
+        self.gradient = "gradient" in self.asked
+        self.parameter = "parameter" in self.asked
+        self.activation = "activation" in self.asked
+        self.spans: set[int] = set()
+        self._clock = clock
+        self._always = every > 1  # few steps are recorded at all
+        self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether this step is one of those in which everything is looked at."""
+        step = self._clock.step
+        return step is not None and (step < FIRST_STEPS or self._always or step % EVERY == 0)
+
+    def wants_api(self, api: str) -> bool:
+        """Whether calls of ``api`` are recorded for their numbers."""
+        return api in self.asked or (self.activation and api in FUNCTIONS)
+
+    # -- values of records, serialized
+
+    def of_leaves(
+        self,
+        em: Emitter,
+        tensors: Mapping[str, torch.Tensor],
+        summaries: Mapping[str, dict[str, Any]],
+    ) -> None:
+        """Add the numbers of the tensors in a batch to their summaries."""
+        for path, tensor in tensors.items() if self.batch else ():
+            if _is_countable(tensor):
+                text = self._text(em, tensor, _leaf(tensor, full=self.is_sampled))
+                summaries[path]["stats"] = orjson.Fragment(text)
+
+    def of_argument(self, em: Emitter, value: Any) -> bytes:
+        """`encode` with the numbers of an argument."""
+        plain = encode(value)
+        if type(value) not in _PLAIN or not _is_countable(value):
+            return plain
+        if value.numel() > SMALL and not self.is_sampled:
+            return plain
+        return _with(plain, self._text(em, value, _argument(value)))
+
+    def of_activation(self, em: Emitter, result: Any, activation: Activation) -> bytes:
+        """`encode` with the numbers of an activation's result."""
+        plain = encode(result)
+        if type(result) not in _PLAIN or not self._is_now():
+            return plain
+        ref, text = self._last
+        if ref is None or ref() is not result:  # else just taken: of the function in the module
+            if not (_is_countable(result) and result.dtype in _FLOATS):
+                return plain
+            text = self._text(em, result, _activation(result, activation))
+            self._last = (weakref.ref(result), text)
+        return _with(plain, text)
+
+    def of_function(self, em: Emitter, result: Any, activation: Activation) -> bytes:
+        """`of_activation` of a function, whose module is wanted for its name."""
+        text = self.of_activation(em, result, activation)
+        if em.top is not None and self._is_now():
+            self.spans.add(em.top)
+        return text
+
+    def of_result(
+        self, em: Emitter, module: torch.nn.Module, result: Any, *, is_root: bool
+    ) -> bytes:
+        """`encode` with the numbers of a module's result: all of an activation, else broken ones."""
+        activation = MODULES.get(type(module))
+        if activation is not None:
+            return self.of_activation(em, result, activation.of(module))
+        plain = encode(result)
+        if type(result) not in _PLAIN or not (is_root or self._is_now()):
+            return plain
+        if not (_is_countable(result) and result.dtype in _FLOATS and torch.is_grad_enabled()):
+            return plain
+        if not self.is_sampled and result.numel() > _ROOT:
+            return plain
+        return _with(plain, self._broken(em, result))
+
+    def is_interesting(self, module: torch.nn.Module, span: int, told: bytes) -> bool:
+        """Whether a module that no check asks for is recorded for its numbers.
+
+        Those of an activation, of what an activation function is called in, or broken ones.
+        """
+        if span in self.spans or (type(module) in MODULES and self._is_now()):
+            return True
+        return b'"nonfinite":' in told and b'"nonfinite":0' not in told
+
+    def _is_now(self) -> bool:
+        return self.is_sampled and torch.is_grad_enabled()
+
+    def _text(self, em: Emitter, tensor: torch.Tensor, taken: Taken) -> bytes:
+        names, values = tuple(taken), list(taken.values())
+        if not tensor.is_cpu:
+            device = torch.stack([v.detach().to(torch.float32) for v in values])
+            return em.later(partial(finish, names), device)
+        numbers = [value.item() for value in values]
+        found = _finished(names, numbers)
+        if found.get("nonfinite"):
+            found = _exact(tensor)
+        return orjson.dumps(found)
+
+    def _broken(self, em: Emitter, tensor: torch.Tensor) -> bytes:
+        with torch.no_grad():
+            total = tensor.sum(dtype=torch.float32 if tensor.dtype in _HALF else None)
+        if not tensor.is_cpu:
+            return em.later(partial(finish, ("sum",)), total.to(torch.float32).reshape(1))
+        return b"" if math.isfinite(total.item()) else orjson.dumps(_exact(tensor))
+
+    # -- state
+
+    def norms(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """For each tensor its numbers, serialized; on a device a tensor to be read later.
+
+        b"" where there are none.
+        """
+        out: list[Any] = [b""] * len(tensors)
+        if _modes() or _level() is not None:
+            return out
+        by_device: dict[torch.device, list[int]] = {}
+        for index, tensor in enumerate(tensors):
+            if _has_norm(tensor):
+                by_device.setdefault(tensor.device, []).append(index)
+        with torch.no_grad():
+            for device, indices in by_device.items():
+                found = _norms([tensors[i] for i in indices])
+                if device.type != "cpu":
+                    for index, norm in zip(indices, found):
+                        out[index] = norm
+                    continue
+                for index, norm in zip(indices, found):
+                    out[index] = norm_text(norm.item(), tensors[index])
+        return out
+
+    def of_parameter(self, em: Emitter, tensor: torch.Tensor) -> bytes:
+        """Numbers of a parameter that is seen for the first time."""
+        if not _has_norm(tensor) or tensor.numel() > _LARGEST:
+            return b""
+        return self._text(em, tensor, _weights(tensor))
+
+    def takes_parameters(self, parameters: Iterable[tuple[Any, torch.Tensor]]) -> bool:
+        """Whether norms of these parameters are taken in this step."""
+        return self.is_sampled or sum(tensor.numel() for _, tensor in parameters) <= SMALL
+
+
+def read_norms(norms: Sequence[Any]) -> list[bytes]:
+    """The norms among ``norms`` that are still on devices, read at once; b"" elsewhere."""
+    late = [norm for norm in norms if isinstance(norm, torch.Tensor)]
+    if not late:
+        return [b""] * len(norms)
+    home = late[0].device
+    numbers = iter(torch.stack([norm.to(home, torch.float32) for norm in late]).tolist())
+    return [
+        norm_text(next(numbers), None) if isinstance(norm, torch.Tensor) else b"" for norm in norms
+    ]
+
+
+def norm_text(norm: float, tensor: torch.Tensor | None) -> bytes:
+    """A norm as numbers. tensor: to count in, when that costs nothing but time."""
+    if math.isfinite(norm):
+        return b'{"norm":%b,"nonfinite":0}' % orjson.dumps(norm)
+    if tensor is None:
+        return b'{"nonfinite":1}'
+    with torch.no_grad():
+        finite = tensor.detach()[torch.isfinite(tensor)].double()
+        found = {"norm": float(finite.norm()), "nonfinite": tensor.numel() - finite.numel()}
+    return orjson.dumps(found)
+
+
+def finish(names: Sequence[str], numbers: Sequence[float]) -> bytes:
+    """Numbers that were read late, serialized. Of what is not finite at least one is counted."""
+    if tuple(names) == ("sum",):
+        return b'{"nonfinite":%d}' % (not math.isfinite(numbers[0]))
+    found = _finished(tuple(names), numbers)
+    return orjson.dumps({"nonfinite": 1} if found.get("nonfinite") else found)
+
+
+def _finished(names: tuple[str, ...], numbers: Sequence[float]) -> dict[str, float]:
+    found = dict(zip(names, numbers))
+    if "nonfinite" in found:
+        found["nonfinite"] = 0 if all(map(math.isfinite, numbers)) else 1
+    return found
+
+
+def _with(plain: bytes, text: bytes) -> bytes:
+    return plain if not text else plain[:-1] + b',"stats":' + text + b"}"
+
+
+def _is_countable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements can be looked at without anyone noticing."""
+    if tensor.dtype not in _FLOATS and tensor.dtype not in _INTS:
+        return False
+    if tensor.layout is not torch.strided or type(tensor) not in _PLAIN or tensor.numel() == 0:
+        return False
+    if _modes() or _level() is not None or tensor.is_quantized:
+        return False
+    if tensor.is_cpu:
+        return True
+    return tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
+
+
+def _has_norm(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in _FLOATS and _is_countable(tensor)
+
+
+def _norms(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    plain = [i for i, tensor in enumerate(tensors) if tensor.dtype not in _HALF]
+    half = [i for i, tensor in enumerate(tensors) if tensor.dtype in _HALF]
+    out: list[Any] = [None] * len(tensors)
+    for indices, dtype in ((plain, None), (half, torch.float32)):
+        if indices:
+            chosen = [tensors[i] for i in indices]
+            found = (
+                torch._foreach_norm(chosen)
+                if dtype is None
+                else torch._foreach_norm(chosen, 2, dtype)
+            )
+            for index, norm in zip(indices, found):
+                out[index] = norm
+    return out
+
+
+def _leaf(tensor: torch.Tensor, *, full: bool) -> Taken:
+    with torch.no_grad():
+        taken = _extremes(tensor)
+        if tensor.dtype in _FLOATS:
+            if full or tensor.numel() <= LARGE:
+                some = tensor.reshape(-1)[:LARGE]
+                some = some.float() if some.dtype in _HALF else some
+                taken["mean"] = some.mean()
+                taken["std"] = _std(some, taken["mean"])
+        elif _are_labels(tensor, taken):
+            taken["top"] = torch.bincount(tensor).max() / tensor.numel()
+        return taken
+
+
+def _are_labels(tensor: torch.Tensor, taken: Taken) -> bool:
+    is_row = tensor.is_cpu and tensor.dim() == 1 and tensor.dtype is torch.int64
+    return is_row and taken["min"].item() >= 0 and taken["max"].item() < _MOST_LABELS
+
+
+def _weights(tensor: torch.Tensor) -> Taken:
+    """Of a parameter: what tells whether its filters live, and its rows differ."""
+    with torch.no_grad():
+        tensor = tensor.detach()
+        taken = _leaf(tensor, full=True)
+        whole = tensor.float() if tensor.dtype in _HALF else tensor
+        taken["norm"] = whole.norm()
+        if tensor.dim() > 1:
+            rows = whole.reshape(len(tensor), -1)
+            taken["dead"] = (rows.norm(dim=1) < DEAD_NORM).to(torch.float32).mean()
+            taken["alike"] = (rows == rows[:1]).all(1).to(torch.float32).mean()
+        return taken
+
+
+def _extremes(tensor: torch.Tensor) -> Taken:
+    low, high = torch.aminmax(tensor)
+    taken = {"min": low, "max": high}
+    if tensor.dtype in _FLOATS:
+        taken["nonfinite"] = high  # a place for the answer: `_finished` looks at all
+    return taken
+
+
+def _std(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    spread: torch.Tensor = (values - mean).norm() / math.sqrt(values.numel())
+    return spread
+
+
+def _argument(tensor: torch.Tensor) -> Taken:
+    with torch.no_grad():
+        taken = _extremes(tensor)
+        if tensor.dtype in _FLOATS and tensor.dim() > 1:
+            rows = tensor.sum(-1, dtype=torch.float32 if tensor.dtype in _HALF else None)
+            taken["row_sum_min"], taken["row_sum_max"] = torch.aminmax(rows)
+        return taken
+
+
+def _activation(tensor: torch.Tensor, activation: Activation) -> Taken:
+    with torch.no_grad():
+        tensor = tensor.detach()
+        low, high, dead = share_of_units(tensor, activation)
+        some = tensor.reshape(-1)[:SMALL] if tensor.is_contiguous() else tensor
+        taken = {"min": low, "max": high, "nonfinite": high}
+        taken["zeros"] = (some == 0).to(torch.float32).mean()
+        if dead is not None:
+            taken["dead"] = dead
+        if activation.limits is not None:
+            bottom, top = activation.limits
+            near = (top - bottom) * activation.margin
+            flat = (some >= top - near) | (some <= bottom + near)
+            taken["saturated"] = flat.to(torch.float32).mean()
+        return taken
+
+
+def _exact(tensor: torch.Tensor) -> dict[str, float]:
+    """Numbers of a tensor that holds some that are none."""
+    with torch.no_grad():
+        tensor = tensor.detach()
+        finite = tensor[torch.isfinite(tensor)].double()
+        found: dict[str, float] = {"nonfinite": tensor.numel() - finite.numel()}
+        if finite.numel():
+            mean = finite.mean()
+            found |= {
+                "min": float(finite.min()),
+                "max": float(finite.max()),
+                "mean": float(mean),
+                "std": float(_std(finite, mean)),
+            }
+    return found
