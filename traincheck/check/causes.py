@@ -82,6 +82,20 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_SYNCHRONIZED: _anything,
         _S.RANKS_DIFFER: _anything,
     },
+    _S.STEPS_SKIPPED: {
+        _S.STEPS_SKIPPED: _same_onset,
+        _S.SCHEDULE: _anything,
+        _S.MISSING_STEP: _anything,
+        _S.NOT_UPDATED: _anything,
+        _S.STATE_UNCHANGED: _anything,
+        _S.MISSING_CALL: _UPDATES,
+        _S.WARNED: _says("lr_scheduler"),
+    },
+    _S.GRADIENT_LOST: {
+        _S.GRADIENT_LOST: _same_onset,
+        _S.MISSING_STEP: _anything,
+        _S.MISSING_CALL: _UPDATES,
+    },
     _S.NOT_IN_OPTIMIZER: {
         _S.NOT_IN_OPTIMIZER: _same_onset,
         # What is trained and what the optimizer holds were chosen apart: one fault, told as one.
@@ -115,20 +129,6 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _UPDATES,
     },
-    _S.STEPS_SKIPPED: {
-        _S.STEPS_SKIPPED: _same_onset,
-        _S.SCHEDULE: _anything,
-        _S.MISSING_STEP: _anything,
-        _S.NOT_UPDATED: _anything,
-        _S.STATE_UNCHANGED: _anything,
-        _S.MISSING_CALL: _UPDATES,
-        _S.WARNED: _says("lr_scheduler"),
-    },
-    _S.GRADIENT_LOST: {
-        _S.GRADIENT_LOST: _same_onset,
-        _S.MISSING_STEP: _anything,
-        _S.MISSING_CALL: _UPDATES,
-    },
     _S.WRONG_ORDER: {
         _S.WRONG_ORDER: _same_api,
         _S.MISSING_CALL: _calls("clip_grad", "GradScaler", "lr_scheduler"),
@@ -141,6 +141,11 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.MISSING_ZERO_GRAD: _same_onset,
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _calls("zero_grad"),
+    },
+    _S.SHARING_LOST: {
+        _S.SHARING_LOST: _same_onset,
+        _S.NOT_UPDATED: _same_variable,
+        _S.NO_GRADIENT: _same_variable,
     },
     _S.EVAL_MODE: {
         _S.EVAL_MODE: _same_onset,
@@ -157,11 +162,6 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.NOT_SYNCHRONIZED: {
         _S.NOT_SYNCHRONIZED: _same_onset,
         _S.RANKS_DIFFER: _anything,
-    },
-    _S.SHARING_LOST: {
-        _S.SHARING_LOST: _same_onset,
-        _S.NOT_UPDATED: _same_variable,
-        _S.NO_GRADIENT: _same_variable,
     },
     _S.NOT_RESTORED: {_S.NOT_RESTORED: _same_onset},
     _S.RANKS_DIFFER: {_S.RANKS_DIFFER: _same_onset},

@@ -26,7 +26,6 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.findings import Violation
 
-SCALE = "torch.amp.GradScaler.scale"
 _LANDMARKS = frozenset(
     {
         Families.BACKWARD,
@@ -34,7 +33,7 @@ _LANDMARKS = frozenset(
         Families.OPTIMIZER_STEP,
         Families.SCALER_STEP,
         Families.SCALER_UPDATE,
-        SCALE,
+        Families.SCALE,
         Families.UNSCALE,
         Families.CLIP_NORM,
         Families.CLIP_VALUE,

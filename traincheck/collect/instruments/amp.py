@@ -41,7 +41,7 @@ class Amp(Instrument):
     def _describe(self, family: str, args: tuple[Any, ...], result: Any) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "api": family,
-            "args": {},
+            "args": {"enabled": args[0].is_enabled()},
             "result": summarize(result),
             "where": where(),
         }

@@ -19,10 +19,12 @@ class Schedulers(Instrument):
     """Wraps ``step`` where a class defines it; a constructor's own step is not the user's."""
 
     name = "schedulers"
-    families = (Families.SCHEDULER_STEP,)
+    families = (Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED)
 
     def install(self) -> None:
         self._stepping: set[int] = set()
+        if self.wants_call(Families.SCHEDULER_CREATED):
+            self.replace(lr_scheduler.LRScheduler, "__init__", self._wrap_init)
         for cls in list(vars(lr_scheduler).values()):
             if (
                 isinstance(cls, type)
@@ -30,6 +32,26 @@ class Schedulers(Instrument):
                 and "step" in vars(cls)
             ):
                 self.replace(cls, "step", self._wrap)
+
+    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        """One record for each object: a schedule that is made and never followed shows by it."""
+
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
+            return {
+                "api": f"{dotted(type(args[0]))}.__init__",
+                "family": Families.SCHEDULER_CREATED,
+                "owner": self._owner(args[0]),
+                "where": where(),
+            }
+
+        return span_wrapper(original, self.session, describe)
+
+    def _owner(self, scheduler: Any) -> str | None:
+        optimizer = getattr(scheduler, "optimizer", None)
+        live = self.session.live_optimizers()
+        return next((name for name, found in live if found is optimizer), None)
 
     def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
         recorded = span_wrapper(original, self.session, self._describe)
@@ -52,15 +74,11 @@ class Schedulers(Instrument):
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> dict[str, Any]:
         scheduler = args[0]
-        optimizer = getattr(scheduler, "optimizer", None)
-        owner = next(
-            (name for name, live in self.session.live_optimizers() if live is optimizer), None
-        )
         named = {str(i): summarize(value) for i, value in enumerate(args[1:])}
         return {
             "api": f"{dotted(type(scheduler))}.step",
             "family": Families.SCHEDULER_STEP,
-            "owner": owner,
+            "owner": self._owner(scheduler),
             "args": {**named, **{k: summarize(v) for k, v in kwargs.items() if v is not None}},
             "where": where(),
         }
