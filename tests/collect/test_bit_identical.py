@@ -57,8 +57,15 @@ def test_same_with_and_without_recording(tmp_path, case):
     assert_recorded(tmp_path / "run", processes=1 + workers)
 
 
-@pytest.mark.parametrize("case", ["mlp_dropout", "gan", "compiled"])
-@pytest.mark.parametrize("options", [("--rules",), ("--every", "3"), ("--level", "deep")])
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [
+        ("mlp_dropout", ("--rules",)),
+        ("gan", ("--every", "3")),
+        ("mlp_dropout", ("--level", "deep")),
+        ("compiled", ("--rules", "--every", "2")),
+    ],
+)
 @pytest.mark.slow
 def test_same_in_other_views(tmp_path, case, options):
     script = PROGRAMS / f"{case}.py"
