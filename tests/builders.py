@@ -317,18 +317,18 @@ class TraceBuilder:
         self._step += 1
         return self
 
-    def batch(self, loader: str = "loader0", size: int = 64) -> TraceBuilder:
+    def batch(self, loader: str = "loader0", size: int = 64, **fields: Any) -> TraceBuilder:
+        """A batch reaches the loop. fields: of the BatchEvent, in place of a healthy one's."""
         self._counters["batch"] += 1
         leaves = {"0": self._tensor((size, 10)), "1": self._tensor((size,), "int64")}
-        samples = [self._fingerprint() for _ in range(3)]
-        return self._add(
-            BatchEvent,
-            loader=loader,
-            index=self._step,
-            leaves=leaves,
-            samples=samples,
-            sampler="torch.utils.data.sampler.RandomSampler",
-        )
+        healthy = {
+            "loader": loader,
+            "index": self._step,
+            "leaves": leaves,
+            "samples": [self._fingerprint() for _ in range(3)],
+            "sampler": "torch.utils.data.sampler.RandomSampler",
+        }
+        return self._add(BatchEvent, **{**healthy, **fields})
 
     def zero_grad(self, optimizer: str = "opt0", *, set_to_none: bool = True) -> TraceBuilder:
         self._counters["zero_grad"] += 1

@@ -10,6 +10,10 @@ from traincheck.rules.tc102_parameter_not_updated import ParameterNotUpdated
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
+from traincheck.rules.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
+from traincheck.rules.tc503_shuffled_order_repeats import ShuffledOrderRepeats
+from traincheck.rules.tc506_labels_in_order import LabelsInOrder
+from traincheck.rules.tc507_batch_folded_into_one_row import BatchFoldedIntoOneRow
 from traincheck.schema.protocols import Rule
 
 ENTRY_POINTS = "traincheck.rules"
@@ -20,6 +24,10 @@ RULES: tuple[Rule, ...] = (
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),
+    StreamRepeatedByWorkers(),
+    ShuffledOrderRepeats(),
+    LabelsInOrder(),
+    BatchFoldedIntoOneRow(),
 )
 
 

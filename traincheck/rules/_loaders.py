@@ -1,0 +1,40 @@
+"""Which loaders feed training, told from what follows their batches. Judges nothing."""
+
+from __future__ import annotations
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, Families
+
+DATA_LOADER = "torch.utils.data.DataLoader"
+BATCHES = Needs(calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch", "step"}))
+STREAM = "torch.utils.data.dataloader._InfiniteConstantSampler"  # of an IterableDataset
+
+Loader = tuple[int, str]  # rank and label
+
+
+class TrainingLoaders:
+    """Loaders after whose batches backward() is called. In one rank or in many."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, str] = {}
+        self._known: set[Loader] = set()
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, BatchEvent):
+            self._last[event.rank] = event.loader
+        elif isinstance(event, CallEvent) and (event.family or event.api) == Families.BACKWARD:
+            last = self._last.get(event.rank)
+            if last is not None:
+                self._known.add((event.rank, last))
+
+    def __contains__(self, loader: object) -> bool:
+        return loader in self._known
+
+
+def content_of(event: BatchEvent) -> tuple[str, ...]:
+    """Fingerprints of the tensors of a batch; empty when any has none."""
+    found = [
+        leaf.get("fingerprint") if isinstance(leaf, dict) else None
+        for leaf in event.leaves.values()
+    ]
+    return tuple(map(str, found)) if found and all(found) else ()
