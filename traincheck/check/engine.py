@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from traincheck.check.findings import Accept, FindingBook
 from traincheck.check.gate import Gate
 from traincheck.check.routing import Router
+from traincheck.check.seats import STEP_ENDS, RunSeats, Seat, is_for_run
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.claims import Invariant, Needs
@@ -22,28 +23,6 @@ from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule
 
 _logger = logging.getLogger(__name__)
 _PROCESS_MARK = "process"
-_STEP_ENDS = Needs(kinds=frozenset({"step"}))
-
-
-@dataclass(slots=True, eq=False)
-class Seat:
-    """One running monitor and the checks it stands for. gets: the events it is to be given."""
-
-    monitor: Monitor
-    gets: Needs
-    needs: Needs
-    check_ids: tuple[str, ...]
-    observe: Callable[[Event], Iterable[Violation]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.observe = self.monitor.observe  # looked up once: 40 ns less for each event
-
-    def triggered(self) -> dict[str, int]:
-        if isinstance(self.monitor, Gate):
-            return self.monitor.triggered_by_check()
-        if isinstance(self.monitor, Bookkeeper):
-            return {}
-        return {self.check_ids[0]: self.monitor.triggered}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +40,7 @@ class Checks:
 class Process:
     """The monitors of one process, fed with its events. They begin afresh for each process."""
 
-    def __init__(self, checks: Checks, view: View) -> None:
+    def __init__(self, checks: Checks, view: View, run: RunSeats) -> None:
         self.unobservable: dict[str, str] = {}
         self.steps = 0
         self._checks = checks
@@ -70,6 +49,7 @@ class Process:
         self._retired: list[Seat] = []
         self._seat_rules()
         self._seat_invariants()
+        self._shared = run.usable(self._observable)
         self.router = self._make_router()
 
     @property
@@ -88,12 +68,22 @@ class Process:
             why = self._view.lacks(seat.needs)
             if why is not None:
                 self.retire(seat, why)
+        for seat in self._shared:
+            why = self._view.lacks(seat.needs)
+            if why is not None:
+                self.leave(seat, why)
 
     def retire(self, seat: Seat, reason: str) -> None:
         """Take a monitor and those that depend on it out; what they have proved so far stands."""
         going = [other for other in self.seats if set(other.check_ids) <= set(seat.check_ids)]
         self.seats = [other for other in self.seats if other not in going]
         self._retired += going
+        self.unobservable.update(dict.fromkeys(seat.check_ids, reason))
+        self.router = self._make_router()
+
+    def leave(self, seat: Seat, reason: str) -> None:
+        """Give no more events to a monitor of the whole run."""
+        self._shared = [s for s in self._shared if not set(s.check_ids) <= set(seat.check_ids)]
         self.unobservable.update(dict.fromkeys(seat.check_ids, reason))
         self.router = self._make_router()
 
@@ -104,7 +94,7 @@ class Process:
         return counts
 
     def _make_router(self) -> Router[Seat]:
-        return Router([(seat.gets, seat) for seat in self.seats])
+        return Router([(seat.gets, seat) for seat in [*self.seats, *self._shared]])
 
     def _observable(self, check_id: str) -> bool:
         reason = self._view.lacks(self._checks.needs[check_id])
@@ -113,8 +103,8 @@ class Process:
         return reason is None
 
     def _seat_rules(self) -> None:
-        rules = [rule for rule in self._checks.rules if self._observable(rule.info.check_id)]
-        for rule in rules:
+        own = [rule for rule in self._checks.rules if not is_for_run(rule)]
+        for rule in [rule for rule in own if self._observable(rule.info.check_id)]:
             self._sit(rule.monitor, rule.needs, (rule.info.check_id,))
         self._share_ledger()
 
@@ -125,7 +115,7 @@ class Process:
             return
         gets = Needs()
         for seat in sharing:
-            gets, seat.gets = gets | seat.needs, _STEP_ENDS
+            gets, seat.gets = gets | seat.needs, STEP_ENDS
         keeper = Bookkeeper(s.monitor for s in sharing if isinstance(s.monitor, StepMonitor))
         ids = tuple(check_id for seat in sharing for check_id in seat.check_ids)
         # First, so that the books are made when the rules look into them.
@@ -169,6 +159,7 @@ class Engine:
         accept: Accept | None = None,
     ) -> None:
         self._checks = _prepare(invariants, rules, relations or {})
+        self._run = RunSeats(self._checks.rules)
         self._book = FindingBook(self._checks.infos, accept)
         self._processes: dict[tuple[int, str], Process] = {}
         self._violated: dict[str, int] = defaultdict(int)
@@ -224,6 +215,10 @@ class Engine:
                     self._take(seat.monitor.finish())
                 except Exception as error:  # see _feed
                     self._fail(process, seat, error)
+        for seat in self._run.seats:
+            self._take(seat.monitor.finish())
+        if self._run.incomplete is not None:
+            self._notes.append(self._run.incomplete)
         return self.so_far()
 
     def so_far(self) -> Report:
@@ -250,7 +245,7 @@ class Engine:
         if process is None:
             is_told = isinstance(event, MarkEvent) and event.text == _PROCESS_MARK
             view = View.of(event) if is_told else View()  # type: ignore[arg-type]
-            process = self._processes[key] = Process(self._checks, view)
+            process = self._processes[key] = Process(self._checks, view, self._run)
         return process
 
     def _control(self, process: Process, event: Event) -> None:
@@ -293,7 +288,11 @@ class Engine:
 
     def _fail(self, process: Process, seat: Seat, error: Exception) -> None:
         _logger.debug("a monitor failed", exc_info=error)
-        process.retire(seat, _fault(error))
+        if self._run.fail(seat, _fault(error)):
+            for other in self._processes.values():
+                other.leave(seat, _fault(error))
+        else:
+            process.retire(seat, _fault(error))
         self._notes.append(f"{_names(seat.check_ids)} was switched off: {_fault(error)}")
 
     def _totals(self) -> tuple[dict[str, str], dict[str, int]]:
@@ -303,7 +302,8 @@ class Engine:
         unobservable = dict(self._checks.unusable)
         for process in telling:
             unobservable.update(process.unobservable)
-        triggered: dict[str, int] = defaultdict(int)
+        unobservable.update(self._run.failed)
+        triggered: dict[str, int] = defaultdict(int, self._run.triggered())
         for process in processes:
             for check_id, count in process.triggered().items():
                 triggered[check_id] += count
