@@ -1,10 +1,13 @@
-"""Which steps are recorded. Decides from the step number alone, so that all ranks decide alike."""
+"""Which steps are recorded, known when they begin."""
 
 from __future__ import annotations
 
 
 class EveryNth:
-    """The first ``warmup`` steps, then those whose number is a multiple of ``every``."""
+    """The first ``warmup`` steps, then those whose number is a multiple of ``every``.
+
+    Decides from the step number alone, so that all ranks decide alike.
+    """
 
     def __init__(self, every: int = 1, warmup: int = 0) -> None:
         self.every = every
@@ -12,3 +15,32 @@ class EveryNth:
 
     def wants(self, step: int) -> bool:
         return step < self.warmup or step % self.every == 0
+
+
+class OnDemand(EveryNth):
+    """As `EveryNth` until ``limit`` steps were recorded, and the next step whenever asked.
+
+    Args:
+        every: see `EveryNth`.
+        warmup: see `EveryNth`.
+        limit: steps to record; None for no end.
+    """
+
+    def __init__(self, every: int = 1, warmup: int = 0, limit: int | None = None) -> None:
+        super().__init__(every, warmup)
+        self._left = limit
+        self._is_asked = False
+
+    def ask(self) -> None:
+        """Record the next step that begins."""
+        self._is_asked = True
+
+    def wants(self, step: int) -> bool:
+        is_asked, self._is_asked = self._is_asked, False
+        if is_asked:
+            return True
+        if self._left == 0 or not super().wants(step):
+            return False
+        if self._left is not None:
+            self._left -= 1
+        return True

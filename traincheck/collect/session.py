@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import traincheck
+from traincheck.collect.current import CURRENT
 from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Local, Switch
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._table import INSTRUMENTS
@@ -58,6 +59,7 @@ class Session:
         self.optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
         self.modes: dict[str, weakref.ref[torch.nn.Module]] = {}
         self.at_step_end: list[Callable[[Emitter], None]] = []
+        self.after_step: list[Callable[[], None]] = []  # what a step left is written by then
         self.instruments: dict[str, str] = {}
         self.is_worker = False  # a process that serves another one's loop: it has no steps
         self.installed: list[Any] = []
@@ -85,8 +87,11 @@ class Session:
             except Exception as error:  # another torch than we know: go without this instrument
                 self.instruments[instrument.name] = f"off: {error!r}"
                 logger.debug("instrument %s is off", instrument.name, exc_info=True)
-        os.register_at_fork(before=self.flush, after_in_child=self._after_fork)
+        # Such a registration cannot be taken back: it must not keep an ended session alive.
+        before, after = weakref.WeakMethod(self.flush), weakref.WeakMethod(self._after_fork)
+        os.register_at_fork(before=lambda: _call(before()), after_in_child=lambda: _call(after()))
         atexit.register(self.close)
+        CURRENT.session = self
         self._patch_exit()
         self._patch_excepthook()
         self._apply_sampling()
@@ -94,6 +99,10 @@ class Session:
     def stop(self) -> None:
         """Remove every instrument; originals are back in place."""
         self.close()
+        atexit.unregister(self.close)
+        if CURRENT.session is self:
+            CURRENT.session = None
+        self.steps.manual = True  # wrappers that somebody still holds count no steps any more
         for instrument in reversed(self.installed):
             instrument.remove()
         self.installed.clear()
@@ -274,6 +283,25 @@ class Session:
             self.fault(self._finish_step, error)
         self.clock.set(self.steps.step + 1, self.clock.stage)
         self._apply_sampling()
+        if self.after_step:
+            self._after_step(em)
+
+    def _after_step(self, em: Emitter) -> None:
+        busy, em.busy = em.busy, True
+        try:
+            for action in self.after_step:
+                action()
+        except Exception as error:  # training must go on whatever we got wrong
+            self.fault(self._after_step, error)
+        finally:
+            em.busy = busy
+
+    def mark_step(self) -> None:
+        """The user's own word on where a step ends; from the first one on the only one."""
+        self.steps.manual = True
+        if any(self.steps.counters.values()):
+            self.steps.end()
+            self.signal()
 
     def _finish_step(self, em: Emitter) -> None:
         self.tracker.looker.resolve(em)
@@ -288,7 +316,7 @@ class Session:
         if self.is_worker or self.clock.step is None or self._is_storage_lost:
             return
         wanted = self.sampling.wants(self.clock.step)
-        if wanted and not self.switch.on and self.settings.every > 1:
+        if wanted and not self.switch.on:  # what was not looked at may have changed
             self.tracker.rebaseline(self.live_optimizers())
         self.switch.on = wanted
         self.switch.idle = not wanted
@@ -331,6 +359,11 @@ def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackTy
             entry.tb_next = entry.tb_next.tb_next
         entry = entry.tb_next
     return first
+
+
+def _call(function: Callable[[], None] | None) -> None:
+    if function is not None:
+        function()
 
 
 def start(settings: Settings) -> None:

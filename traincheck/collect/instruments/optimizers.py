@@ -5,6 +5,7 @@ After a step, looks at parameters and optimizer state.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -73,6 +74,31 @@ class Optimizers(Instrument):
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._created, error)
         em.busy = False
+
+    def adopt(self, optimizer: Optimizer) -> None:
+        """Record an optimizer that was made before the recording began."""
+        if self.owner(optimizer) is not None:
+            return
+        self._wrap_step(type(optimizer))
+        if "step" in vars(optimizer):
+            self._wrap_instance(optimizer)
+        self._created(optimizer, None)
+
+    def _wrap_instance(self, optimizer: Optimizer) -> None:
+        """A scheduler has put the class' step as it was then on the instance: ours goes on top."""
+        original: Callable[..., Any] = optimizer.step
+        stepper = self._stepper(lambda _, *args, **kwargs: original(*args, **kwargs))
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            return stepper(optimizer, *args, **kwargs)
+
+        functools.update_wrapper(step, original)  # with the marks of the scheduler
+        self._originals.append((optimizer, "step", original))
+        optimizer.step = hidden(step)  # type: ignore[method-assign]
+
+    def remove(self) -> None:
+        super().remove()
+        self._ids.clear()  # a scheduler may hold our step: it does nothing more of its own
 
     def _groups(self, em: Emitter, optimizer: Optimizer) -> None:
         owner = self.owner(optimizer)

@@ -1,0 +1,22 @@
+"""The session that records this process, if any: where calls by the user's code find it.
+
+No torch here: `traincheck.step()` asks in programs that may never import it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from traincheck.collect.session import Session
+
+
+class Current:
+    """Holds the one session of a process: two would wrap each other's wrappers."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.watch: object | None = None  # who began it in this process; None for a launched run
+
+
+CURRENT = Current()
