@@ -106,6 +106,8 @@ def _unusual(tensor: torch.Tensor) -> str | None:
         parts = components(tensor)
         if parts is None:
             return None
+        if hasattr(tensor, "_local_tensor"):  # a piece: not to be compared with that of a rank
+            return f"shard-{fingerprint(parts[0])}"
         if len(parts) == 1 and parts[0].is_cpu:
             return f"xxh3-128:{_digest_cpu(parts[0], tensor)}"
         if all(part.is_cpu for part in parts):

@@ -90,6 +90,14 @@ class Tracker:
         states = self._states
         return states is None or f"{role}@{moment}" in states or f"{role}@*" in states
 
+    def compare_ranks(self) -> None:
+        """Other ranks train the same model: take exact fingerprints of parameters if asked to."""
+        if self.wants("parameter", "ranks"):
+            self.looker.compares_ranks = True
+            for root in self._live_roots():
+                for _, _, parameter, _ in root.parameters.values():
+                    parameter.exact_only = True
+
     # -- modules
 
     def find(self, module: torch.nn.Module) -> tuple[str, Root]:
