@@ -90,6 +90,14 @@ class Tracker:
         states = self._states
         return states is None or f"{role}@{moment}" in states or f"{role}@*" in states
 
+    def live_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Name and object of every parameter that is followed."""
+        for root in self._live_roots():
+            for holder, key, variable, _ in root.parameters.values():
+                tensor = holder.get(key)
+                if tensor is not None:
+                    yield variable.name, tensor
+
     def compare_ranks(self) -> None:
         """Other ranks train the same model: take exact fingerprints of parameters if asked to."""
         if self.wants("parameter", "ranks"):

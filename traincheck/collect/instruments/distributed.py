@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from traincheck.collect.emit import Emitter, hidden, where
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.summarize import summarize
+from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded, span_wrapper
 
 COLLECTIVES = (
@@ -21,7 +22,12 @@ COLLECTIVES = (
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
     "barrier", "send", "recv", "all_gather_object", "broadcast_object_list",
 )  # fmt: skip
+_SPLIT = frozenset({"all_to_all_single"})
+_Group: Any = getattr(dist, "ProcessGroup", ())
+# Those that take the sizes of parts: then shapes may differ between ranks
+_SIZES = ("input_split_sizes", "output_split_sizes")
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
+DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
 
 
 class Distributed(Instrument):
@@ -33,8 +39,12 @@ class Distributed(Instrument):
 
     def install(self) -> None:
         self._numbers: Counter[str] = Counter()
+        self._names: dict[int, str] = {}
+        self._named_at: tuple[int, int] | None = None
         if not dist.is_available():
             return
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            self.session.tracker.compare_ranks()
         self.replace(dist, "init_process_group", self._wrap_init)
         needs = self.session.needs
         if needs is None or "collective" in needs.kinds:
@@ -43,6 +53,9 @@ class Distributed(Instrument):
                     self.replace(dist, name, functools.partial(self._wrap_collective, op=name))
         if self.wants_call(DDP_INIT):
             self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_ddp)
+        if self.wants_call(DDP_HOOK):
+            ddp = torch.nn.parallel.DistributedDataParallel
+            self.replace(ddp, "register_comm_hook", self._wrap_hook)
 
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self.session
@@ -51,6 +64,12 @@ class Distributed(Instrument):
             result = original(*args, **kwargs)
             try:
                 session.set_rank(dist.get_rank())
+                world_size = dist.get_world_size()
+                if world_size > 1:
+                    session.tracker.compare_ranks()
+                em = session.local.em or session.emitter()
+                data = {"rank": dist.get_rank(), "world_size": world_size}
+                em.event("mark", {"text": "process group", "data": data})
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._wrap_init, error)
             return result
@@ -66,7 +85,33 @@ class Distributed(Instrument):
                 for name, value in kwargs.items()
                 if isinstance(value, (bool, int, str))
             }
-            return {"api": DDP_INIT, "args": named, "where": where()}
+            path = self._exchanged(em, args[0], named)
+            return {"api": DDP_INIT, "module": path, "args": named, "where": where()}
+
+        return span_wrapper(original, self.session, describe)
+
+    def _exchanged(self, em: Emitter, wrapper: Any, named: dict[str, Any]) -> str:
+        """Add whose gradients a DDP wrapper exchanges; the path of the model in it."""
+        tracker = self.session.tracker
+        path, root = tracker.find(wrapper)
+        tracker.track(em, root)
+        ignored = set(getattr(wrapper, "parameters_to_ignore", ()))
+        inner = list(wrapper.module.named_parameters())
+        exchanged = [p for name, p in inner if p.requires_grad and name not in ignored]
+        named["parameters"] = [tracker.name_of(p) for p in exchanged]
+        named["ids"] = [tracker.identities.of(p) for p in exchanged]
+        named["ignored"] = [tracker.name_of(p) for name, p in inner if name in ignored]
+        group = getattr(wrapper, "process_group", None)
+        named["group_size"] = None if group is None else group.size()
+        return path
+
+    def _wrap_hook(self, original: Callable[..., None]) -> Callable[..., None]:
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
+            hook = kwargs.get("hook", args[2] if len(args) > 2 else None)
+            named = {"hook": dotted(hook if hasattr(hook, "__qualname__") else type(hook))}
+            return {"api": DDP_HOOK, "args": named, "where": where()}
 
         return span_wrapper(original, self.session, describe)
 
@@ -81,10 +126,19 @@ class Distributed(Instrument):
                 return original(*args, **kwargs)
             fields: dict[str, Any] = {"op": op}
             tensor = _first_tensor(args, kwargs)
-            guarded(em, self._before, fields, tensor, kwargs.get("group"))
-            result = original(*args, **kwargs)
-            # An asynchronous one may still be under way
-            guarded(em, self._after, fields, None if result is not None else tensor)
+            group = kwargs.get("group") or next((a for a in args if isinstance(a, _Group)), None)
+            guarded(em, self._before, fields, tensor, group)
+            if any(kwargs.get(name) for name in _SIZES) or (op in _SPLIT and len(args) > 2):  # noqa: PLR2004
+                fields["uneven"] = True
+            result = None
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                tensor = None  # it was entered: what others wait for may show
+                raise
+            finally:
+                # An asynchronous one may still be under way
+                guarded(em, self._after, fields, None if result is not None else tensor)
             return result
 
         return hidden(collective)
@@ -99,12 +153,35 @@ class Distributed(Instrument):
         if tensor is not None:
             fields["shape"] = list(tensor.shape)
             fields["dtype"] = str(tensor.dtype).removeprefix("torch.")
-            fields["before"] = _digest(tensor)
+            fields["before"] = self._digest(tensor)
+            name = self._name_of(tensor)
+            if name is not None:
+                fields["variable"] = name
 
     def _after(self, em: Emitter, fields: dict[str, Any], tensor: torch.Tensor | None) -> None:
         if tensor is not None:
-            fields["after"] = _digest(tensor)
+            fields["after"] = self._digest(tensor)
         em.event("collective", fields)
+
+    def _digest(self, tensor: torch.Tensor) -> str | None:
+        needs = self.session.needs
+        if not tensor.is_cpu or (needs is not None and not needs.exact):
+            return None
+        return fingerprint(tensor)
+
+    def _name_of(self, tensor: torch.Tensor) -> str | None:
+        """The parameter whose data or gradient a tensor is. Names are collected once a backward."""
+        steps, tracker = self.session.steps, self.session.tracker
+        now = (steps.step, steps.counters["backward"])
+        if now != self._named_at:
+            self._named_at = now
+            self._names = {
+                id(thing): name
+                for name, parameter in tracker.live_parameters()
+                for thing in (parameter, parameter.grad)
+                if thing is not None
+            }
+        return self._names.get(id(tensor))
 
 
 def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
@@ -112,7 +189,3 @@ def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Ten
         if isinstance(value, torch.Tensor):
             return value
     return None
-
-
-def _digest(tensor: torch.Tensor | None) -> str | None:
-    return fingerprint(tensor) if tensor is not None and tensor.is_cpu else None

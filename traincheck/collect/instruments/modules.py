@@ -16,6 +16,8 @@ from traincheck.collect.summarize import dotted, encode
 from traincheck.collect.tracker import Root
 from traincheck.schema.events import Families
 
+_SYNC = "require_backward_grad_sync"
+
 
 class Modules(Instrument):
     """``Module.__call__`` on the class. Instances stay as they are: copied, pickled, compiled."""
@@ -198,6 +200,9 @@ class Modules(Instrument):
         given = [b'"%d":%b' % (i, encode(value)) for i, value in enumerate(args)]
         if kwargs:
             given += [orjson.dumps(k) + b":" + encode(v) for k, v in kwargs.items()]
+        sync = module.__dict__.get(_SYNC)
+        if sync is not None:  # DDP decides in its forward whether backward exchanges gradients
+            given.append(b'"%b":%b' % (_SYNC.encode(), encode(bool(sync))))
         return b'%b,"training":%b,"args":{%b},"result":%b%b' % (
             head,
             b"true" if module.training else b"false",
