@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.config import CollectConfig, read_collect
+from traincheck.check.acceptance import Suppression
+from traincheck.config import CollectConfig, Config, load_config, read_collect
 from traincheck.errors import UsageError
 
 
@@ -82,3 +83,105 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.toml"):
         read_collect(tmp_path / "nowhere.toml")
+
+
+def test_what_a_project_settles(config) -> None:
+    path = config(
+        """
+        select = ["TC1", "TC2"]
+        ignore = ["TC102"]
+        fail_on = "error"
+
+        [[suppress]]
+        code = "TC101"
+        variable = "Net.aux.*"
+        reason = "trained by hand"
+
+        [rules.TC702]
+        ratio = 5.0
+
+        [collect]
+        every = 10
+        """
+    )
+    assert load_config(path) == Config(
+        select=("TC1", "TC2"),
+        ignore=("TC102",),
+        fail_on="error",
+        suppress=(
+            Suppression(
+                code="TC101", variable="Net.aux.*", reason="trained by hand", where=str(path)
+            ),
+        ),
+        rules={"TC702": {"ratio": 5.0}},
+        collect=CollectConfig(every=10),
+        path=path,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        ('selct = ["TC1"]', "key 'selct'", "'select'"),
+        ('select = "TC1"', "select is 'TC1'", "list of strings"),
+        ('fail_on = "fatal"', "fail_on is 'fatal'", "info, warning, error"),
+        ("fail_on = 1", "fail_on is 1", "a string"),
+        ('[[suppress]]\ncode = "TC101"', "number 1 has no reason", "reason ="),
+        ('[[suppress]]\ncode = "TC101"\nreason = " "', "number 1 has no reason", "reason ="),
+        ('[[suppress]]\nreason = "x"', "number 1 has no code", "code ="),
+        ('[[suppress]]\ncode = "T"\nreason = "x"\nvarible = "a"', "'varible'", "'variable'"),
+        ('[[suppress]]\ncode = "T"\nreason = "x"\nwhere = "a"', "'where'", "known are"),
+        ('[[suppress]]\ncode = "T"\nreason = "x"\nmodule = 1', "module", "a string"),
+        ('[suppress]\ncode = "T"', "no list of tables", r"\[\[suppress\]\]"),
+        ("[rules]\nTC101 = 1", "no table of tables", r"\[rules\."),
+    ],
+)
+def test_what_a_project_cannot_settle(config, text, what, fix) -> None:
+    path = config(text)
+    with pytest.raises(UsageError, match=what) as caught:
+        load_config(path)
+    assert str(path) in caught.value.message
+    assert re.search(fix, str(caught.value.fix))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "project" / "deep" / "er").mkdir(parents=True)
+    return tmp_path / "project"
+
+
+def test_the_nearest_file_upward_counts(tree: Path) -> None:
+    (tree / "traincheck.toml").write_text('ignore = ["TC1"]')
+    assert load_config(start=tree / "deep" / "er").ignore == ("TC1",)
+    (tree / "deep" / "traincheck.toml").write_text('ignore = ["TC2"]')
+    assert load_config(start=tree / "deep" / "er").ignore == ("TC2",)
+    assert load_config(start=tree).ignore == ("TC1",)
+
+
+def test_pyproject_counts_when_it_has_our_table(tree: Path) -> None:
+    path = tree / "pyproject.toml"
+    path.write_text('[project]\nname = "traincheck-user"')
+    (tree.parent / "traincheck.toml").write_text('ignore = ["TC1"]')
+    assert load_config(start=tree).ignore == ("TC1",)
+    path.write_text('[tool.traincheck]\nignore = ["TC3"]\n[tool.traincheck.collect]\nevery = 2')
+    assert load_config(start=tree).ignore == ("TC3",)
+    assert load_config(path).collect.every == 2
+    (tree / "traincheck.toml").write_text('ignore = ["TC4"]')
+    assert load_config(start=tree).ignore == ("TC4",)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[broken"])
+def test_a_pyproject_that_does_not_speak_of_us_is_passed_by(tree: Path, content: bytes) -> None:
+    (tree / "pyproject.toml").write_bytes(content)
+    assert load_config(start=tree) == Config()
+
+
+def test_a_broken_pyproject_that_does_is_named(tree: Path) -> None:
+    (tree / "pyproject.toml").write_text("[tool.traincheck\n")
+    with pytest.raises(UsageError, match=r"pyproject\.toml.* is not TOML"):
+        load_config(start=tree)
+
+
+def test_without_a_file_there_are_the_defaults(tree: Path) -> None:
+    assert load_config(start=tree) == Config()
+    assert Config().fail_on == "warning"

@@ -10,9 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traincheck.check.acceptance import Acceptor
 from traincheck.check.engine import Engine, watch
+from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
 from traincheck.relations._table import RELATIONS
+from traincheck.rules._options import configured
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import CheckInfo, Report, Violation
 from traincheck.schema.invariant_file import read_invariants
@@ -33,6 +36,7 @@ def check(
     rules: bool = True,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
+    config: Config | None = None,
 ) -> Report:
     """Check a recorded run.
 
@@ -43,14 +47,24 @@ def check(
         select: codes of rules and names of relations to check; none for all. A code may be the
             beginning of one: ``TC1``.
         ignore: codes and names to leave out.
+        config: what the project has settled, see `load_config`; ``select`` and ``ignore`` come
+            before its own. None for the defaults.
 
     Raises:
         TraceFormatError, InvariantFormatError, UsageError: ``run``, a file or a code is not usable.
     """
     from traincheck.store.reader import TraceReader
 
-    engine = make_engine(invariants, rules=rules, select=select, ignore=ignore)
-    return check_source(engine, TraceReader(run))
+    reader = TraceReader(run)
+    engine = make_engine(
+        invariants,
+        rules=rules,
+        select=select,
+        ignore=ignore,
+        config=config,
+        root=lambda: root_of(reader),
+    )
+    return check_source(engine, reader)
 
 
 def make_engine(
@@ -59,14 +73,43 @@ def make_engine(
     rules: bool = True,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
+    config: Config | None = None,
+    root: Callable[[], str] = str,
 ) -> Engine:
-    """An engine for the checks that are asked for; arguments as for `check`."""
+    """An engine for the checks that are asked for; arguments as for `check`.
+
+    ``root`` gives the directory that source places of the run are relative to: their comments are
+    read there.
+    """
+    config = _settled(config, select, ignore)
     learned = _distinct(i for path in invariants for i in read_invariants(path))
-    built_in: Iterable[Rule] = all_rules() if rules else ()
-    _refuse_unknown([*select, *ignore])
-    chosen = [rule for rule in built_in if _is_chosen(rule.info.code, select, ignore)]
-    kept = [i for i in learned if _is_chosen(i.hypothesis.relation, select, ignore)]
-    return Engine(kept, chosen, RELATIONS)
+    kept = [i for i in learned if _is_chosen(i.hypothesis.relation, config)]
+    chosen = chosen_rules(config)
+    return Engine(kept, chosen if rules else (), RELATIONS, Acceptor(config.suppress, root))
+
+
+def chosen_rules(config: Config) -> tuple[Rule, ...]:
+    """The rules that a configuration selects, with its options.
+
+    Raises:
+        UsageError: a code or an option is unknown.
+    """
+    known = all_rules()
+    codes = [*(rule.info.code for rule in known), *RELATIONS]
+    _refuse_unknown((*config.select, *config.ignore), codes)
+    said = f"{config.path}: " if config.path else ""
+    for suppression in config.suppress:
+        _refuse_unknown([suppression.code], codes, said)
+    try:
+        known = configured(known, config.rules)
+    except UsageError as error:
+        raise UsageError(f"{said}{error.message}", fix=error.fix) from error
+    return tuple(rule for rule in known if _is_chosen(rule.info.code, config))
+
+
+def root_of(source: TraceReader | TailReader) -> str:
+    """The working directory of a run: what its source places are relative to."""
+    return source.manifest.cwd if source.manifest else ""
 
 
 def check_source(
@@ -100,7 +143,7 @@ def conclude(engine: Engine, source: TraceReader | TailReader) -> Report:
     engine.count_unread(source.left_out)
     report = engine.finish()
     notes = (*_run_notes(source), *report.notes)
-    return replace(report, skipped_lines=source.skipped, notes=notes)
+    return replace(report, skipped_lines=source.skipped, notes=notes, root=root_of(source))
 
 
 def _run_notes(source: TraceReader | TailReader) -> list[str]:
@@ -129,15 +172,22 @@ def _distinct(invariants: Iterable[Invariant]) -> list[Invariant]:
     return list(known.values())
 
 
-def _is_chosen(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:
-    return (not select or code.startswith(tuple(select))) and not code.startswith(tuple(ignore))
+def _settled(config: Config | None, select: Sequence[str], ignore: Sequence[str]) -> Config:
+    config = config or Config()
+    return replace(
+        config, select=tuple(select) or config.select, ignore=tuple(ignore) or config.ignore
+    )
 
 
-def _refuse_unknown(codes: Iterable[str]) -> None:
-    known = [*(rule.info.code for rule in all_rules()), *RELATIONS]
+def _is_chosen(code: str, config: Config) -> bool:
+    is_selected = not config.select or code.startswith(config.select)
+    return is_selected and not code.startswith(config.ignore)
+
+
+def _refuse_unknown(codes: Iterable[str], known: Sequence[str], said: str = "") -> None:
     for code in codes:
         if not code or not any(name.startswith(code) for name in known):
             raise UsageError(
-                f"no rule and no relation is called {code!r}",
+                f"{said}no rule and no relation is called {code!r}",
                 fix=f"did you mean {nearest(code, known)}? traincheck rules lists the codes",
             )

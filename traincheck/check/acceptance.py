@@ -1,0 +1,97 @@
+"""Which violations somebody accepted: by a comment in the source, or in the configuration.
+
+Decides one violation at a time; the baseline, which knows whole findings, is baseline.py's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from traincheck.check.comments import Comment, SourceComments
+from traincheck.schema.findings import Acceptance, CheckInfo, Subject, Violation
+
+_Key = tuple[str, Subject, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suppression:
+    """An entry ``[[suppress]]`` of a configuration.
+
+    code: of a rule, the beginning of one, or the name of a relation. variable, module, api:
+    patterns with ``*`` and ``?``; None for any. where: the file that holds it.
+    """
+
+    code: str
+    reason: str
+    variable: str | None = None
+    module: str | None = None
+    api: str | None = None
+    where: str = ""
+
+    def covers(self, code: str, subject: Subject) -> bool:
+        """Whether it speaks of a violation of ``code`` about ``subject``."""
+        return (
+            code.startswith(self.code)
+            and _fits(self.variable, subject.variable)
+            and _fits(self.module, subject.module)
+            and _fits(self.api, subject.api)
+        )
+
+
+class Acceptor:
+    """Says which violations are not to be reported, and why.
+
+    Args:
+        suppressions: of the configuration.
+        root: gives the directory that relative source places start from; asked when one is met,
+            because a run that is followed from its start has no manifest yet.
+    """
+
+    def __init__(
+        self, suppressions: Iterable[Suppression] = (), root: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._suppressions = tuple(suppressions)
+        self._root = root
+        self._comments: SourceComments | None = None
+        self._known: dict[_Key, Acceptance | None] = {}
+
+    def __call__(self, violation: Violation, info: CheckInfo) -> Acceptance | None:
+        key = (info.code, violation.subject, _places(violation))
+        if key not in self._known:
+            self._known[key] = self._decide(*key)
+        return self._known[key]
+
+    def _decide(self, code: str, subject: Subject, places: Sequence[str]) -> Acceptance | None:
+        for suppression in self._suppressions:
+            if suppression.covers(code, subject):
+                return Acceptance(
+                    by="configuration", reason=suppression.reason, where=suppression.where
+                )
+        if places and self._comments is None:
+            self._comments = SourceComments(Path(self._root()))
+        for place in places:
+            comment = self._comments.at(place) if self._comments else None
+            if comment is not None and _names(comment, code):
+                return Acceptance(by="comment", reason=comment.reason, where=place)
+        return None
+
+
+def _places(violation: Violation) -> tuple[str, ...]:
+    """Source lines that the violation's evidence knows of."""
+    found = (getattr(event, "where", None) for event in violation.evidence)
+    return tuple(dict.fromkeys(str(place) for place in found if place))
+
+
+def _names(comment: Comment, code: str) -> bool:
+    return not comment.codes or code.startswith(comment.codes)
+
+
+def _fits(pattern: str | None, name: str | None) -> bool:
+    if pattern is None:
+        return True
+    # Not fnmatch: brackets are part of names such as opt0[0].3.
+    expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return name is not None and re.fullmatch(expression, name) is not None

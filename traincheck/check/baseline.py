@@ -1,0 +1,118 @@
+"""A baseline: the findings of one check, to be taken for known in later ones.
+
+A finding is known when it is about the same check and subject and names no variable that is new.
+The step does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import traincheck
+from traincheck.errors import BaselineError, OutputError
+from traincheck.schema.findings import Acceptance, Finding, Report
+
+SCHEMA_VERSION = 1
+_KIND = "traincheck-baseline"
+_MAKE = "make one with traincheck check -t DIR --baseline FILE --write-baseline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Known findings: their fingerprints, and the variables that each names. path: its file."""
+
+    path: str
+    known: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def holds(self, finding: Finding) -> bool:
+        """Whether a finding is known."""
+        variables = self.known.get(finding.id)
+        return variables is not None and variables.issuperset(finding.variables)
+
+    def apply(self, report: Report) -> Report:
+        """The report with its known findings among the suppressed."""
+        accepted = Acceptance(by="baseline", reason="in the baseline", where=self.path)
+        known = [f for f in report.findings if self.holds(f)]
+        left = [f for f in report.findings if not self.holds(f)]
+        suppressed = [*report.suppressed, *(replace(f, accepted=accepted) for f in known)]
+        return replace(report, findings=left, suppressed=suppressed)
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read a baseline.
+
+    Raises:
+        BaselineError: it is missing, damaged, or something else.
+    """
+    try:
+        record = orjson.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise BaselineError(f"baseline {path} does not exist", fix=_MAKE) from error
+    except OSError as error:
+        raise BaselineError(
+            f"baseline {path} cannot be read: {error.strerror}", fix=_MAKE
+        ) from error
+    except orjson.JSONDecodeError as error:
+        raise BaselineError(f"baseline {path} is damaged: {error}", fix=_MAKE) from error
+    if not isinstance(record, dict) or record.get("kind") != _KIND:
+        raise BaselineError(f"{path} is not a baseline", fix=_MAKE)
+    version = record.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise BaselineError(
+            f"baseline {path} was written by schema {version}, this is {SCHEMA_VERSION}", fix=_MAKE
+        )
+    return Baseline(path=str(path), known=_known(path, record.get("findings")))
+
+
+def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
+    """Write a baseline of ``findings``, at once or not at all. Gives how many it holds.
+
+    Raises:
+        OutputError: it could not be written.
+    """
+    entries: dict[str, dict[str, Any]] = {}
+    for finding in findings:
+        entry = entries.setdefault(finding.id, _entry(finding))
+        entry["variables"] = sorted({*entry["variables"], *finding.variables})
+    record = {
+        "kind": _KIND,
+        "schema_version": SCHEMA_VERSION,
+        "created_with": {"traincheck": traincheck.__version__},
+        "findings": [entries[fingerprint] for fingerprint in sorted(entries)],
+    }
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.write_bytes(orjson.dumps(record, option=orjson.OPT_INDENT_2) + b"\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise OutputError(
+            f"baseline {path} cannot be written: {error.strerror}",
+            fix="choose a file in a writable directory",
+        ) from error
+    return len(entries)
+
+
+def _entry(finding: Finding) -> dict[str, Any]:
+    return {
+        "fingerprint": finding.id,
+        "code": finding.code,
+        "title": finding.title,  # for whoever reads the file; only the other two count
+        "variables": [],
+    }
+
+
+def _known(path: Path, entries: Any) -> dict[str, frozenset[str]]:
+    known = {}
+    for entry in entries if isinstance(entries, list) else [None]:
+        fingerprint = entry.get("fingerprint") if isinstance(entry, dict) else None
+        variables = entry.get("variables") if isinstance(entry, dict) else None
+        is_listed = isinstance(variables, list) and all(isinstance(v, str) for v in variables)
+        if not isinstance(fingerprint, str) or not is_listed:
+            raise BaselineError(f"baseline {path} is damaged: an entry is incomplete", fix=_MAKE)
+        known[fingerprint] = frozenset(variables or ())
+    return known

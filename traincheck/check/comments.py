@@ -1,0 +1,110 @@
+"""Comments ``# traincheck: ignore[TC201] reason`` in the source that a run was made from.
+
+A comment stands for every line of its statement, of a loop or a block for those of its head. A file
+that is not there any more has no comments.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_COMMENT = re.compile(r"#\s*traincheck:\s*ignore(?:\[(?P<codes>[^\]]*)\])?(?P<reason>.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comment:
+    """What one comment says. codes: empty for all."""
+
+    codes: tuple[str, ...]
+    reason: str
+
+
+class SourceComments:
+    """The comments of source files, each read once.
+
+    Args:
+        root: directory that relative paths start from.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files: dict[str, dict[int, Comment]] = {}
+
+    def at(self, place: str) -> Comment | None:
+        """The comment that speaks of a place, ``file:line``."""
+        path, _, line = place.rpartition(":")
+        if not line.isdecimal():
+            return None
+        if path not in self._files:
+            self._files[path] = _read(self._root / path)
+        return self._files[path].get(int(line))
+
+
+def comments_of(source: str) -> dict[int, Comment]:
+    """Line -> the comment that speaks of it."""
+    written = dict(_written(source))
+    if not written:
+        return {}
+    found: dict[int, Comment] = {}
+    # Widest first: of nested statements the innermost has the last word.
+    for first, last in sorted(_spans(source), key=lambda span: span[0] - span[1]):
+        for line in range(first, last + 1):
+            if line in written:
+                found.update(dict.fromkeys(range(first, last + 1), written[line]))
+    return {**found, **written}
+
+
+def _read(path: Path) -> dict[int, Comment]:
+    try:
+        with tokenize.open(path) as file:
+            return comments_of(file.read())
+    except (OSError, SyntaxError, UnicodeDecodeError):  # gone, or no Python source
+        return {}
+
+
+def _written(source: str) -> Iterator[tuple[int, Comment]]:
+    """Each comment of ours with the line it stands on."""
+    if "traincheck:" not in source:
+        return
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            match = _COMMENT.match(token.string) if token.type == tokenize.COMMENT else None
+            if match:
+                yield token.start[0], _comment(match)
+    except (tokenize.TokenError, SyntaxError):  # what came before stands
+        return
+
+
+def _comment(match: re.Match[str]) -> Comment:
+    listed = match["codes"]
+    codes = tuple(code.strip() for code in (listed or "").split(",") if code.strip())
+    if listed is not None and not codes:
+        codes = ("none",)  # ignore[] names nothing: it must not mean everything
+    return Comment(codes=codes, reason=match["reason"].strip(" \t:-"))
+
+
+def _spans(source: str) -> Iterator[tuple[int, int]]:
+    """First and last line of each statement; of one with a body, those of its head."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt):
+            continue
+        if not hasattr(node, "body") and not hasattr(node, "cases"):
+            yield node.lineno, node.end_lineno or node.lineno
+            continue
+        head = [child for child in ast.iter_child_nodes(node) if isinstance(child, _HEADS)]
+        ends = [getattr(part, "end_lineno", None) or node.lineno for part in head]
+        ends += [item.context_expr.end_lineno or node.lineno for item in getattr(node, "items", ())]
+        yield node.lineno, max(ends, default=node.lineno)
+
+
+_HEADS = (ast.expr, ast.arguments)
