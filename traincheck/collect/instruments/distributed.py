@@ -109,7 +109,7 @@ class Distributed(Instrument):
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
         ) -> dict[str, Any]:
-            hook = kwargs.get("hook", args[2] if len(args) > 2 else None)
+            hook = next(iter((*args[2:], *kwargs.values())), None)
             named = {"hook": dotted(hook if hasattr(hook, "__qualname__") else type(hook))}
             return {"api": DDP_HOOK, "args": named, "where": where()}
 
@@ -128,7 +128,7 @@ class Distributed(Instrument):
             tensor = _first_tensor(args, kwargs)
             group = kwargs.get("group") or next((a for a in args if isinstance(a, _Group)), None)
             guarded(em, self._before, fields, tensor, group)
-            if any(kwargs.get(name) for name in _SIZES) or (op in _SPLIT and len(args) > 2):  # noqa: PLR2004
+            if any(kwargs.get(name) for name in _SIZES) or (op in _SPLIT and args[2:]):
                 fields["uneven"] = True
             result = None
             try:
@@ -154,9 +154,9 @@ class Distributed(Instrument):
             fields["shape"] = list(tensor.shape)
             fields["dtype"] = str(tensor.dtype).removeprefix("torch.")
             fields["before"] = self._digest(tensor)
-            name = self._name_of(tensor)
-            if name is not None:
-                fields["variable"] = name
+            variable = self._name_of(tensor)
+            if variable is not None:
+                fields["variable"] = variable
 
     def _after(self, em: Emitter, fields: dict[str, Any], tensor: torch.Tensor | None) -> None:
         if tensor is not None:
