@@ -5,6 +5,7 @@ Reads the command line and the configuration; the work is in traincheck/collect/
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from traincheck.collect.settings import Level, Settings
-from traincheck.config import CollectConfig, read_collect
+from traincheck.config import CollectConfig, load_config, read_collect
 from traincheck.errors import UsageError
 
 from ._program import PROGRAM, ProgramCommand, invariant_needs
@@ -119,7 +120,9 @@ def _checked(
 
     from ._live import LiveCheck, kept
 
-    live = LiveCheck(make_engine(invariants), Path(settings.directory), halts=options["halt"])
+    project = load_config(Path(options["config"]) if options["config"] else None)
+    engine = make_engine(invariants, config=project, root=os.getcwd)
+    live = LiveCheck(engine, Path(settings.directory), halts=options["halt"])
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
     if not options["quiet"]:

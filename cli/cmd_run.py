@@ -5,6 +5,7 @@ Reads the command line; collect/launch.py runs the program, check/live.py checks
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from ._program import PROGRAM, ProgramCommand
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.collect.settings import Settings
+    from traincheck.config import Config
     from traincheck.schema.findings import Report
 
 _FINDINGS = 1
@@ -61,9 +63,12 @@ _TRACES = "traces"
 @click.option(
     "--fail-on",
     type=click.Choice(tuple(reversed(SEVERITIES))),
-    default="warning",
-    show_default=True,
-    help="Lowest severity of a finding that makes the exit status 1.",
+    help="Lowest severity of a finding that makes the exit status 1.  [default: warning]",
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="What the project has settled. [default: the nearest traincheck.toml or pyproject.toml]",
 )
 @click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
@@ -87,12 +92,14 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     ended it; 2 when nothing could be started.
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch import launch, new_run_id
+    from traincheck.config import load_config
     from traincheck.report._run_summary import RunSummary, write_run_summary
 
     from ._live import LiveCheck
 
     command = _command(options["script"], options["stray"], ctx.meta.get(PROGRAM))
-    engine = _engine(options)
+    config = load_config(Path(options["config"]) if options["config"] else None)
+    engine = _engine(options, config)
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     had_traces = Path(_TRACES).exists()
@@ -100,7 +107,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     live = LiveCheck(engine, Path(settings.directory), halts=options["halt"])
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
-    is_failing = _is_failing(report, options["fail_on"])
+    is_failing = _is_failing(report, options["fail_on"] or config.fail_on)
     has_news = bool(report.findings) or outcome.exit_status != 0
     is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
     trace = _trace(directory, is_kept=bool(is_kept), had_traces=had_traces)
@@ -136,7 +143,7 @@ def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | 
     return script_command(script, program or ())
 
 
-def _engine(options: dict[str, Any]) -> Engine:
+def _engine(options: dict[str, Any], config: Config) -> Engine:
     from traincheck.api import make_engine
 
     from .cmd_check import _codes
@@ -146,6 +153,8 @@ def _engine(options: dict[str, Any]) -> Engine:
         rules=not options["no_rules"],
         select=_codes(options["select"]),
         ignore=_codes(options["ignore"]),
+        config=config,
+        root=os.getcwd,
     )
     if not engine.infos:
         raise UsageError("no check is left to run", fix="select more, ignore less, or give -i")

@@ -1,3 +1,31 @@
 """traincheck: catches silent bugs in PyTorch training."""
 
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from traincheck.integrations.watching import watch as watch
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "step", "watch"]
+
+
+def step() -> None:
+    """Say that a step of training ends here, where traincheck would count otherwise.
+
+    From the first call on only these calls end steps; make it once before the loop, to count its
+    first step so too. Does nothing in a process that is not watched.
+    """
+    current = sys.modules.get("traincheck.collect.current")
+    if current is not None and current.CURRENT.session is not None:
+        current.CURRENT.session.mark_step()
+
+
+def __getattr__(name: str) -> Any:
+    """`watch`, which needs torch, when it is asked for."""
+    if name == "watch":
+        return importlib.import_module("traincheck.integrations.watching").watch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

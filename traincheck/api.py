@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traincheck.schema.claims import Invariant
     from traincheck.schema.protocols import Rule
     from traincheck.store.reader import TraceReader
-    from traincheck.store.tail import TailReader
+    from traincheck.store.tail import PollReader, TailReader
 
 OnViolation = Callable[[Violation, CheckInfo], None]
 
@@ -107,7 +107,7 @@ def chosen_rules(config: Config) -> tuple[Rule, ...]:
     return tuple(rule for rule in known if _is_chosen(rule.info.code, config))
 
 
-def root_of(source: TraceReader | TailReader) -> str:
+def root_of(source: TraceReader | TailReader | PollReader) -> str:
     """The working directory of a run: what its source places are relative to."""
     return source.manifest.cwd if source.manifest else ""
 
@@ -138,7 +138,7 @@ def check_source(
     return conclude(engine, source)
 
 
-def conclude(engine: Engine, source: TraceReader | TailReader) -> Report:
+def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> Report:
     """The report of an engine that was fed from ``source``, with what its reader knows."""
     engine.count_unread(source.left_out)
     report = engine.finish()
@@ -146,7 +146,7 @@ def conclude(engine: Engine, source: TraceReader | TailReader) -> Report:
     return replace(report, skipped_lines=source.skipped, notes=notes, root=root_of(source))
 
 
-def _run_notes(source: TraceReader | TailReader) -> list[str]:
+def _run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:
     """How the run ended, where that bears on what could be seen, and what its manifest says."""
     manifest = source.manifest
     if manifest is None:

@@ -175,6 +175,59 @@ class TailReader:
         )
 
 
+class PollReader:
+    """The events of a run that goes on in this very process: what is new, whenever it asks.
+
+    Never waits. What has been read may be dropped, so that a long run needs no room on the disk.
+
+    Args:
+        path: the run directory.
+        needs: as for ``TraceReader.events``.
+    """
+
+    manifest: Manifest | None = None
+
+    def __init__(self, path: Path | str, needs: Needs) -> None:
+        self.path = Path(path)
+        self.notes: list[str] = []
+        self._log = SkipLog()
+        self._wanted = LineFilter(needs)
+        patience = _Patience(settle_s=inf, silent_s=0, dead_after_s=inf)
+        self._following = _Following(self.path, self._log, self._wanted, time.monotonic, patience)
+
+    @property
+    def left_out(self) -> int:
+        """How many events were not decoded, as nobody needs them."""
+        return self._wanted.left_out
+
+    @property
+    def skipped(self) -> int:
+        """How many lines were skipped so far."""
+        return self._log.count
+
+    def new(self) -> Iterator[Event]:
+        """Events of the steps that have ended since the last time."""
+        grew = True
+        while grew:
+            grew = self._following.look(_unknown, is_over=False)
+            for batch in self._following.take():
+                yield from batch
+
+    def rest(self) -> Iterator[Event]:
+        """All that is left; nothing will be added."""
+        yield from self.new()
+        for batch in self._following.finish():
+            yield from batch
+        self.notes.extend(self._following.notes)
+
+    def drop(self, stream: str, least_bytes: int) -> None:
+        """Empty the file of a stream, if it is large and read to its end.
+
+        Only for the thread that writes it: nobody else may be about to write.
+        """
+        self._following.drop(stream, least_bytes)
+
+
 class _Following:
     """The files of one run, looked at in rounds."""
 
@@ -248,6 +301,15 @@ class _Following:
         for batch in in_order(list(self._ranks.values()), self._missing()):
             self.delivered += len(batch)
             yield batch
+
+    def drop(self, stream: str, least_bytes: int) -> None:
+        """Empty the file of a stream, if it is large and read to its end."""
+        for known in self._streams.values():
+            file = known.file
+            is_large = file.stream == stream and file.offset >= least_bytes
+            if is_large and file.path.stat().st_size == file.offset:
+                os.truncate(file.path, 0)
+                file.offset = 0
 
     def finish(self) -> Iterator[Sequence[Event]]:
         """All that is left; files end here."""

@@ -1,0 +1,1 @@
+"""Checking within the user's own process: `traincheck.watch`, and callbacks of frameworks."""

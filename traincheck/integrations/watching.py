@@ -1,0 +1,363 @@
+"""`traincheck.watch`: record and check the training of this process while it goes on.
+
+The instruments are those of a launched run, and so is the engine; it is fed when a step ends, in
+the thread that trains. Nothing stays behind when the watch ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import logging
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from traincheck.api import conclude, make_engine
+from traincheck.check.live import LiveEngine
+from traincheck.collect.current import CURRENT
+from traincheck.collect.sampling import OnDemand
+from traincheck.collect.settings import Settings
+from traincheck.config import load_config
+from traincheck.errors import OutputError, UsageError
+from traincheck.report.text_report import one_line, write_text
+from traincheck.schema.findings import Finding, Report
+from traincheck.schema.layout import EVENT_GLOB
+from traincheck.store.tail import PollReader
+
+if TYPE_CHECKING:
+    from traincheck.collect.attach import Subjects
+    from traincheck.collect.session import Session
+
+_logger = logging.getLogger("traincheck")
+_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
+_FILE_BYTES = 1 << 22  # of a trace that nobody keeps; what was checked is dropped then
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to watch.
+
+    Attributes:
+        every: check each n-th step.
+        warmup: check all of the first steps, so many, whatever ``every`` says.
+        limit: stop after so many checked steps; None for no end.
+        invariants: invariant files to check.
+        rules: whether to check the built-in rules.
+        select: codes of rules and names of relations to check; none for what the project's
+            configuration says, else all.
+        ignore: codes and names to leave out; the same.
+        output: folder to keep the trace in; None to keep none.
+    """
+
+    every: int = 1
+    warmup: int = 0
+    limit: int | None = None
+    invariants: Sequence[str | Path] = ()
+    rules: bool = True
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    output: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("every", 1), ("warmup", 0), ("limit", 0)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < lowest):
+                raise UsageError(f"{name} is {value!r}", fix=f"make it {lowest} or more")
+        for name in ("select", "ignore", "invariants"):
+            if isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} is one string", fix=f"{name}=[{getattr(self, name)!r}]")
+
+
+class Watch:
+    """One watch: a context manager; as a decorator, one for each call. Made by `watch`.
+
+    In a process that is recorded already it does nothing of its own: a watch within a watch joins
+    it, and one under ``traincheck-collect`` or ``traincheck run`` leaves the checking to that.
+    """
+
+    def __init__(self, subjects: Sequence[Any], options: Options) -> None:
+        self._given = subjects
+        self._options = options
+        self._running: _Running | None = None
+        self._joined: Watch | None = None
+        self._report: Report | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether something is watched now."""
+        return self._running is not None or self._joined is not None
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What was found so far, the first cause first."""
+        return self.report().findings
+
+    def report(self) -> Report:
+        """What is known by now; once the watch has ended, its conclusion.
+
+        Raises:
+            UsageError: the watch has not begun.
+        """
+        if self._joined is not None:
+            return self._joined.report()
+        if self._running is not None:
+            return self._running.live.engine.so_far()
+        if self._report is None:
+            raise UsageError("nothing was watched yet", fix="with traincheck.watch(...) as run:")
+        return self._report
+
+    def check_next_step(self) -> None:
+        """Check the next step that begins, whatever ``every`` and ``limit`` say."""
+        if self._joined is not None:
+            self._joined.check_next_step()
+        elif self._running is not None:
+            self._running.sampling.ask()
+
+    def add(self, *subjects: Any) -> None:
+        """Watch further models and optimizers, for instance some that were replaced.
+
+        Raises:
+            UsageError: something else was given.
+        """
+        from traincheck.collect.attach import Subjects, attach
+
+        more = Subjects()
+        more.add_all(subjects, is_strict=True)
+        if self._joined is not None:
+            self._joined.add(*subjects)
+        elif self._running is not None:
+            attach(self._running.session, more)
+
+    def start(self) -> None:
+        """Begin, where a ``with`` block does not fit.
+
+        Raises:
+            UsageError: it has begun already, or an option or object is not usable.
+            OutputError: the trace cannot be written.
+        """
+        if self.is_active:
+            raise UsageError("this watch has begun already", fix="make another one")
+        self._report = None
+        if CURRENT.session is not None:
+            self._join()
+            return
+        from traincheck.collect.attach import Subjects, optimizers_of
+
+        subjects = Subjects()
+        subjects.add_all(self._given, is_strict=True)
+        if not subjects.optimizers and subjects.models:
+            subjects.add_all(optimizers_of(subjects.models), is_strict=True)
+        self._running = _Running(self._options, subjects)
+        CURRENT.watch = self
+
+    def stop(self) -> None:
+        """End: put the originals back, and conclude. Does nothing when it has ended."""
+        running, joined = self._running, self._joined
+        self._running = self._joined = None
+        if joined is not None:
+            self._report = joined.report()
+        if running is not None:
+            CURRENT.watch = None
+            self._report = running.end()
+
+    def _join(self) -> None:
+        outer = CURRENT.watch
+        if isinstance(outer, Watch):
+            self._joined = outer
+            outer.add(*self._given)
+            return
+        _logger.info("this process is recorded by its launcher, which checks it or lets it be")
+        self._report = make_engine(rules=False).so_far()
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """As a decorator: watch each call; models and optimizers among its arguments as well."""
+        if (
+            inspect.iscoroutinefunction(function)
+            or inspect.isgeneratorfunction(function)
+            or not callable(function)
+        ):
+            raise UsageError(
+                f"{function!r} cannot be watched: a call of it does not train",
+                fix="decorate the function that holds the training loop",
+            )
+
+        @functools.wraps(function)
+        def watched(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            from traincheck.collect.attach import Subjects
+
+            passed = Subjects()
+            passed.add_all([*args, *kwargs.values()], is_strict=False)
+            subjects = [*self._given, *passed.models, *passed.optimizers]
+            with Watch(subjects, self._options) as run:
+                watched.run = run  # type: ignore[attr-defined]  # of the last call
+                return function(*args, **kwargs)
+
+        return watched
+
+    def __str__(self) -> str:
+        """The report as text."""
+        if not self.is_active and self._report is None:
+            return "a watch that has not begun"
+        text = io.StringIO()
+        write_text(self.report(), text)
+        return text.getvalue()
+
+
+class _Running:
+    """The session of a watch that goes on, and the engine that it feeds."""
+
+    def __init__(self, options: Options, subjects: Subjects) -> None:
+        from traincheck.collect.attach import attach
+        from traincheck.collect.session import Session
+
+        engine = make_engine(
+            options.invariants,
+            rules=options.rules,
+            select=options.select,
+            ignore=options.ignore,
+            config=load_config(),
+            root=os.getcwd,
+        )
+        self._pid = os.getpid()
+        self._keeps = options.output is not None
+        self._directory = _directory(options.output)
+        self._clean = weakref.finalize(self, _remove, self._directory, self._pid, self._keeps)
+        self.live = LiveEngine(engine, _tell)
+        self._reader = PollReader(self._directory, self.live.wants)
+        settings = Settings(
+            directory=str(self._directory),
+            run_id=self._directory.name,
+            needs=engine.wants,
+            every=options.every,
+            warmup=options.warmup,
+        )
+        self.session: Session = Session(settings)
+        self.sampling = OnDemand(options.every, options.warmup, options.limit)
+        self.session.sampling = self.sampling
+        self.session.after_step.append(self._after_step)
+        self._notes: list[str] = []
+        try:
+            self.session.start()
+            attach(self.session, subjects)
+        except BaseException:
+            self.session.stop()
+            self._clean()
+            raise
+
+    def end(self) -> Report:
+        """Stop recording and conclude."""
+        self.session.stop()
+        if os.getpid() == self._pid:
+            self._feed(self._reader.rest)
+        report = conclude(self.live.engine, self._reader)
+        self.live.announce(report.findings)
+        self._clean()
+        return report
+
+    def _after_step(self) -> None:
+        if os.getpid() != self._pid:  # a forked child that trains: its events are not ours
+            return
+        self._feed(self._reader.new)
+        em = self.session.local.em
+        if em is not None and not self._keeps:
+            self._reader.drop(f"p{self._pid}-t{em.thread}", _FILE_BYTES)
+
+    def _feed(self, read: Callable[[], Iterable[Any]]) -> None:
+        if self._notes:
+            return
+        try:
+            self.live.feed(read())
+        except Exception as error:  # training must go on whatever we got wrong
+            self._notes.append(f"checking stopped with {type(error).__name__}: {error}")
+            self._reader.notes.extend(self._notes)
+            _logger.warning("%s", self._notes[0], exc_info=error)
+
+
+def _directory(output: str | Path | None) -> Path:
+    """An empty folder for the trace."""
+    try:
+        if output is None:
+            return Path(tempfile.mkdtemp(prefix="traincheck-"))
+        directory = Path(output).absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.glob(EVENT_GLOB)):
+            raise OutputError(f"{output} already holds a trace", fix="give a new folder as output")
+    except OSError as error:
+        raise OutputError(
+            f"cannot write the trace to {output or tempfile.gettempdir()}: {error.strerror}",
+            fix="give output= a folder that can be written",
+        ) from error
+    return directory
+
+
+def _remove(directory: Path, pid: int, is_kept: bool) -> None:
+    if not is_kept and os.getpid() == pid:  # not in a forked child
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _tell(finding: Finding) -> None:
+    fix = f"\n  fix: {finding.fix}" if finding.fix else ""
+    _logger.log(_LEVELS[finding.severity], "traincheck: %s%s", one_line(finding), fix)
+
+
+@overload
+def watch(function: Callable[_P, _R], /) -> Callable[_P, _R]: ...
+@overload
+def watch(
+    *subjects: Any,
+    every: int = ...,
+    warmup: int = ...,
+    limit: int | None = ...,
+    invariants: Sequence[str | Path] = ...,
+    rules: bool = ...,
+    select: Sequence[str] = ...,
+    ignore: Sequence[str] = ...,
+    output: str | Path | None = ...,
+) -> Watch: ...
+def watch(*subjects: Any, **options: Any) -> Any:
+    """Check training in this process: ``with traincheck.watch(model, optimizer) as run:``.
+
+    Findings are logged to the logger "traincheck" when the step that shows them has ended. At the
+    end of the block everything is as it was before. As a decorator, ``@traincheck.watch`` or
+    ``@traincheck.watch(every=10)``, it watches each call of a function.
+
+    Args:
+        *subjects: models and optimizers that exist already, also in lists. Without an optimizer,
+            those that hold parameters of the models are found. What is made inside is seen anyhow.
+        **options: the fields of `Options`: every, warmup, limit, invariants, rules, select,
+            ignore, output.
+
+    Raises:
+        UsageError: an option or a code is not usable.
+    """
+    try:
+        chosen = Options(**options)
+    except TypeError as error:
+        names = ", ".join(Options.__dataclass_fields__)
+        raise UsageError(f"watch: {error}", fix=f"the options are {names}") from error
+    if len(subjects) == 1 and isinstance(subjects[0], FunctionType):
+        return Watch((), chosen)(subjects[0])
+    return Watch(subjects, chosen)
