@@ -10,6 +10,15 @@ from traincheck.rules.tc102_parameter_not_updated import ParameterNotUpdated
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
+from traincheck.rules.tc310_cross_entropy_of_probabilities import CrossEntropyOfProbabilities
+from traincheck.rules.tc311_logit_loss_of_probabilities import LogitLossOfProbabilities
+from traincheck.rules.tc312_nll_loss_without_log import NllLossWithoutLog
+from traincheck.rules.tc313_loss_broadcasts import LossBroadcasts
+from traincheck.rules.tc314_no_valid_label import NoValidLabel
+from traincheck.rules.tc315_single_class import SingleClass
+from traincheck.rules.tc316_mask_not_used import MaskNotUsed
+from traincheck.rules.tc318_packed_rows_not_separated import PackedRowsNotSeparated
+from traincheck.rules.tc319_end_token_not_learned import EndTokenNotLearned
 from traincheck.rules.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
 from traincheck.rules.tc503_shuffled_order_repeats import ShuffledOrderRepeats
 from traincheck.rules.tc506_labels_in_order import LabelsInOrder
@@ -24,6 +33,15 @@ RULES: tuple[Rule, ...] = (
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),
+    CrossEntropyOfProbabilities(),
+    LogitLossOfProbabilities(),
+    NllLossWithoutLog(),
+    LossBroadcasts(),
+    NoValidLabel(),
+    SingleClass(),
+    MaskNotUsed(),
+    PackedRowsNotSeparated(),
+    EndTokenNotLearned(),
     StreamRepeatedByWorkers(),
     ShuffledOrderRepeats(),
     LabelsInOrder(),

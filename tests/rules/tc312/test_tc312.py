@@ -1,0 +1,42 @@
+"""TC312: nll_loss of what is no log-probability."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.checking import fires, quiet
+from tests.rules.losses import loss_run, tensor
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+
+def run(values: dict[str, Any]) -> list[Event]:
+    return loss_run("nll_loss", input=values, target=tensor((64,), "int64", min=0, max=9))
+
+
+BROKEN = run(tensor((64, 10), min=-2.0, max=2.5, row_sum_min=-4, row_sum_max=5))
+
+
+def test_fires_on_raw_outputs() -> None:
+    finding = fires("TC312", BROKEN)
+    assert finding.first_step == 0
+    assert "2.5" in finding.observed
+
+
+def test_says_when_it_is_softmax() -> None:
+    softmax = tensor((64, 10), min=0.01, max=0.7, row_sum_min=1.0, row_sum_max=1.0)
+    assert "probabilities" in fires("TC312", run(softmax)).likely_cause
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        tensor((64, 10), min=-9.0, max=-0.1, row_sum_min=-40, row_sum_max=-20),
+        tensor((64, 10), min=-9.0, max=1e-6, row_sum_min=-40, row_sum_max=-20),
+        tensor((64, 10)),
+    ],
+)
+def test_quiet_on_log_probabilities(values: dict[str, Any]) -> None:
+    assert quiet("TC312", run(values)) is Verdict.HELD

@@ -1,0 +1,58 @@
+"""TC316: a mask that does not reach attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.checking import fires, quiet
+from tests.rules.attending import IDS, attending
+from tests.rules.losses import tensor
+from traincheck.schema.findings import Verdict
+
+PADDED = {"padding": 0.25, "left_padded": False}
+LEFT = {"padding": 0.25, "left_padded": True}
+MASK = tensor((4, 1, 1, 16), "bool")
+
+BROKEN = attending(PADDED)
+
+
+def test_fires_at_the_first_padded_batch() -> None:
+    finding = fires("TC316", BROKEN)
+    assert (finding.first_step, finding.last_step) == (0, 1)
+    assert "attention_mask" in finding.message
+    assert "25%" in finding.message
+
+
+def test_fires_on_a_mask_by_position() -> None:
+    assert fires("TC316", attending(PADDED, {"0": IDS, "1": IDS})).subject.module == "Net"
+
+
+def test_fires_on_causal_attention_behind_padding() -> None:
+    assert fires("TC316", attending(LEFT, is_causal=True))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "more"),
+    [
+        (PADDED, {"attn_mask": MASK}),
+        (PADDED, {"is_causal": True}),
+        (LEFT, {"attn_mask": MASK, "is_causal": True}),
+    ],
+)
+def test_quiet_when_padding_is_hidden(tokens: dict[str, Any], more: dict[str, Any]) -> None:
+    assert quiet("TC316", attending(tokens, **more)) is Verdict.HELD
+
+
+@pytest.mark.parametrize(
+    ("tokens", "more"),
+    [
+        ({"padding": 0.0}, {}),
+        ({}, {}),
+        (PADDED, {"args": {"0": IDS}}),  # the model is not given the mask
+        (PADDED, {"keys": 7}),  # attention over something else
+    ],
+)
+def test_says_nothing_without_mask_or_padding(tokens: dict[str, Any], more: dict[str, Any]) -> None:
+    assert quiet("TC316", attending(tokens, **more)) is Verdict.NOT_TRIGGERED

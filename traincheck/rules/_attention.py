@@ -1,0 +1,121 @@
+"""Attention calls inside each call of the whole model, and the batch it was given. No verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, Families
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.values import TensorSummary, tensor_summary
+
+SDPA = "torch.nn.functional.scaled_dot_product_attention"
+ATTENTION = Needs(calls=frozenset({SDPA, Families.MODULE}), kinds=frozenset({"batch", "step"}))
+_MASK = "attention_mask"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One call of the whole model on a batch of tokens.
+
+    calls: of attention over all its tokens. shape: rows and tokens.
+    """
+
+    root: CallEvent
+    batch: BatchEvent
+    calls: Sequence[CallEvent]
+    shape: tuple[int, ...]
+
+    @property
+    def is_unmasked(self) -> bool:
+        """Whether no attention got a mask."""
+        return all(call.args.get("attn_mask") is None for call in self.calls)
+
+    @property
+    def is_causal(self) -> bool:
+        return any(call.args.get("is_causal") is True for call in self.calls)
+
+
+class Passes:
+    """Puts batches, attention calls and calls of the model together."""
+
+    def __init__(self) -> None:
+        self._batch: BatchEvent | None = None
+        self._calls: list[CallEvent] = []
+
+    def observe(self, event: Event) -> Pass | None:
+        """Enter an event; the pass that it ends, if it is over a batch of tokens with attention."""
+        if isinstance(event, BatchEvent):
+            self._batch = event if event.tokens else None
+        elif isinstance(event, CallEvent):
+            if event.api == SDPA:
+                if self._batch is not None:
+                    self._calls.append(event)
+            elif event.root:
+                calls, self._calls = self._calls, []
+                return self._pass(event, calls)
+        return None
+
+    def _pass(self, root: CallEvent, calls: list[CallEvent]) -> Pass | None:
+        batch = self._batch
+        if batch is None or not calls:
+            return None
+        shape = _tokens(batch)
+        over_all = [call for call in calls if shape and _length(call) == shape[1]]
+        if not shape or not over_all:
+            return None
+        return Pass(root=root, batch=batch, calls=over_all, shape=shape)
+
+
+def mask_passed(found: Pass) -> str | None:
+    """Under what name the model got the attention mask; None if it did not.
+
+    By position it can only be told from the ids when there are two such tensors.
+    """
+    named = [n for n, value in found.root.args.items() if "mask" in n and tensor_summary(value)]
+    if named:
+        return named[0]
+    like = [
+        name
+        for name, value in found.root.args.items()
+        if name.isdigit()
+        and (tensor := tensor_summary(value)) is not None
+        and tensor.shape == found.shape
+    ]
+    return f"argument {like[-1]}" if len(like) > 1 else None
+
+
+def attention_violation(
+    code: str, found: Pass, message: str, *, expected: str, observed: str
+) -> Violation:
+    """What is wrong with the attention of a pass."""
+    root = found.root
+    return Violation(
+        check_id=code,
+        step=root.step,
+        rank=root.rank,
+        stage=root.stage,
+        subject=Subject(api=SDPA, module=root.module),
+        symptom=Symptom.LOSS_INPUT,
+        message=message,
+        expected=expected,
+        observed=observed,
+        evidence=(found.batch, found.calls[0], root),
+    )
+
+
+def _tokens(batch: BatchEvent) -> tuple[int, ...]:
+    """The shape of the mask, or of the positions."""
+    for name in (_MASK, "position_ids", "input_ids"):
+        for path, leaf in batch.leaves.items():
+            summary = tensor_summary(leaf)
+            if path.endswith(f".{name}") and summary is not None and len(summary.shape) == 2:  # noqa: PLR2004
+                return summary.shape
+    return ()
+
+
+def _length(call: CallEvent) -> int:
+    """Over how many keys it attends."""
+    key: TensorSummary | None = tensor_summary(call.args.get("key"))
+    return key.shape[-2] if key is not None and len(key.shape) > 1 else 0
