@@ -83,6 +83,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.RANKS_DIFFER: _anything,
     },
     _S.STEPS_SKIPPED: {
+        _S.NOT_LEARNING: _anything,
         _S.STEPS_SKIPPED: _same_onset,
         _S.SCHEDULE: _anything,
         _S.MISSING_STEP: _anything,
@@ -97,6 +98,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.MISSING_CALL: _UPDATES,
     },
     _S.NOT_IN_OPTIMIZER: {
+        _S.NOT_LEARNING: _anything,
         _S.NOT_IN_OPTIMIZER: _same_onset,
         # What is trained and what the optimizer holds were chosen apart: one fault, told as one.
         _S.FROZEN: _same_onset,
@@ -106,6 +108,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.MISSING_CALL: _calls("torch.optim"),
     },
     _S.FROZEN: {
+        _S.NOT_LEARNING: _anything,
         _S.FROZEN: _same_onset,
         _S.NO_GRADIENT: _same_variable,
         _S.NOT_UPDATED: _same_variable,
@@ -113,6 +116,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.WRONG_VALUE: _says("requires_grad"),
     },
     _S.STEP_WITHOUT_GRADIENT: {
+        _S.NOT_LEARNING: _anything,
         _S.STEP_WITHOUT_GRADIENT: _same_onset,
         _S.MISSING_STEP: _anything,
         _S.MISSING_ZERO_GRAD: _anything,
@@ -124,6 +128,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         ),
     },
     _S.MISSING_STEP: {
+        _S.NOT_LEARNING: _anything,
         _S.MISSING_STEP: _same_onset,
         _S.NOT_UPDATED: _anything,
         _S.STATE_UNCHANGED: _anything,
@@ -135,9 +140,12 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.WARNED: _says("lr_scheduler"),
     },
     _S.APPLIED_TWICE: {_S.APPLIED_TWICE: _same_onset},
-    _S.SCHEDULE: {_S.SCHEDULE: _same_onset, _S.NOT_UPDATED: _anything},
+    _S.SCHEDULE: {_S.NOT_LEARNING: _anything, _S.SCHEDULE: _same_onset, _S.NOT_UPDATED: _anything},
     _S.SILENT_WRITE: {_S.SILENT_WRITE: _same_onset},
     _S.MISSING_ZERO_GRAD: {
+        _S.NON_FINITE: _anything,
+        _S.GRADIENT_SIZE: _anything,
+        _S.NOT_LEARNING: _anything,
         _S.MISSING_ZERO_GRAD: _same_onset,
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _calls("zero_grad"),
@@ -154,6 +162,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.WRONG_VALUE: _says("training"),
     },
     _S.NO_GRADIENT: {
+        _S.NOT_LEARNING: _anything,
         _S.NO_GRADIENT: _same_onset,
         _S.NOT_UPDATED: _same_variable,
         _S.STATE_UNCHANGED: _same_variable,
@@ -166,12 +175,45 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.NOT_RESTORED: {_S.NOT_RESTORED: _same_onset},
     _S.RANKS_DIFFER: {_S.RANKS_DIFFER: _same_onset},
     _S.LOSS_INPUT: {
+        _S.GRADIENT_SIZE: _anything,
+        _S.NOT_LEARNING: _anything,
         _S.LOSS_INPUT: _same_api,
         _S.WARNED: _says("broadcast"),
     },
     _S.REPEATED_DATA: {_S.REPEATED_DATA: _same_onset},
+    _S.INITIALIZATION: {
+        _S.INITIALIZATION: _same_onset,
+        _S.GRADIENT_SIZE: _anything,
+        _S.DEAD_UNITS: _anything,
+        _S.NON_FINITE: _anything,
+        _S.NOT_LEARNING: _anything,
+    },
+    _S.GRADIENT_SIZE: {
+        _S.GRADIENT_SIZE: _anything,
+        _S.NON_FINITE: _anything,
+        _S.DEAD_UNITS: _anything,
+        _S.NOT_LEARNING: _anything,
+    },
+    _S.NON_FINITE: {
+        _S.NON_FINITE: _anything,
+        _S.DEAD_UNITS: _anything,
+        _S.NOT_LEARNING: _anything,
+        _S.STATE_UNCHANGED: _anything,
+        _S.NOT_UPDATED: _anything,
+    },
+    _S.DEAD_UNITS: {
+        _S.DEAD_UNITS: _same_onset,
+        _S.GRADIENT_SIZE: _anything,
+        _S.NOT_LEARNING: _anything,
+        _S.NOT_UPDATED: _anything,
+    },
     _S.PRECISION: {_S.PRECISION: _same_onset, _S.WARNED: _says("autocast")},
-    _S.NOT_UPDATED: {_S.NOT_UPDATED: _same_onset, _S.STATE_UNCHANGED: _same_variable},
+    _S.NOT_UPDATED: {
+        _S.NOT_LEARNING: _anything,
+        _S.NOT_UPDATED: _same_onset,
+        _S.STATE_UNCHANGED: _same_variable,
+    },
+    _S.NOT_LEARNING: {_S.NOT_LEARNING: _same_onset},
     _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_onset},
     _S.MISSING_CALL: {_S.MISSING_CALL: _same_api},
     _S.WARNED: {_S.WARNED: _same_api},
@@ -368,6 +410,34 @@ WORDING: Mapping[Symptom, Wording] = {
         title="The dtype of {variables} is not what it should be",
         likely_cause="A cast, or an autocast region, does not do what was meant.",
         fix="Check where {variables} gets its dtype.",
+    ),
+    _S.NON_FINITE: Wording(
+        title="NaN or infinity spreads from {subject}",
+        likely_cause="{subject} holds NaN or infinity at step {step}.",
+        fix="Find where it comes from with torch.autograd.set_detect_anomaly(True).",
+        near=Families.BACKWARD,
+    ),
+    _S.INITIALIZATION: Wording(
+        title="{variables} begins where nothing can be learned",
+        likely_cause="The initial values of {variables} are constant, or far too large.",
+        fix="Use the initialization of torch, or torch.nn.init.kaiming_normal_.",
+    ),
+    _S.GRADIENT_SIZE: Wording(
+        title="Gradients of {subject} are too large or too small to learn from",
+        likely_cause="The learning rate, the scale of the data or the depth does not fit.",
+        fix="Lower the learning rate, clip gradients, or normalize inputs and activations.",
+        near=Families.BACKWARD,
+    ),
+    _S.DEAD_UNITS: Wording(
+        title="Most units of {subject} pass nothing on",
+        likely_cause="Inputs of {subject} lie on the flat side of its activation.",
+        fix="Lower the learning rate and check the initialization of the layer before.",
+    ),
+    _S.NOT_LEARNING: Wording(
+        title="The loss does not improve",
+        likely_cause="Training goes on from step {step} without the loss getting better.",
+        fix="Check the learning rate, the labels and what is given to the loss.",
+        near=Families.BACKWARD,
     ),
     _S.WARNED: Wording(
         title="A warning says that training is not as it should be",

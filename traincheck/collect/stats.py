@@ -128,7 +128,7 @@ class Numbers:
     def of_result(
         self, em: Emitter, module: torch.nn.Module, result: Any, *, is_root: bool
     ) -> bytes:
-        """`encode` with the numbers of a module's result: all of an activation, else broken ones."""
+        """`encode` with the numbers of a result: all of an activation, else only broken ones."""
         activation = MODULES.get(type(module))
         if activation is not None:
             return self.of_activation(em, result, activation.of(module))

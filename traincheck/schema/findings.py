@@ -50,6 +50,11 @@ class Symptom(str, Enum):
     REPEATED_DATA = "repeated_data"  # samples or random draws come again where they should not
     LOSS_INPUT = "loss_input"  # a loss or attention is given what it is not made for
     PRECISION = "precision"  # a dtype that is too coarse, or not the one asked for
+    NON_FINITE = "non_finite"  # what is NaN or infinite spreads
+    INITIALIZATION = "initialization"  # weights begin where nothing can be learned
+    GRADIENT_SIZE = "gradient_size"  # gradients or updates explode or vanish
+    DEAD_UNITS = "dead_units"  # units or filters that pass nothing on
+    NOT_LEARNING = "not_learning"  # the loss says that training does not help
     WARNED = "warned"  # torch itself said so
     WRONG_VALUE = "wrong_value"  # an argument or result differs from what it should be
 

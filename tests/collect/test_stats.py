@@ -1,0 +1,188 @@
+"""Numbers of tensors: who gets them, when, and that odd tensors are left alone."""
+
+import math
+
+import orjson
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.collect.recording import recording
+from traincheck.collect import stats
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Families
+from traincheck.schema.values import tensors_in
+
+RELU = "torch.nn.functional.relu"
+CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(6, 8)
+        self.act = nn.LeakyReLU()
+        self.block = Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(self.act(self.fc1(x)))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc2 = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc2(F.relu(x))
+
+
+def train(steps: int = 2, poison: float = 0.0) -> Net:
+    torch.manual_seed(0)
+    net = Net()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    inputs = torch.randn(4 * steps, 6)
+    inputs[1, 2] += poison
+    data = TensorDataset(inputs, torch.arange(4 * steps) % 4)
+    for x, y in DataLoader(data, batch_size=4):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+    return net
+
+
+def of(events, kind):
+    return [e for e in events if e.kind == kind]
+
+
+def test_everything_has_its_numbers_in_the_full_view(tmp_path):
+    with recording(tmp_path / "run") as run:
+        net = train()
+    batch = run.of("batch")[0]
+    inputs, labels = (leaf["stats"] for leaf in batch.leaves.values())
+    assert inputs["nonfinite"] == 0
+    assert inputs["min"] < inputs["mean"] < inputs["max"]
+    assert labels == {"min": 0, "max": 3, "top": 0.25}
+    new = [e for e in run.of("state") if (e.role, e.change) == ("parameter", "new")]
+    assert all({"norm", "std", "nonfinite"} <= set(e.summary.stats) for e in new)
+    last = [e for e in run.of("state") if e.name == "Net.fc1.weight" and e.role == "parameter"][-1]
+    assert last.summary.stats["norm"] == pytest.approx(float(net.fc1.weight.detach().norm()))
+    gradients = [e for e in run.of("state") if e.role == "gradient" and e.change == "set"]
+    assert len(gradients) == 8
+    assert all(e.summary.stats["norm"] > 0 for e in gradients)
+    (relu, *_) = run.calls(RELU)
+    assert {"zeros", "dead", "min", "max", "nonfinite"} <= set(relu.result["stats"])
+    (loss, *_) = run.calls(CROSS_ENTROPY)
+    found = tensors_in(loss.args)
+    assert found["input"].stats["row_sum_min"] <= found["input"].stats["row_sum_max"]
+    assert found["target"].stats == {"min": 0, "max": 3}
+
+
+def test_a_look_that_takes_no_numbers_repeats_none(tmp_path):
+    with recording(tmp_path / "run") as run:
+        net = train(1)
+        net.fc1.weight.grad.zero_()
+        net.fc1.weight.sum().backward()
+    written = [e for e in run.of("state") if e.role == "gradient" and e.name == "Net.fc1.weight"]
+    by_hand, last = written[-2:]
+    assert (by_hand.summary.zero, by_hand.summary.stats) == (True, None)
+    assert last.summary.stats["norm"] == pytest.approx(math.sqrt(48))
+
+
+def test_only_what_is_asked_for(tmp_path):
+    needs = Needs(stats=frozenset({"gradient"}), states=frozenset({"gradient@backward"}))
+    with recording(tmp_path / "run", needs=needs) as run:
+        train()
+    told = [e for e in run.of("state") if e.summary is not None and e.summary.stats]
+    assert {e.role for e in told} == {"gradient"}
+    assert not run.of("batch")
+    assert not run.calls(RELU)
+    assert run.marks("process")[0].data["stats"] == ["gradient"]
+
+
+def test_activations_bring_the_modules_that_name_them(tmp_path):
+    needs = Needs(stats=frozenset({"activation"}), calls=frozenset({Families.MODULE}))
+    with recording(tmp_path / "run", needs=needs) as run:
+        train(stats.FIRST_STEPS + 1)
+    modules = {e.span: e.module for e in run.calls(Families.MODULE)}
+    relus = run.calls(RELU)
+    assert {modules[e.parent] for e in relus if "stats" in e.result} == {"Net.block"}
+    assert set(modules.values()) == {"Net", "Net.act", "Net.block"}
+    assert sum(1 for m in modules.values() if m == "Net.act") == stats.FIRST_STEPS
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_what_is_not_finite_is_counted_and_left_out(tmp_path, poison):
+    with recording(tmp_path / "run") as run:
+        train(1, poison=poison)
+    inputs = next(iter(run.of("batch")[0].leaves.values()))["stats"]
+    assert inputs["nonfinite"] == 1
+    assert all(math.isfinite(number) for number in inputs.values())
+    first = run.calls("torch.nn.modules.linear.Linear.forward")[0]
+    assert first.result["stats"]["nonfinite"] > 0
+    weight = next(e for e in run.of("state") if e.role == "gradient" and e.name == "Net.fc1.weight")
+    assert weight.summary.stats["nonfinite"] > 0
+
+
+ODD = {
+    "empty": torch.zeros(0, 3),
+    "sparse": torch.eye(3).to_sparse(),
+    "complex": torch.zeros(3, 3, dtype=torch.complex64),
+    "bool": torch.ones(3, dtype=torch.bool),
+    "meta": torch.zeros(3, 3, device="meta"),
+    "float8": torch.zeros(3, 3).to(torch.float8_e4m3fn),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_tensors_are_left_alone(tmp_path, name):
+    with recording(tmp_path / "run") as run:
+        assert next(iter(DataLoader([ODD[name]], batch_size=None))) is ODD[name]
+    assert "stats" not in run.of("batch")[0].leaves["batch"]
+    assert run.session.numbers.norms([ODD[name]]) == [b""]
+
+
+def test_nothing_is_taken_inside_a_transform(tmp_path):
+    with recording(tmp_path / "run") as run:
+        torch.func.vmap(F.relu)(torch.randn(3, 4))
+        with FlopCounterMode(display=False):
+            F.relu(torch.randn(3, 4))
+        F.relu(torch.randn(3, 4))
+    assert ["stats" in e.result for e in run.calls(RELU)] == [False, False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_norms_are_taken_in_enough_precision(tmp_path, dtype):
+    with recording(tmp_path / "run") as run:
+        texts = run.session.numbers.norms([torch.full((2500,), 3000.0, dtype=dtype)])
+    assert orjson.loads(texts[0]) == {"norm": pytest.approx(150000, rel=0.01), "nonfinite": 0}
+
+
+def test_numbers_on_a_device_are_read_when_the_records_are_written(tmp_path):
+    with recording(tmp_path / "run") as run:
+        em = run.session.local.em or run.session.emitter()
+        em.event("mark", {"text": "before"})
+        place = em.later(lambda numbers: orjson.dumps({"sum": sum(numbers)}), torch.ones(3))
+        em.line(b'{"k":"mark","n":9,"t":1,"s":0,"g":"init","text":"late","data":%b}' % place)
+        assert not any(b"late" in p.read_bytes() for p in run.folder.glob("*.jsonl"))
+    assert run.marks("late")[0].data == {"sum": 3.0}
+
+
+def test_units_that_are_off():
+    x = torch.tensor([[-1.0, -2.0, 1.0, -50.0], [1.0, -1.0, 2.0, -60.0]])
+
+    def dead(activation):
+        function, kind = activation
+        return round(4 * float(stats.share_of_units(function(x), stats.FUNCTIONS[kind])[2]))
+
+    assert dead((F.relu, RELU)) == 2
+    assert dead((F.leaky_relu, "torch.nn.functional.leaky_relu")) == 2
+    assert dead((F.gelu, "torch.nn.functional.gelu")) == 1
+    assert dead((F.elu, "torch.nn.functional.elu")) == 1
+    images = torch.zeros(2, 3, 4, 4)
+    images[:, 1, 0, 0] = 1
+    shares = stats.share_of_units(images, stats.FUNCTIONS[RELU])
+    assert float(shares[2]) == pytest.approx(2 / 3)
