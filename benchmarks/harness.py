@@ -113,7 +113,7 @@ def plain(script: Path, *, env: Variables | None = None, timeout_s: float = 900)
 
 
 def collect(
-    script: Path,
+    script: Path | Sequence[str | Path],
     out: Path,
     *,
     env: Variables | None = None,
@@ -123,15 +123,19 @@ def collect(
     more: Sequence[str] = (),
     timeout_s: float = 900,
 ) -> Done:
-    """Record a run of a script into ``out``; with invariants or rules, only what those need."""
-    options: list[str | Path] = ["-p", script, "-o", out, *more]
+    """Record a run of a script into ``out``; with invariants or rules, only what those need.
+
+    script: one of Python, or the words of any command.
+    """
+    program = ["-p", script] if isinstance(script, Path) else ["--", *script]
+    options: list[str | Path] = ["-o", out, *more]
     if invariants is not None:
         options += ["-i", invariants]
     if rules:
         options += ["--rules"]
     if every != 1:
         options += ["--every", str(every)]
-    return run([command("traincheck-collect"), *options], env=env, timeout_s=timeout_s)
+    return run([command("traincheck-collect"), *options, *program], env=env, timeout_s=timeout_s)
 
 
 def infer(traces: Iterable[Path], out: Path, *, timeout_s: float = 900) -> Done:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,25 @@ FULL, SELECTIVE = "full", "selective"
 VIEWS = (FULL, SELECTIVE)
 
 _VARIABLE = re.compile(r"\b[A-Z]\w*(?:\.\w+)+\b")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One thread of one process at a time makes what is to lie at ``path``."""
+    with path.with_name(path.name + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
+        yield
+
+
+def made_once(out: Path, make: Callable[[Path], object]) -> Path:
+    """``out``, made when it is not there. ``make`` writes elsewhere: what fails leaves nothing."""
+    with locked(out):
+        if not out.exists():
+            with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+                unfinished = Path(scratch) / out.name
+                make(unfinished)
+                unfinished.rename(out)
+    return out
 
 
 class Lab:
@@ -38,12 +57,9 @@ class Lab:
     def invariants(self, *scripts: Path) -> Path:
         """Invariants learned from clean runs of these scripts."""
         out = self.folder / ("-".join(script.stem for script in scripts) + ".invariant.json")
-        with self._lock(out):
-            if not out.exists():
-                unfinished = out.with_suffix(".part")
-                harness.infer([self.reference(script) for script in scripts], unfinished)
-                unfinished.rename(out)
-        return out
+        return made_once(
+            out, lambda path: harness.infer([self.reference(script) for script in scripts], path)
+        )
 
     def trace(
         self,
@@ -58,20 +74,16 @@ class Lab:
         selected = view == SELECTIVE
         what = [sorted(env.items()), view, *([str(invariants), rules] if selected else [])]
         digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:10]
-        out = self.folder / f"{script.stem}-{digest}"
-        with self._lock(out):
-            if not out.exists():
-                with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                    unfinished = Path(scratch) / "run"
-                    harness.collect(
-                        script,
-                        unfinished,
-                        env=env,
-                        invariants=invariants if selected else None,
-                        rules=selected and rules,
-                    ).expect()
-                    unfinished.rename(out)
-        return out
+        return made_once(
+            self.folder / f"{script.stem}-{digest}",
+            lambda out: harness.collect(
+                script,
+                out,
+                env=env,
+                invariants=invariants if selected else None,
+                rules=selected and rules,
+            ).expect(),
+        )
 
     def check(
         self,
@@ -85,12 +97,6 @@ class Lab:
         """Record a run through a view, and what checking it says."""
         trace = self.trace(script, env, view=view, invariants=invariants, rules=rules)
         return harness.check(trace, [invariants] if invariants else [], rules=rules)
-
-    @contextlib.contextmanager
-    def _lock(self, path: Path) -> Iterator[None]:
-        with path.with_suffix(".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
-            yield
 
 
 def first_finding(report: Report) -> dict[str, Any] | None:

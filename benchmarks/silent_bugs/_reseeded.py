@@ -1,0 +1,35 @@
+"""Run a script with other seeds than it asks for: ``_reseeded.py SCRIPT``.
+
+The healthy twin of a case is learned from with these and checked with its own.
+"""
+
+import random
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+SHIFT = 1000
+
+
+def shifted(seed_with: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with a seed that is another."""
+
+    def seed(value: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return seed_with(value + SHIFT if isinstance(value, int) else value, *args, **kwargs)
+
+    return seed
+
+
+torch.manual_seed = shifted(torch.manual_seed)
+np.random.seed = shifted(np.random.seed)
+np.random.default_rng = shifted(np.random.default_rng)
+random.seed = shifted(random.seed)
+
+sys.argv = sys.argv[1:]
+sys.path[0] = str(Path(sys.argv[0]).parent)
+runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,57 @@
+"""Recordings of cases and clean pipelines, made once each, and what was learned from them."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import harness
+from benchmarks.lab import FULL, Report, made_once
+from benchmarks.silent_bugs.case import FOLDER
+
+VIEWS = ("rules", FULL)
+RESEEDED = FOLDER / "_reseeded.py"
+
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+_TIMEOUT_S = 120
+
+
+class Recordings:
+    """Runs by script, view and seed, in one folder; threads may share one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(
+        self, script: Path, launcher: str, *, view: str = FULL, is_reseeded: bool = False
+    ) -> Path:
+        """A recorded run. is_reseeded: with other seeds than those the script names."""
+        what: list[str | Path] = [RESEEDED, script] if is_reseeded else [script]
+        before = _TORCHRUN if launcher == "torchrun" else (sys.executable,)
+        content = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
+        seed = "-reseeded" if is_reseeded else ""
+        name = f"{script.parent.name}-{script.stem}-{content}{seed}-{view}"
+        return made_once(
+            self.folder / name,
+            lambda out: harness.collect(
+                script,
+                out,
+                rules=view == "rules",
+                launcher=words,
+                timeout_s=_TIMEOUT_S,
+            ).expect(),
+        )
+
+    def invariants(self, runs: Sequence[Path]) -> Path:
+        """What these runs have in common."""
+        digest = hashlib.sha256(" ".join(run.name for run in runs).encode()).hexdigest()[:10]
+        out = self.folder / f"{digest}.invariant.json"
+        return made_once(out, lambda path: harness.infer(runs, path, timeout_s=_TIMEOUT_S))
+
+    def check(self, run: Path, invariants: Path | None) -> Report:
+        """By invariants alone, or by rules alone when there are none."""
+        return harness.check(
+            run, [invariants] if invariants else [], rules=invariants is None, timeout_s=_TIMEOUT_S
+        )
