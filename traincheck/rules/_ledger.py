@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
+    BatchEvent,
     CallEvent,
     Event,
     Families,
@@ -24,7 +25,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.findings import Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _LANDMARKS = frozenset(
     {
@@ -38,6 +39,7 @@ _LANDMARKS = frozenset(
         Families.CLIP_NORM,
         Families.CLIP_VALUE,
         Families.SCHEDULER_STEP,
+        Families.SCHEDULER_CREATED,
     }
 )
 _LOOSE = re.compile(r"opt\d+\[\d+\]\.\d+\Z")  # held by an optimizer, owned by no module
@@ -95,6 +97,7 @@ class Moment(NamedTuple):
     cleared: gradients that left, became zero or were replaced; before those in reached. reached:
     gradients that came or changed and are not zero. applied: of an optimizer step, the non-zero
     gradients that its parameters had. present: of an optimizer step, all of them, zero or not.
+    batch: loader, epoch and index of the batch that came last before it.
 
     Calls of outermost modules are moments too: of family MODULE.
     """
@@ -105,6 +108,7 @@ class Moment(NamedTuple):
     reached: frozenset[int]
     applied: frozenset[int]
     present: frozenset[int]
+    batch: tuple[str, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +116,8 @@ class StepFacts:
     """The books of one step.
 
     gradients: the last look at each. changed: parameters that differ since; uncertain: whose looks
-    could not tell. uses: paths of the modules that were called, in order; the first call of each.
+    could not tell. numbers: of parameters, the last look that took any. uses: paths of the modules
+    that were called, in order; the first call of each.
     """
 
     event: StepEvent
@@ -122,6 +127,7 @@ class StepFacts:
     reached: frozenset[int]
     changed: frozenset[int]
     uncertain: frozenset[int]
+    numbers: Mapping[int, StateEvent]
 
     @property
     def is_gap(self) -> bool:
@@ -152,6 +158,7 @@ class Ledger:
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
+        self._batch: tuple[str, int, int] | None = None
         self._page = _Page()
         self._last: Event | None = None
         self._facts: StepFacts | None = None
@@ -169,13 +176,15 @@ class Ledger:
         elif isinstance(event, CallEvent):
             family = event.family or event.api
             if family == Families.MODULE:
-                self._page.use(event)
+                self._page.use(event, self._batch)
             elif family in _LANDMARKS:
-                self._page.add(event, None)
+                self._page.add(event, None, self._batch)
         elif isinstance(event, StepEvent):
             self._facts = self._turn(event)
         elif isinstance(event, OptimizerEvent):
             self._enter_optimizer(event)
+        elif isinstance(event, BatchEvent):
+            self._batch = (event.loader, event.epoch, event.index)
         self._last = event
         return self._facts
 
@@ -218,6 +227,8 @@ class Ledger:
                 self._page.changed.add(event.identity)
             elif event.change == "unknown":
                 self._page.uncertain.add(event.identity)
+            if event.summary is not None and event.summary.stats:
+                self._page.numbers[event.identity] = event
             known = self.parameters.get(event.identity)
             # The one case of nearly all events: a known parameter has other content.
             if (
@@ -275,6 +286,7 @@ class Ledger:
             reached=reached,
             changed=frozenset(page.changed),
             uncertain=frozenset(page.uncertain),
+            numbers=page.numbers,
         )
 
     def _walk(self, page: _Page) -> list[Moment]:
@@ -290,11 +302,11 @@ class Ledger:
         moments: list[Moment] = []
         cleared: set[int] = set()
         reached: set[int] = set()
-        for entry, identity in zip(page.entries, page.ids):
+        for entry, identity, batch in zip(page.entries, page.ids, page.batches):
             if isinstance(entry, CallEvent):
                 for look, parameter in looks.get(entry.span, ()):
                     self._gradient(look, parameter, cleared, reached)
-                moments.append(self._moment(entry, cleared, reached))
+                moments.append(self._moment(entry, cleared, reached)._replace(batch=batch))
                 cleared, reached = set(), set()
             elif stray and identity is not None and entry.after not in spans:
                 self._gradient(entry, identity, cleared, reached)
@@ -355,20 +367,28 @@ class _Page:
 
     entries: list[CallEvent | StateEvent] = field(default_factory=list)
     ids: list[int | None] = field(default_factory=list)
+    batches: list[tuple[str, int, int] | None] = field(default_factory=list)
     uses: dict[str, CallEvent] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
+    numbers: dict[int, StateEvent] = field(default_factory=dict)
 
-    def use(self, call: CallEvent) -> None:
+    def use(self, call: CallEvent, batch: tuple[str, int, int] | None) -> None:
         """Enter the call of a module."""
         if call.root:
-            self.add(call, None)
+            self.add(call, None, batch)
         if call.module is not None and call.module not in self.uses:
             self.uses[call.module] = call
 
-    def add(self, entry: CallEvent | StateEvent, identity: int | None) -> None:
+    def add(
+        self,
+        entry: CallEvent | StateEvent,
+        identity: int | None,
+        batch: tuple[str, int, int] | None = None,
+    ) -> None:
         self.entries.append(entry)
         self.ids.append(identity)
+        self.batches.append(batch)
 
     def gradients(self) -> dict[int, StateEvent]:
         """The last look at each gradient that there is."""
@@ -414,6 +434,35 @@ class Bookkeeper:
 
     def finish(self) -> Sequence[Violation]:
         return ()
+
+
+def proof(
+    what: tuple[str, Symptom],
+    facts: StepFacts,
+    *,
+    subject: Subject,
+    message: str,
+    expected: str,
+    observed: str,
+    evidence: Sequence[Event] = (),
+    step: int | None = None,
+) -> Violation:
+    """A violation at the step of ``facts``, or at an earlier one that it proves.
+
+    what: code of the rule, and the symptom.
+    """
+    return Violation(
+        check_id=what[0],
+        step=facts.event.step if step is None else step,
+        rank=facts.event.rank,
+        stage="train",
+        subject=subject,
+        symptom=what[1],
+        message=message,
+        expected=expected,
+        observed=observed,
+        evidence=tuple(evidence) or (facts.event,),
+    )
 
 
 def listing(names: Sequence[str], limit: int = 4) -> str:

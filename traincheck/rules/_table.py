@@ -10,6 +10,15 @@ from traincheck.rules.tc102_parameter_not_updated import ParameterNotUpdated
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
+from traincheck.rules.tc204_gradients_lost_in_accumulation import GradientsLost
+from traincheck.rules.tc205_clip_after_step import ClipAfterStep
+from traincheck.rules.tc206_clip_scaled_gradients import ClipScaledGradients
+from traincheck.rules.tc207_scaler_bypassed import ScalerBypassed
+from traincheck.rules.tc208_scaler_skips_every_step import ScalerSkipsEveryStep
+from traincheck.rules.tc209_scheduler_before_optimizer import SchedulerBeforeOptimizer
+from traincheck.rules.tc210_learning_rate_exhausted import LearningRateExhausted
+from traincheck.rules.tc211_scheduler_never_stepped import SchedulerNeverStepped
+from traincheck.rules.tc212_same_loss_twice import SameLossTwice
 from traincheck.rules.tc310_cross_entropy_of_probabilities import CrossEntropyOfProbabilities
 from traincheck.rules.tc311_logit_loss_of_probabilities import LogitLossOfProbabilities
 from traincheck.rules.tc312_nll_loss_without_log import NllLossWithoutLog
@@ -19,6 +28,11 @@ from traincheck.rules.tc315_single_class import SingleClass
 from traincheck.rules.tc316_mask_not_used import MaskNotUsed
 from traincheck.rules.tc318_packed_rows_not_separated import PackedRowsNotSeparated
 from traincheck.rules.tc319_end_token_not_learned import EndTokenNotLearned
+from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
+from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
+from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
+from traincheck.rules.tc404_step_without_sync import StepWithoutSync
+from traincheck.rules.tc405_parameter_outside_ddp import ParameterOutsideDdp
 from traincheck.rules.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
 from traincheck.rules.tc503_shuffled_order_repeats import ShuffledOrderRepeats
 from traincheck.rules.tc506_labels_in_order import LabelsInOrder
@@ -33,6 +47,15 @@ RULES: tuple[Rule, ...] = (
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),
+    GradientsLost(),
+    ClipAfterStep(),
+    ClipScaledGradients(),
+    ScalerBypassed(),
+    ScalerSkipsEveryStep(),
+    SchedulerBeforeOptimizer(),
+    LearningRateExhausted(),
+    SchedulerNeverStepped(),
+    SameLossTwice(),
     CrossEntropyOfProbabilities(),
     LogitLossOfProbabilities(),
     NllLossWithoutLog(),
@@ -42,6 +65,11 @@ RULES: tuple[Rule, ...] = (
     MaskNotUsed(),
     PackedRowsNotSeparated(),
     EndTokenNotLearned(),
+    ReplicasDiffer(),
+    RanksStepUnequally(),
+    DdpBypassed(),
+    StepWithoutSync(),
+    ParameterOutsideDdp(),
     StreamRepeatedByWorkers(),
     ShuffledOrderRepeats(),
     LabelsInOrder(),

@@ -1,0 +1,88 @@
+"""TC204: gradients that are cleared inside the accumulation window."""
+
+from __future__ import annotations
+
+from tests.builders import MLP, TraceBuilder
+from tests.checking import fires, net, quiet
+from tests.rules.window import batch, scaler_step
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Verdict
+
+
+def windows(
+    count: int, *, size: int = 4, clears: bool = True, same_batch: bool = False
+) -> TraceBuilder:
+    """``count`` windows of ``size`` batches, as the step counter cuts them."""
+    trace, number = net(), 0
+    for _ in range(count):
+        for micro in range(size):
+            batch(trace, 0 if same_batch else number)
+            if clears:
+                if trace._counters["backward"]:
+                    trace.end_step()
+                trace.begin_step()
+            elif micro == 0:
+                trace.begin_step()
+            if clears or micro == 0:
+                trace.zero_grad()
+            trace.forward().backward()
+            number += 1
+        trace.optimizer_step()
+    return trace
+
+
+BROKEN = windows(4).build()
+
+
+def test_fires_where_every_batch_clears() -> None:
+    finding = fires("TC204", BROKEN)
+    assert finding.first_step == 0
+    assert finding.subject.api == Families.ZERO_GRAD
+    assert "3 of every 4 batches" in finding.message
+    assert "train.py:80" in finding.likely_cause
+
+
+def test_quiet_on_accumulation_as_it_should_be() -> None:
+    assert quiet("TC204", windows(5, clears=False).build()) is Verdict.HELD
+    assert quiet("TC204", net().steps(5, accumulate=4).build()) is Verdict.HELD
+
+
+def test_quiet_where_one_batch_is_used_several_times() -> None:
+    # adversarial examples, sharpness-aware steps
+    assert quiet("TC204", windows(5, size=2, same_batch=True).build()) is Verdict.HELD
+
+
+def test_quiet_on_a_batch_left_out_now_and_then() -> None:
+    trace, number = net(), 0
+    for step in range(8):
+        trace.begin_step()
+        for _ in range(2 if step % 3 == 0 else 1):
+            batch(trace, number).zero_grad().forward().backward()
+            number += 1
+        trace.optimizer_step()
+    assert quiet("TC204", trace.build()) is Verdict.HELD
+
+
+def test_quiet_on_a_gan() -> None:
+    trace = TraceBuilder().process().model("G").model("D")
+    gen, dis = [[f"{m}.{name}" for name in MLP] for m in "GD"]
+    trace.optimizer(names=gen).optimizer(names=dis)
+    for number in range(5):
+        trace.begin_step()
+        batch(trace, number)
+        trace.zero_grad("opt1").forward("D").backward(dis).optimizer_step("opt1")
+        trace.zero_grad("opt0").forward().backward().optimizer_step("opt0")
+    assert quiet("TC204", trace.build()) is Verdict.HELD
+
+
+def test_quiet_where_grad_scaler_skips() -> None:
+    trace = net()
+    for number in range(6):
+        batch(trace.begin_step(), number).zero_grad().forward().backward()
+        scaler_step(trace, skips=number < 4)
+    assert quiet("TC204", trace.build()) is Verdict.HELD
+
+
+def test_quiet_without_a_loader() -> None:
+    events = [e for e in BROKEN if e.kind != "batch"]
+    assert quiet("TC204", events) is Verdict.HELD

@@ -1,0 +1,48 @@
+"""TC210: training goes on with a learning rate of zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.checking import fires, net, quiet
+from tests.rules.window import schedule
+from traincheck.schema.events import Event, Families
+from traincheck.schema.findings import Verdict
+
+
+def loop(rates: Sequence[float], *, times: int = 1) -> list[Event]:
+    """After each step the scheduler sets the next rate."""
+    trace = net(lr=rates[0])
+    for rate in rates[1:]:
+        trace.begin_step().zero_grad().forward().backward().optimizer_step()
+        schedule(trace, lr=rate, times=times)
+    return trace.build()
+
+
+BROKEN = loop([0.3, 0.2, 0.1, 0, 0, 0, 0, 0])
+
+
+def test_fires_where_the_schedule_has_ended() -> None:
+    finding = fires("TC210", BROKEN)
+    assert finding.first_step == 3
+    assert finding.subject.api == Families.SCHEDULER_STEP
+    assert "train.py:90" in finding.likely_cause
+
+
+def test_fires_where_it_is_stepped_too_often() -> None:
+    finding = fires("TC210", loop([0.3, 0.2, 0.1, 0, 0, 0, 0, 0], times=2))
+    assert finding.first_step <= 1
+    assert "stepped 2 times for each step of opt0" in finding.message
+
+
+def test_quiet_on_warm_up_from_zero() -> None:
+    assert quiet("TC210", loop([0.0, 0.0, 0.0, 0.0, 0.1, 0.2])) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_a_last_step_at_zero() -> None:
+    assert quiet("TC210", loop([0.3, 0.2, 0.1, 0, 0])) is Verdict.HELD
+
+
+def test_quiet_on_a_schedule_that_lasts() -> None:
+    rates = [0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2]
+    assert quiet("TC210", loop(rates, times=2)) is Verdict.NOT_TRIGGERED

@@ -1,0 +1,80 @@
+"""Moves of a training loop that the builder does not have: scaling, clipping, schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.builders import TraceBuilder
+from traincheck.schema.events import BatchEvent, Families
+
+LOSS = {"dtype": "float32", "shape": [], "device": "cpu", "requires_grad": True}
+
+
+def clip(trace: TraceBuilder, limit: Any = 1.0, norm: float = 3.5) -> TraceBuilder:
+    return trace.call(
+        Families.CLIP_NORM,
+        args={"max_norm": limit},
+        result={**LOSS, "value": norm},
+        where="train.py:86",
+    )
+
+
+def scale(trace: TraceBuilder, *, enabled: bool = True) -> TraceBuilder:
+    return trace.call(Families.SCALE, args={"enabled": enabled}, result=LOSS, where="train.py:83")
+
+
+def unscale(trace: TraceBuilder, optimizer: str = "opt0") -> TraceBuilder:
+    return trace.call(
+        Families.UNSCALE, args={"enabled": True}, owner=optimizer, where="train.py:85"
+    )
+
+
+def scaler_step(
+    trace: TraceBuilder, optimizer: str = "opt0", *, skips: bool = False, enabled: bool = True
+) -> TraceBuilder:
+    """A step through GradScaler, around that of the optimizer unless it is skipped."""
+    span = next(trace._numbers)
+    if not skips:
+        trace._parents.append(span)
+        trace.optimizer_step(optimizer)
+        trace._parents.pop()
+    trace._counters["scaler_step"] += 1
+    return trace.call(
+        Families.SCALER_STEP,
+        span=span,
+        args={"enabled": enabled},
+        owner=optimizer,
+        where="train.py:88",
+    )
+
+
+def schedule(trace: TraceBuilder, *, lr: float | None = None, times: int = 1) -> TraceBuilder:
+    """Steps of a scheduler of opt0; the last sets its learning rate."""
+    for _ in range(times):
+        trace.call(
+            "torch.optim.lr_scheduler.StepLR.step",
+            family=Families.SCHEDULER_STEP,
+            owner="opt0",
+            where="train.py:90",
+        )
+    if lr is not None:
+        trace.optimizers["opt0"].hyper["lr"] = lr
+    return trace
+
+
+def scheduler_made(trace: TraceBuilder) -> TraceBuilder:
+    return trace.call(
+        "torch.optim.lr_scheduler.StepLR.__init__",
+        family=Families.SCHEDULER_CREATED,
+        owner="opt0",
+        where="train.py:42",
+    )
+
+
+def batch(trace: TraceBuilder, index: int, epoch: int = 0, loader: str = "loader0") -> TraceBuilder:
+    """A batch with this index and epoch."""
+    trace.batch(loader)
+    made = trace._events[-1]
+    assert isinstance(made, BatchEvent)
+    trace._events[-1] = made._replace(index=index, epoch=epoch)
+    return trace
