@@ -22,14 +22,13 @@ import xxhash
 
 EXACT_CPU = "xxh3-128"
 EXACT_DEVICE = "mix-128"
-PROBE = "probe"
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
 PROBED = 3 * PROBE_SLICE
 _CHUNK = 1 << 22  # words that one pass of mix-128 holds in memory at a time
 
 hex128 = xxhash.xxh3_128_hexdigest
-_seed64 = xxhash.xxh3_64_intdigest
+hash64 = xxhash.xxh3_64_intdigest
 
 
 class _ByteViews(dict[int, Callable[[int], ctypes.Array[ctypes.c_char]]]):
@@ -47,7 +46,7 @@ class _Seeds(dict[tuple[torch.dtype, torch.Size], int]):
     """``(dtype, shape) -> seed``: makes both part of the fingerprint."""
 
     def __missing__(self, key: tuple[torch.dtype, torch.Size]) -> int:
-        seed = self[key] = _seed64(f"{key[0]}{tuple(key[1])}".encode())
+        seed = self[key] = hash64(f"{key[0]}{tuple(key[1])}".encode())
         return seed
 
 
@@ -63,7 +62,7 @@ def row_fingerprints(tensor: torch.Tensor, count: int) -> list[str]:
     rows = tensor.shape[0]
     size = tensor.nbytes // rows if rows else 0
     view, address = _views[size], tensor.data_ptr()
-    return [f"{_seed64(view(address + i * size)):016x}" for i in range(min(rows, count))]
+    return [f"{hash64(view(address + i * size)):016x}" for i in range(min(rows, count))]
 
 
 def byte_view(size: int) -> Callable[[int], Any]:
@@ -148,18 +147,23 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     return [tensor.detach()]
 
 
-def probe(address: int, size: int, seed: int) -> str:
-    """A digest of three slices of ``size`` bytes of memory: if it differs, they changed.
+def slices(address: int, size: int) -> tuple[Any, ...]:
+    """The parts of ``size`` bytes of memory that a probe reads. Valid while that memory is."""
+    if size <= PROBED:
+        return (_views[size](address),)
+    view = _views[PROBE_SLICE]
+    middle = address + (size // 2 & ~63)
+    return view(address), view(middle), view(address + size - PROBE_SLICE)
+
+
+def probe(parts: tuple[Any, ...], seed: int) -> int:
+    """A digest of `slices`: if it differs, the memory changed.
 
     If it is equal nothing is known, unless there are at most `PROBED` bytes: those are all read.
     """
-    hashed = xxhash.xxh3_64_intdigest
-    if size <= PROBED:
-        return f"probe:{hashed(_views[size](address), seed):016x}"
-    view = _views[PROBE_SLICE]
-    head = hashed(view(address), seed)
-    middle = hashed(view(address + (size // 2 & ~63)), head)
-    return f"probe:{hashed(view(address + size - PROBE_SLICE), middle):016x}"
+    for part in parts:
+        seed = hash64(part, seed)
+    return seed
 
 
 # mix-128: sum over words w at position i of f(w, i) modulo 2**64, twice with different constants.

@@ -313,7 +313,7 @@ class Tracker:
     def glance_gradients(self, em: Emitter, after: int) -> None:
         """Look at gradients that were cleared or written to by hand, before a backward pass.
 
-        A hint is enough to look: None, or another version counter.
+        The version counter is no hint: ``grad.data.zero_()`` leaves it as it was.
         """
         look = self.looker.look_gradient
         for root in self._live_roots():
@@ -321,8 +321,7 @@ class Tracker:
                 if gradient.identity:
                     tensor = holder.get(key)
                     found = None if tensor is None else tensor.grad
-                    if found is None or found._version != gradient.version:
-                        look(em, gradient, found, after)
+                    look(em, gradient, found, after)
 
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
         """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""

@@ -17,17 +17,19 @@ from typing import Any
 import orjson
 import torch
 
-from traincheck.collect.emit import Emitter
+from traincheck.collect.emit import Emitter, escaped
 from traincheck.collect.fingerprint import (
     PROBED,
     byte_view,
     components,
     fingerprint,
     finish_device,
+    hash64,
     hex128,
     is_plain_cpu,
     probe,
     seed_of,
+    slices,
     start_device,
 )
 from traincheck.collect.stats import read_norms
@@ -46,13 +48,15 @@ class Variable:
     digest: exact fingerprint last seen, None when not known.
     exact_only: a probe missed a change once (written in few places, like an embedding), or the
     tensor is not plain.
+    is_small: a probe reads all of it.
     identity: of the object; of a gradient, its memory address, for us only.
     """
 
     __slots__ = (
-        "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_odd", "module_class",
-        "name", "owner", "probe", "requires_grad", "role", "seed", "shape", "size", "stats",
-        "storage", "version", "view", "zero", "zero_digest", "zero_probe",
+        "address", "content", "digest", "dtype", "exact_only", "fixed", "head", "identity",
+        "is_odd", "is_small", "lines", "module_class", "name", "owner", "parts", "probe",
+        "requires_grad", "role", "seed", "shape", "size", "stats", "storage", "view", "whole",
+        "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
 
     def __init__(
@@ -63,23 +67,31 @@ class Variable:
         self.module_class = module_class
         self.owner = owner
         self.digest: str | None = None
-        self.probe: str | None = None
+        self.probe: int | None = None
         self.zero: bool | None = None
         self.zero_digest: str | None = None
-        self.zero_probe: str | None = None
+        self.zero_probe: int | None = None
         self.exact_only = False
+        self.is_small = False
         self.identity = 0
         self.storage = 0
         self.requires_grad = False
         self.is_odd = True
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
-        self.version = -1  # of a gradient, when last looked at: only a hint
         self.seed = 0
         self.size = 0
         self.view: Callable[[int], Any] = byte_view(0)
+        # Where the tensor was last seen, and views of what lay there: made anew only when it moves
+        self.address = -1
+        self.whole: Any = None
+        self.parts: tuple[Any, ...] = ()
         self.head = b""  # serialized dtype, shape and device
         self.fixed = b""  # serialized name, role, identity ...
+        self.lines: dict[Any, bytes] = {}  # templates of its records, made of the two
+        self.content: bytes | None = (
+            None  # the one for a change that says no more, not of gradients
+        )
         self.stats: Any = b""  # numbers for the next record; a tensor while they are on a device
 
     def describe(self, tensor: torch.Tensor) -> None:
@@ -91,20 +103,38 @@ class Variable:
             "device": str(tensor.device),
         }
         self.head = orjson.dumps(fields)[:-1]
+        self.lines, self.content = {}, None
+        self.address = -1
         self.is_odd = not is_plain_cpu(tensor)
         self.zero_digest = self.zero_probe = None
         if not self.is_odd:
             self.size = tensor.nbytes
             self.seed, self.view = seed_of(tensor), byte_view(self.size)
-            self.exact_only = self.exact_only or self.size <= PROBED
+            self.is_small = self.size <= PROBED
             if self.role == GRADIENT:
                 zeros = torch.zeros(tensor.shape, dtype=tensor.dtype)
                 self.zero_digest = fingerprint(zeros)
-                self.zero_probe = probe(zeros.data_ptr(), self.size, self.seed)
+                self.zero_probe = probe(slices(zeros.data_ptr(), self.size), self.seed)
 
     def exact_digest(self, tensor: torch.Tensor) -> str:
         """`fingerprint` of a plain tensor that `describe` has seen, without looking at it anew."""
-        return f"xxh3-128:{hex128(self.view(tensor.data_ptr()), self.seed)}"
+        address = tensor.data_ptr()
+        if address != self.address:
+            self.locate(address)
+        return f"xxh3-128:{hex128(self.whole, self.seed)}"
+
+    def probed(self, tensor: torch.Tensor) -> int:
+        """`probe` of a plain tensor that `describe` has seen."""
+        address = tensor.data_ptr()
+        if address != self.address:
+            self.locate(address)
+        return probe(self.parts, self.seed)
+
+    def locate(self, address: int) -> None:
+        """Views of the memory where the tensor lies now."""
+        self.address = address
+        self.whole = self.view(address)
+        self.parts = slices(address, self.size)
 
     def bind(self, identity: int, tensor: torch.Tensor) -> None:
         """Stand for another object from now on."""
@@ -112,6 +142,7 @@ class Variable:
         self.storage = _storage(tensor)
         self.requires_grad = tensor.requires_grad
         self.fixed = b""
+        self.lines, self.content = {}, None
 
 
 class Looker:
@@ -136,7 +167,7 @@ class Looker:
         if variable.is_odd or (self.compares_ranks and variable.role == PARAMETER):
             variable.exact_only = True
         elif not self.exact:
-            variable.probe = probe(tensor.data_ptr(), variable.size, variable.seed)
+            variable.probe = variable.probed(tensor)
         if variable.role == GRADIENT:
             variable.zero = variable.digest == variable.zero_digest
 
@@ -162,29 +193,48 @@ class Looker:
             if variable.is_odd:
                 self._look_odd(em, variable, tensor, after)
                 return
+        address = tensor.data_ptr()
+        if address != variable.address:
+            variable.locate(address)
         if self.exact or variable.exact_only:
-            digest = variable.exact_digest(tensor)
+            digest = f"xxh3-128:{hex128(variable.whole, variable.seed)}"
             if digest != variable.digest:
                 self._changed(em, variable, tensor, digest, after)
             elif tensor.requires_grad is not variable.requires_grad and variable.role != GRADIENT:
                 self.flags(em, variable, tensor, after)
             return
-        self._look_probe(em, variable, tensor, after)
+        if variable.is_small:
+            found = hash64(variable.whole, variable.seed)
+        else:
+            head, middle, tail = variable.parts
+            found = hash64(tail, hash64(middle, hash64(head, variable.seed)))
+        if found == variable.probe:
+            self._look_closer(em, variable, tensor, after)
+            return
+        # It differs; what it is exactly is not taken, but for zeros
+        variable.probe = found
+        line = variable.content
+        if (
+            line is not None and not variable.stats
+        ):  # `write`, inlined: three looks in four end here
+            variable.digest = None
+            seq = em.seq
+            em.seq = seq + 1
+            em.line(line % (seq, monotonic_ns(), em.clock.fields, after))
+            return
+        is_zero = variable.role == GRADIENT and found == variable.zero_probe
+        exact = variable.exact_digest(tensor) if is_zero else None
+        self._changed(em, variable, tensor, exact, after)
 
-    def _look_probe(
+    def _look_closer(
         self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int
     ) -> None:
-        found = probe(tensor.data_ptr(), variable.size, variable.seed)
-        if found != variable.probe:
-            variable.probe = found
-            if variable.role == GRADIENT and found == variable.zero_probe:
-                found = variable.exact_digest(tensor)
-            self._changed(em, variable, tensor, found, after)
-            if found.startswith("probe"):
-                variable.digest = None  # it differs; what it is exactly was not taken
-            return
-        digest = variable.exact_digest(tensor)
-        if variable.digest is None:
+        """A probe found nothing: if it did not read all, the exact fingerprint decides."""
+        digest = None if variable.is_small else variable.exact_digest(tensor)
+        if digest is None:
+            if tensor.requires_grad is not variable.requires_grad and variable.role != GRADIENT:
+                self.flags(em, variable, tensor, after)
+        elif variable.digest is None:
             variable.digest, variable.exact_only = digest, True
             self.write(em, variable, UNKNOWN, tensor, digest, after)
         elif digest != variable.digest:
@@ -240,7 +290,6 @@ class Looker:
                 variable.digest = variable.probe = variable.zero = None
                 self.write(em, variable, "cleared", None, None, after)
             return
-        variable.version = gradient._version
         if not variable.identity:
             variable.identity = id(gradient)
             self._appeared(em, variable, gradient, after)
@@ -263,18 +312,20 @@ class Looker:
             return
         plain = not variable.is_odd and gradient.layout is _STRIDED and gradient.is_contiguous()
         if not plain:
-            variable.digest = found = fingerprint(gradient)
+            variable.digest = fingerprint(gradient)
         elif self.exact or variable.exact_only:
-            variable.digest = found = variable.exact_digest(gradient)
+            variable.digest = variable.exact_digest(gradient)
         else:
-            variable.probe = found = probe(gradient.data_ptr(), variable.size, variable.seed)
-            variable.digest = None
-            if found == variable.zero_probe:
-                variable.digest = found = variable.exact_digest(gradient)
+            variable.probe = found = variable.probed(gradient)
+            if found != variable.zero_probe:
+                variable.digest, variable.zero = None, False
+                self.write(em, variable, "set", gradient, None, after)
+                return
+            variable.digest = variable.exact_digest(gradient)
         variable.zero = (
-            found == variable.zero_digest if variable.zero_digest else _is_zero(gradient)
+            variable.digest == variable.zero_digest if variable.zero_digest else _is_zero(gradient)
         )
-        self.write(em, variable, "set", gradient, found, after)
+        self.write(em, variable, "set", gradient, variable.digest, after)
 
     # -- devices: digests are computed where the tensor is and read once a step
 
@@ -316,10 +367,32 @@ class Looker:
         after: int | None = None,
     ) -> None:
         """Record a state event."""
+        if after is None or variable.stats or change not in _REPEATED:
+            self._write_new(em, variable, change, tensor, digest, after)
+            return
+        # Nearly all records of a run: one template filled in place of four, and no call on the way
+        key = (change, variable.zero, digest is None)
+        line = variable.lines.get(key) or _template(variable, *key)
+        seq = em.seq
+        em.seq = seq + 1
+        if digest is None:
+            em.line(line % (seq, monotonic_ns(), em.clock.fields, after))
+        else:
+            em.line(line % (seq, monotonic_ns(), em.clock.fields, digest.encode(), after))
+
+    def _write_new(
+        self,
+        em: Emitter,
+        variable: Variable,
+        change: str,
+        tensor: torch.Tensor | None,
+        digest: str | None,
+        after: int | None,
+    ) -> None:
         if change in _REPEATED:
             fixed = variable.fixed or _fixed(variable)
         else:
-            variable.fixed = b""
+            variable.lines, variable.content = {}, None
             fixed = _fixed(variable)
             if variable.storage:
                 fixed += b',"storage":%d' % variable.storage
@@ -335,6 +408,19 @@ class Looker:
         )  # fmt: skip
         variable.stats = b""
         em.state(monotonic_ns(), body)
+
+
+def _template(variable: Variable, change: str, zero: bool | None, has_no_digest: bool) -> bytes:
+    """A record of a change, but for its number, time, place in the run, digest and span."""
+    fixed = variable.fixed or _fixed(variable)
+    line = b'{"k":"state","n":%d,"t":%d,%b,' + escaped(fixed) + b',"change":"%b"' % change.encode()
+    if change != "cleared":
+        mark = b"" if has_no_digest else b',"fingerprint":"%b"'
+        line += b',"summary":' + escaped(variable.head) + mark + _ZERO[zero] + b"}"
+    line = variable.lines[change, zero, has_no_digest] = line + b',"after":%d}'
+    if change == "content" and has_no_digest and variable.role != GRADIENT:
+        variable.content = line
+    return line
 
 
 def _fixed(variable: Variable) -> bytes:

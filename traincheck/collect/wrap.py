@@ -13,7 +13,7 @@ import orjson
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
-from traincheck.collect.emit import CALL_HEAD, Emitter, any_autocast, context, hidden
+from traincheck.collect.emit import CALL_HEAD, Emitter, any_autocast, context, escaped, hidden
 from traincheck.collect.summarize import encode, summarize
 
 if TYPE_CHECKING:
@@ -205,14 +205,10 @@ class CallTemplates(dict[Any, tuple[bytes, bytes]]):
         count, *keywords = (key,) if isinstance(key, int) else key
         labels = [*self.labels(count), *keywords]
         unset = {name: value for name, value in self._defaults.items() if name not in labels}
-        fixed = [_escaped(_dumps(name) + b":" + _dumps(value)) for name, value in unset.items()]
-        given = [_escaped(_dumps(name)) + b":%b" for name in labels]
-        fields = b'"api":' + _escaped(_dumps(self._api))
+        fixed = [escaped(_dumps(name) + b":" + _dumps(value)) for name, value in unset.items()]
+        given = [escaped(_dumps(name)) + b":%b" for name in labels]
+        fields = b'"api":' + escaped(_dumps(self._api))
         fields += b',"args":{' + b",".join(given + fixed) + b'},"result":%b%b}'
         made = CALL_HEAD + b'"parent":%d,"start":%d,' + fields, CALL_HEAD + b'"start":%d,' + fields
         self[key] = made
         return made
-
-
-def _escaped(text: bytes) -> bytes:
-    return text.replace(b"%", b"%%")
