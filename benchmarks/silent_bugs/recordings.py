@@ -36,10 +36,10 @@ class Recordings:
         return made_once(
             self.folder / name,
             lambda out: harness.collect(
-                script,
+                [*before, *what],
                 out,
                 rules=view == "rules",
-                launcher=words,
+                more=["--quiet"],
                 timeout_s=_TIMEOUT_S,
             ).expect(),
         )
