@@ -7,7 +7,10 @@ from importlib.metadata import entry_points
 from typing import TextIO
 
 from traincheck.errors import UsageError
+from traincheck.report.github_report import write_github
 from traincheck.report.json_report import write_json
+from traincheck.report.junit_report import write_junit
+from traincheck.report.sarif_report import write_sarif
 from traincheck.report.text_report import write_text
 from traincheck.schema.findings import Report
 
@@ -18,6 +21,9 @@ Sink = Callable[[Report, TextIO], None]
 SINKS: Mapping[str, Sink] = {
     "text": write_text,
     "json": write_json,
+    "junit": write_junit,
+    "sarif": write_sarif,
+    "github": write_github,
 }
 
 

@@ -1,7 +1,11 @@
-"""The report as JSON, as design.md section 5 fixes it for other programs: no key more or less."""
+"""The report as JSON, as design.md section 5 fixes it for other programs: no key more or less.
+
+Only where suppressed findings are asked for, a key ``suppressed`` holds them and who accepted them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, TextIO
 
 import orjson
@@ -19,6 +23,23 @@ def write_json(report: Report, stream: TextIO) -> None:
 def report_json(report: Report) -> dict[str, Any]:
     """The report as JSON values."""
     findings = [finding_json(finding) for finding in report.findings]
+    return {
+        **_contract(report, findings),
+        **({"suppressed": _suppressed(report)} if report.presentation.suppressed else {}),
+    }
+
+
+def _suppressed(report: Report) -> list[dict[str, Any]]:
+    return [
+        {
+            **finding_json(finding),
+            "accepted": asdict(finding.accepted) if finding.accepted else None,
+        }
+        for finding in report.suppressed
+    ]
+
+
+def _contract(report: Report, findings: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "summary": {

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traincheck.check.findings import where
+from traincheck.report._words import count, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
@@ -26,14 +27,17 @@ def write_text(report: Report, stream: TextIO) -> None:
     """Write the report as text; in colour when ``stream`` is a terminal that shows it."""
     console = Console(file=stream, highlight=False)
     console.width = min(console.width, _MAX_WIDTH) if console.is_terminal else _PLAIN_WIDTH
+    shown = [finding for finding in report.findings if _is_shown(finding, report)]
     with console.capture() as written:
-        if report.findings:
-            first, *others = report.findings
-            _first(console, first, len(report.findings))
-            _others(console, others)
+        if shown:
+            first, *others = shown
+            _first(console, first, len(shown))
+            _others(console, "Then:", others)
         else:
             _healthy(console, report)
-        _summary(console, report)
+        if report.presentation.suppressed:
+            _others(console, "Suppressed:", report.suppressed)
+        _summary(console, report, advice=[f for f in report.findings if f not in shown])
     # Tables are padded to their width; nobody wants that in a file.
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
 
@@ -43,10 +47,16 @@ def one_line(finding: Finding) -> str:
     return f"{_at(finding.first_step)}: {finding.code} {finding.severity}: {finding.title}"
 
 
-def _first(console: Console, finding: Finding, count: int) -> None:
+def _is_shown(finding: Finding, report: Report) -> bool:
+    """Advice is folded into a line unless somebody asked for it."""
+    presentation = report.presentation
+    return finding.severity != "info" or presentation.info or presentation.fails(finding)
+
+
+def _first(console: Console, finding: Finding, total: int) -> None:
     colour = _COLOURS[finding.severity]
-    word = "finding" if count == 1 else "findings"
-    console.print(Text(f"{count} {word}, the first {_at(finding.first_step)}.", style="bold"))
+    found = f"{count(total, 'finding')}, the first {_at(finding.first_step)}."
+    console.print(Text(found, style="bold"))
     console.print()
     head = Text(finding.severity.upper(), style=colour)
     head.append(f" {finding.code}: ", style="bold").append(finding.title, style="bold")
@@ -55,9 +65,16 @@ def _first(console: Console, finding: Finding, count: int) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in _rows(finding):
+    rows = list(_rows(finding))
+    widest = max(len(name) for name, _ in rows)
+    for name, text in rows:
         table.add_row(Text(name), Text(text))
     console.print(Padding(table, (0, 0, 0, 2)))
+    place = where(finding.evidence)
+    if place:
+        # Not in the table: a path that is broken in two can be neither clicked nor copied.
+        line = Text("  ").append(f"{'where':<{widest}}", style="dim").append(f"  {place}")
+        console.print(line, soft_wrap=True)
     console.print()
 
 
@@ -74,7 +91,6 @@ def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
         ("observed", finding.observed),
         ("likely cause", finding.likely_cause),
         ("fix", finding.fix),
-        ("where", where(finding.evidence)),
     ):
         if text:
             yield name, text
@@ -85,7 +101,9 @@ def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
 
 def _span(finding: Finding) -> str:
     first, last = finding.first_step, finding.last_step
-    when = _at(first) if last is None or last == first else f"steps {first} to {last}"
+    when = _at(first)
+    if last is not None and last != first:
+        when = f"steps {first} to {last}" if first is not None else f"{when} to step {last}"
     times = "once" if finding.violations == 1 else f"{finding.violations} times"
     return f"{when} (rank {finding.rank}, {finding.stage}), {times}"
 
@@ -95,43 +113,52 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN_NAMES]) + (f" and {left} more" if left > 0 else "")
 
 
-def _others(console: Console, findings: Sequence[Finding]) -> None:
+def _others(console: Console, head: str, findings: Sequence[Finding]) -> None:
     if not findings:
         return
-    console.print(Text("Then:", style="bold"))
+    console.print(Text(head, style="bold"))
     for finding in findings:
         line = Text(f"{_at(finding.first_step)}: ").append(
             f"{finding.code} {finding.severity}", style=_COLOURS[finding.severity]
         )
-        console.print(Padding(line.append(f": {finding.title}"), (0, 0, 0, 2)))
+        accepted = f" ({why_accepted(finding)})" if finding.accepted else ""
+        console.print(Padding(line.append(f": {finding.title}{accepted}"), (0, 0, 0, 2)))
     console.print()
 
 
 def _healthy(console: Console, report: Report) -> None:
     held = report.count(Verdict.HELD)
-    if held:
-        text = f"No findings: {_count(held, 'check')} held over {_count(report.steps, 'step')}."
+    if held or report.suppressed:
+        known = "No findings but those suppressed" if report.suppressed else "No findings"
+        text = f"{known}: {count(held, 'check')} held over {count(report.steps, 'step')}."
         console.print(Text(text, style="bold green"))
     else:
         text = "No findings, but nothing was checked: no check was triggered by this run."
         console.print(Text(text, style="bold yellow"))
 
 
-def _summary(console: Console, report: Report) -> None:
+def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> None:
     counts = ", ".join(
         f"{report.count(verdict):,} {verdict.value.replace('_', ' ')}" for verdict in Verdict
     )
     size = (
-        f"{_count(report.events, 'event')}, {_count(report.steps, 'step')}, "
-        f"{_count(report.ranks, 'rank')}"
+        f"{count(report.events, 'event')}, {count(report.steps, 'step')}, "
+        f"{count(report.ranks, 'rank')}"
     )
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text("run"), Text(size))
     table.add_row(Text("checks"), Text(counts))
+    if advice:
+        pieces = "1 piece" if len(advice) == 1 else f"{len(advice)} pieces"
+        codes = _names(sorted({finding.code for finding in advice}))
+        table.add_row(Text("advice"), Text(f"{pieces} ({codes}): --show-info shows it"))
+    if report.suppressed:
+        hint = "" if report.presentation.suppressed else ": --show-suppressed shows them"
+        table.add_row(Text("findings"), Text(f"{suppressions(report)}{hint}"))
     if report.skipped_lines:
-        lines = _count(report.skipped_lines, "line")
+        lines = count(report.skipped_lines, "line")
         table.add_row(Text("skipped"), Text(f"{lines} of the trace could not be read"))
     for note in report.notes:
         table.add_row(Text("note"), Text(note))
@@ -140,7 +167,3 @@ def _summary(console: Console, report: Report) -> None:
 
 def _at(step: int | None) -> str:
     return "before the first step" if step is None else f"at step {step}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,218 @@
+"""What every form of a report owes, on the same reports: each finding told, no number lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+
+from tests.report.test_golden import REPORTS, several, suppressed, written
+from traincheck.report._table import SINKS
+from traincheck.schema.findings import Finding, Presentation, Report, Verdict
+
+SARIF_SCHEMA = Path(__file__).parent / "schemas" / "sarif-schema-2.1.0.json"
+ODD = "50% of it:\n\r\x1b[31m<b>\"a\" & 'b'</b>, ]]> ::error::x \ud7ff\x00"
+
+reports = pytest.mark.parametrize("name", sorted(REPORTS))
+forms = pytest.mark.parametrize("form", sorted(SINKS))
+
+
+def odd() -> Report:
+    """A report whose every text holds what some format reserves."""
+    report = several()
+    strange = [
+        replace(f, title=ODD, message=ODD, fix=ODD, likely_cause=ODD, observed=ODD)
+        for f in report.findings
+    ]
+    return replace(report, findings=strange)
+
+
+def in_full(report: Report) -> Report:
+    return replace(report, presentation=Presentation(fail_on="info", info=True, suppressed=True))
+
+
+@forms
+@reports
+def test_every_finding_is_told_by_its_code(form: str, name: str) -> None:
+    report = in_full(REPORTS[name]())
+    text = written(form, report)
+    assert all(finding.code in text for finding in report.findings)
+    assert text.endswith("\n")
+
+
+@forms
+@reports
+def test_the_place_is_told(form: str, name: str) -> None:
+    report = in_full(REPORTS[name]())
+    places = {e.where for f in report.findings[:1] for e in f.evidence[:1] if hasattr(e, "where")}
+    for place in places:
+        path, _, line = place.rpartition(":")
+        text = unquote(written(form, report))
+        assert path in text
+        assert line in text
+
+
+@forms
+def test_odd_texts_break_no_form(form: str) -> None:
+    text = written(form, odd())
+    if form in {"json", "sarif"}:
+        assert json.loads(text)
+    if form == "junit":
+        assert "<b>" in "".join(ET.fromstring(text).itertext())
+    if form == "github":
+        assert len(text.splitlines()) == len(several().findings) + 1
+
+
+@forms
+def test_the_same_report_is_written_the_same(form: str) -> None:
+    assert written(form, several()) == written(form, several())
+
+
+@pytest.mark.parametrize("form", ["text", "github"])
+def test_what_was_suppressed_is_counted(form: str) -> None:
+    assert "2 suppressed (1 by baseline, 1 by comment)" in written(form, suppressed())
+
+
+# -- SARIF
+
+
+def run_of(report: Report) -> dict[str, Any]:
+    (run,) = json.loads(written("sarif", report))["runs"]
+    return run
+
+
+@reports
+def test_sarif_is_what_the_standard_says(name: str) -> None:
+    schema = json.loads(SARIF_SCHEMA.read_text(encoding="utf-8"))
+    document = json.loads(written("sarif", REPORTS[name]()))
+    # Only its copy here names the version so that golden files last.
+    jsonschema.Draft4Validator(schema).validate(document)
+    assert document["version"] == "2.1.0"
+
+
+def test_the_standard_refuses_what_it_does_not_say() -> None:
+    schema = json.loads(SARIF_SCHEMA.read_text(encoding="utf-8"))
+    document = json.loads(written("sarif", several()))
+    document["runs"][0]["results"][0]["level"] = "fatal"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft4Validator(schema).validate(document)
+
+
+@reports
+def test_sarif_results_lead_to_their_rules(name: str) -> None:
+    run = run_of(REPORTS[name]())
+    rules = run["tool"]["driver"]["rules"]
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+    assert all(r["help"]["text"].startswith(r["id"]) for r in rules if r["id"].startswith("TC"))
+
+
+def test_sarif_has_fingerprints_and_suppressions() -> None:
+    report = suppressed()
+    results = run_of(report)["results"]
+    prints = [result["partialFingerprints"]["traincheck/v1"] for result in results]
+    assert prints == [f.id for f in (*report.findings, *report.suppressed)]
+    kinds = [[s["kind"] for s in result.get("suppressions", [])] for result in results]
+    assert kinds == [[], ["inSource"], ["external"]]
+    assert results[1]["suppressions"][0]["justification"] == "on purpose"
+
+
+def test_sarif_and_github_find_the_file_from_here(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "my src").mkdir()
+    (tmp_path / "my src" / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    report = replace(several(), root=str(tmp_path / "my src"))
+    (location,) = run_of(report)["results"][0]["locations"]
+    place = location["physicalLocation"]
+    assert place == {
+        "artifactLocation": {"uri": "my%20src/train.py"},
+        "region": {"startLine": 88},
+    }
+    assert written("github", report).startswith("::error file=my src/train.py,line=88,title=")
+
+
+def test_a_file_elsewhere_is_named_in_full(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "elsewhere" / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path / "here")
+    report = replace(several(), root=str(tmp_path / "elsewhere"))
+    (location,) = run_of(report)["results"][0]["locations"]
+    uri = urlparse(location["physicalLocation"]["artifactLocation"]["uri"])
+    assert (uri.scheme, uri.path) == ("file", str(tmp_path / "elsewhere" / "train.py"))
+
+
+def test_a_file_that_is_gone_is_named_as_recorded() -> None:
+    report = replace(several(), root="/no/such/folder")
+    assert "file=train.py,line=88" in written("github", report)
+
+
+# -- JUnit
+
+
+def cases(report: Report) -> dict[str, ET.Element]:
+    suite = ET.fromstring(written("junit", report))[0]
+    return {case.attrib["name"].split()[0]: case for case in suite}
+
+
+@reports
+def test_junit_has_a_case_for_each_check(name: str) -> None:
+    report = REPORTS[name]()
+    root = ET.fromstring(written("junit", report))
+    found = cases(report)
+    assert list(found) == list(report.verdicts)
+    suite = root[0]
+    assert int(suite.attrib["tests"]) == len(report.verdicts)
+    assert int(suite.attrib["failures"]) == len(suite.findall("testcase[failure]"))
+    assert int(suite.attrib["skipped"]) == len(suite.findall("testcase[skipped]"))
+
+
+@reports
+def test_a_junit_case_passes_only_when_the_check_held(name: str) -> None:
+    report = REPORTS[name]()
+    advice = {f.check for f in report.findings if not report.presentation.fails(f)}
+    for check, case in cases(report).items():
+        passed = case.find("failure") is None and case.find("skipped") is None
+        assert passed == (report.verdicts[check] is Verdict.HELD) or check in advice
+
+
+def test_junit_tells_why_a_case_is_skipped() -> None:
+    report = replace(several(), unobservable={"inv-8": "recorded without batch events"})
+    message = cases(report)["inv-8"].find("skipped").attrib["message"]
+    assert message == "not observable: recorded without batch events"
+    message = cases(suppressed())["TC203"].find("skipped").attrib["message"]
+    assert message == "suppressed by comment: on purpose"
+
+
+def test_junit_tells_an_effect_from_a_cause() -> None:
+    report = several()
+    verdicts = {**report.verdicts, "inv-1": Verdict.VIOLATED}
+    skipped = cases(replace(report, verdicts=verdicts))["inv-1"].find("skipped")
+    assert skipped.attrib["message"].startswith("violated as an effect of TC203: ")
+
+
+# -- GitHub
+
+
+@pytest.mark.parametrize(
+    ("severity", "command"), [("error", "error"), ("warning", "warning"), ("info", "notice")]
+)
+def test_github_commands(severity: str, command: str) -> None:
+    finding: Finding = replace(several().findings[0], severity=severity)
+    line = written("github", replace(several(), findings=[finding])).splitlines()[0]
+    assert re.match(rf"::{command} file=train\.py,line=88,title=TC203 [^:,]+::", line)
+
+
+def test_github_escapes_what_the_runner_would_read() -> None:
+    line = written("github", odd()).splitlines()[0]
+    properties, message = line.removeprefix("::error ").split("::", 1)
+    assert "title=TC203 50%25 of it%3A%0A%0D" in properties
+    assert "%2C" in properties
+    assert message.startswith("50%25 of it:%0A%0D")

@@ -1,0 +1,34 @@
+"""Where in the source a finding points, for the forms of a report that show source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from traincheck.check.findings import where
+from traincheck.schema.findings import Finding, Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of a file. path: from the working directory where the file is below it."""
+
+    path: str
+    line: int
+
+
+def place_of(finding: Finding, report: Report) -> Place | None:
+    """The line to look at; None when the evidence knows of none."""
+    path, _, line = (where(finding.evidence) or "").rpartition(":")
+    if not path or not line.isdecimal():
+        return None
+    return Place(path=_from_here(path, report.root), line=int(line))
+
+
+def _from_here(path: str, root: str) -> str:
+    """The path as one would type it here; as recorded where the file is not on this machine."""
+    found = Path(root) / path
+    try:
+        return found.resolve().relative_to(Path.cwd()).as_posix() if found.is_file() else path
+    except (OSError, ValueError):  # no working directory, or elsewhere
+        return path if Path(path).is_absolute() else found.as_posix()

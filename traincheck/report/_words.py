@@ -1,0 +1,38 @@
+"""Short sentences that several forms of a report share."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from traincheck.schema.findings import Finding, Report, Verdict
+
+
+def conclusion(report: Report) -> str:
+    """How the report ends, in one line."""
+    held, steps = report.count(Verdict.HELD), count(report.steps, "step")
+    checked = f"{count(held, 'check')} held over {steps}"
+    found = count(len(report.findings), "finding") if report.findings else "no findings"
+    suppressed = f", {suppressions(report)}" if report.suppressed else ""
+    return f"traincheck: {found}{suppressed}; {checked}"
+
+
+def suppressions(report: Report) -> str:
+    """``3 suppressed (2 by baseline, 1 by comment)``."""
+    by = Counter(f.accepted.by for f in report.suppressed if f.accepted)
+    parts = ", ".join(f"{number} by {name}" for name, number in sorted(by.items()))
+    return f"{len(report.suppressed)} suppressed ({parts})"
+
+
+def why_accepted(finding: Finding) -> str:
+    """Who accepted a finding, where and why."""
+    accepted = finding.accepted
+    if accepted is None:
+        return ""
+    where = f" {accepted.where}" if accepted.where else ""
+    reason = f": {accepted.reason}" if accepted.reason and accepted.by != "baseline" else ""
+    return f"by {accepted.by}{where}{reason}"
+
+
+def count(number: int, word: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,37 @@
+"""The report as workflow commands of GitHub Actions: annotations at the lines of the source."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from traincheck.report._places import place_of
+from traincheck.report._words import conclusion
+from traincheck.schema.findings import Finding, Report
+
+_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
+_IN_MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_IN_PROPERTY = {**_IN_MESSAGE, ":": "%3A", ",": "%2C"}
+
+
+def write_github(report: Report, stream: TextIO) -> None:
+    """Write a line for each finding, and one that concludes."""
+    for finding in report.findings:
+        stream.write(f"{_annotation(finding, report)}\n")
+    stream.write(f"{conclusion(report)}\n")
+
+
+def _annotation(finding: Finding, report: Report) -> str:
+    place = place_of(finding, report)
+    properties = {"file": place.path, "line": str(place.line)} if place else {}
+    properties["title"] = f"{finding.code} {finding.title}"
+    listed = ",".join(f"{name}={_escaped(v, _IN_PROPERTY)}" for name, v in properties.items())
+    said = "\n".join(part for part in (finding.message, _fix(finding)) if part)
+    return f"::{_COMMANDS[finding.severity]} {listed}::{_escaped(said, _IN_MESSAGE)}"
+
+
+def _fix(finding: Finding) -> str:
+    return f"Fix: {finding.fix}" if finding.fix else ""
+
+
+def _escaped(text: str, codes: dict[str, str]) -> str:
+    return "".join(codes.get(letter, letter) for letter in text)

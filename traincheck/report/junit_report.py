@@ -1,0 +1,102 @@
+"""The report as JUnit XML: a test case for each check, for what shows the tests of a build.
+
+A case passes only when the check held. What could not be decided is skipped, with the reason; so is
+what was accepted, and what follows from another finding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TextIO
+from xml.etree import ElementTree as ET
+
+from traincheck.report._places import place_of
+from traincheck.rules._docs import docs_of
+from traincheck.rules._table import all_rules
+from traincheck.schema.findings import CheckInfo, Finding, Report, Verdict
+
+_NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def write_junit(report: Report, stream: TextIO) -> None:
+    """Write one XML document with a newline at its end."""
+    names = {rule.info.code: docs_of(rule).name for rule in all_rules()}
+    suites = ET.Element("testsuites", name="traincheck")
+    suite = ET.SubElement(suites, "testsuite", name="traincheck", errors="0")
+    effects = {check: f for f in reversed(report.findings) for check in f.explains}
+    for check_id, verdict in report.verdicts.items():
+        case = _case(suite, check_id, report.infos.get(check_id), names)
+        found = [f for f in report.findings if f.check == check_id]
+        for finding in found:
+            _tell(case, finding, report)
+        if not found:
+            _close(case, check_id, verdict, report, effects)
+    for element in (suites, suite):
+        element.set("tests", str(len(suite)))
+        for result, name in (("failure", "failures"), ("skipped", "skipped")):
+            element.set(name, str(sum(case.find(result) is not None for case in suite)))
+    ET.indent(suites)
+    text = ET.tostring(suites, encoding="unicode")
+    stream.write(f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n')
+
+
+def _case(
+    suite: ET.Element, check_id: str, info: CheckInfo | None, names: Mapping[str, str]
+) -> ET.Element:
+    group = f"{info.kind}.{info.code}" if info else "check"
+    about = names.get(info.code, info.title) if info else ""
+    name = _clean(f"{check_id} {about}".strip())
+    return ET.SubElement(suite, "testcase", classname=f"traincheck.{group}", name=name)
+
+
+def _tell(case: ET.Element, finding: Finding, report: Report) -> None:
+    """A failure; advice that nobody wants to fail for is only said."""
+    place = place_of(finding, report)
+    lines = [finding.message]
+    if place:
+        case.set("file", _clean(place.path))
+        case.set("line", str(place.line))
+        lines.append(f"where: {place.path}:{place.line}")
+    if finding.likely_cause:
+        lines.append(f"likely cause: {finding.likely_cause}")
+    if finding.fix:
+        lines.append(f"fix: {finding.fix}")
+    text = _clean("\n".join(lines))
+    if report.presentation.fails(finding):
+        title = _clean(f"{finding.code} {finding.severity}: {finding.title}")
+        ET.SubElement(case, "failure", type=finding.code, message=title).text = text
+    else:
+        ET.SubElement(case, "system-out").text = text
+
+
+def _close(
+    case: ET.Element,
+    check_id: str,
+    verdict: Verdict,
+    report: Report,
+    effects: Mapping[str, Finding],
+) -> None:
+    """A case without a finding: passed when the check held, skipped otherwise."""
+    if verdict is Verdict.HELD:
+        return
+    if verdict is Verdict.NOT_OBSERVABLE:
+        reason = f"not observable: {report.unobservable.get(check_id, 'not recorded')}"
+    elif verdict is Verdict.NOT_TRIGGERED:
+        reason = "not triggered: the run says nothing about it"
+    else:
+        reason = _why_no_finding(check_id, report, effects)
+    ET.SubElement(case, "skipped", message=_clean(reason))
+
+
+def _why_no_finding(check_id: str, report: Report, effects: Mapping[str, Finding]) -> str:
+    accepted = next((f.accepted for f in report.suppressed if f.check == check_id), None)
+    if accepted is not None:
+        return f"suppressed by {accepted.by}: {accepted.reason}"
+    cause = effects.get(check_id)
+    return f"violated as an effect of {cause.code}: {cause.title}" if cause else "suppressed"
+
+
+def _clean(text: str) -> str:
+    """Without what XML cannot hold."""
+    return _NO_XML.sub("?", text)

@@ -1,0 +1,158 @@
+"""The report as SARIF 2.1.0, for code scanning: results at lines of the source, rules with help.
+
+What was accepted is there too, marked as suppressed, as the format asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import quote
+
+import orjson
+
+import traincheck
+from traincheck.report._places import place_of
+from traincheck.rules._docs import RuleDocs, docs_of
+from traincheck.rules._table import all_rules
+from traincheck.schema.findings import CheckInfo, Finding, Report, Verdict
+
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+_FINGERPRINT = "traincheck/v1"
+
+
+def write_sarif(report: Report, stream: TextIO) -> None:
+    """Write one JSON document, indented, with a newline at its end."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    stream.write(orjson.dumps(sarif(report), option=options).decode())
+
+
+def sarif(report: Report) -> dict[str, Any]:
+    """The report as a SARIF log of one run."""
+    findings = [*report.findings, *report.suppressed]
+    descriptors = _descriptors(report.infos, findings)
+    index = {descriptor["id"]: number for number, descriptor in enumerate(descriptors)}
+    run = {
+        "tool": {
+            "driver": {
+                "name": "traincheck",
+                "version": traincheck.__version__,
+                "rules": descriptors,
+            }
+        },
+        "invocations": [
+            {
+                "executionSuccessful": True,
+                "toolExecutionNotifications": [
+                    {"level": "note", "message": {"text": note}} for note in report.notes
+                ],
+            }
+        ],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(finding, index[finding.code], report) for finding in findings],
+        "properties": {
+            "events": report.events,
+            "steps": report.steps,
+            "ranks": report.ranks,
+            **{verdict.value: report.count(verdict) for verdict in Verdict},
+        },
+    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _descriptors(
+    infos: Mapping[str, CheckInfo], findings: Iterable[Finding]
+) -> list[dict[str, Any]]:
+    """Every rule that was checked, and every relation that found something, by code."""
+    docs = {rule.info.code: docs_of(rule) for rule in all_rules()}
+    checked = {info.code: info.severity for info in infos.values() if info.kind == "rule"}
+    for finding in findings:
+        checked.setdefault(finding.code, finding.severity)
+    return [_descriptor(code, checked[code], docs.get(code)) for code in sorted(checked)]
+
+
+def _descriptor(code: str, severity: str, docs: RuleDocs | None) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "id": code,
+        "defaultConfiguration": {"level": _LEVELS[severity]},
+    }
+    if docs is None:  # a relation: what it says depends on the invariant
+        text = f"An invariant of the relation {code!r}, learned from reference runs, does not hold."
+        return {**described, "shortDescription": {"text": text}}
+    why = docs.sections.get("Why it matters", "")
+    markdown = "\n\n".join(f"**{name}.** {text}" for name, text in docs.sections.items())
+    return {
+        **described,
+        "name": docs.name or code,
+        "shortDescription": {"text": docs.summary},
+        "fullDescription": {"text": why or docs.summary},
+        "help": {"text": docs.text, "markdown": markdown or docs.text},
+        "properties": {"tags": [docs.theme]},
+    }
+
+
+def _result(finding: Finding, number: int, report: Report) -> dict[str, Any]:
+    parts = [f"{finding.title}.", finding.message]
+    if finding.likely_cause:
+        parts.append(f"Likely cause: {finding.likely_cause}")
+    if finding.fix:
+        parts.append(f"Fix: {finding.fix}")
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": number,
+        "level": _LEVELS[finding.severity],
+        "kind": "fail",
+        "message": {"text": " ".join(parts)},
+        "locations": [_location(finding, report)],
+        "partialFingerprints": {_FINGERPRINT: finding.id},
+        "properties": {
+            "check": finding.check,
+            "firstStep": finding.first_step,
+            "lastStep": finding.last_step,
+            "trainingRank": finding.rank,
+            "stage": finding.stage,
+            "violations": finding.violations,
+            "variables": list(finding.variables),
+        },
+    }
+    accepted = finding.accepted
+    if accepted is not None:
+        kind = "inSource" if accepted.by == "comment" else "external"
+        suppression = {"kind": kind, "status": "accepted"}
+        if accepted.reason:
+            suppression["justification"] = accepted.reason
+        result["suppressions"] = [suppression]
+    return result
+
+
+def _location(finding: Finding, report: Report) -> dict[str, Any]:
+    """The line, where there is one, and the things of the program that the finding names."""
+    location: dict[str, Any] = {}
+    place = place_of(finding, report)
+    if place is not None:
+        location["physicalLocation"] = {
+            "artifactLocation": {"uri": _uri(place.path)},
+            "region": {"startLine": max(place.line, 1)},
+        }
+    subject = finding.subject
+    named = [
+        {"fullyQualifiedName": name, "kind": kind}
+        for kind, names in (
+            ("variable", finding.variables or [subject.variable]),
+            ("module", [subject.module]),
+            ("function", [subject.api]),
+        )
+        for name in names
+        if name
+    ]
+    if named:
+        location["logicalLocations"] = named
+    return location
+
+
+def _uri(path: str) -> str:
+    return Path(path).as_uri() if Path(path).is_absolute() else quote(Path(path).as_posix())
