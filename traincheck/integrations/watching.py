@@ -14,8 +14,8 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -26,7 +26,7 @@ from traincheck.collect.current import CURRENT
 from traincheck.collect.sampling import OnDemand
 from traincheck.collect.settings import Settings
 from traincheck.config import load_config
-from traincheck.errors import OutputError, UsageError
+from traincheck.errors import OutputError, UsageError, nearest
 from traincheck.report.text_report import one_line, write_text
 from traincheck.schema.findings import Finding, Report
 from traincheck.schema.layout import EVENT_GLOB
@@ -69,6 +69,22 @@ class Options:
     ignore: Sequence[str] = ()
     output: str | Path | None = None
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """Options by name.
+
+        Raises:
+            UsageError: a name or a value is not usable.
+        """
+        known = [one.name for one in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise UsageError(
+                    f"traincheck.watch has no option {name!r}",
+                    fix=f"did you mean {nearest(name, known)}? There are {', '.join(known)}",
+                )
+        return cls(**given)
+
     def __post_init__(self) -> None:
         for name, lowest in (("every", 1), ("warmup", 0), ("limit", 0)):
             value = getattr(self, name)
@@ -86,9 +102,10 @@ class Watch:
     it, and one under ``traincheck-collect`` or ``traincheck run`` leaves the checking to that.
     """
 
-    def __init__(self, subjects: Sequence[Any], options: Options) -> None:
+    def __init__(self, subjects: Sequence[Any], options: Options, *, seeks: bool = True) -> None:
         self._given = subjects
         self._options = options
+        self._seeks = seeks  # the optimizers of the models, when none is given
         self._running: _Running | None = None
         self._joined: Watch | None = None
         self._report: Report | None = None
@@ -102,6 +119,13 @@ class Watch:
     def findings(self) -> Sequence[Finding]:
         """What was found so far, the first cause first."""
         return self.report().findings
+
+    @property
+    def has_error(self) -> bool:
+        """Whether a finding of severity error was announced. Asking costs nothing."""
+        if self._joined is not None:
+            return self._joined.has_error
+        return self._running is not None and self._running.has_error
 
     def report(self) -> Report:
         """What is known by now; once the watch has ended, its conclusion.
@@ -156,7 +180,7 @@ class Watch:
 
         subjects = Subjects()
         subjects.add_all(self._given, is_strict=True)
-        if not subjects.optimizers and subjects.models:
+        if self._seeks and not subjects.optimizers:
             subjects.add_all(optimizers_of(subjects.models), is_strict=True)
         self._running = _Running(self._options, subjects)
         CURRENT.watch = self
@@ -245,7 +269,8 @@ class _Running:
         self._keeps = options.output is not None
         self._directory = _directory(options.output)
         self._clean = weakref.finalize(self, _remove, self._directory, self._pid, self._keeps)
-        self.live = LiveEngine(engine, _tell)
+        self.has_error = False
+        self.live = LiveEngine(engine, self._tell)
         self._reader = PollReader(self._directory, self.live.wants)
         settings = Settings(
             directory=str(self._directory),
@@ -276,6 +301,11 @@ class _Running:
         self.live.announce(report.findings)
         self._clean()
         return report
+
+    def _tell(self, finding: Finding) -> None:
+        self.has_error = self.has_error or finding.severity == "error"
+        fix = f"\n  fix: {finding.fix}" if finding.fix else ""
+        _logger.log(_LEVELS[finding.severity], "traincheck: %s%s", one_line(finding), fix)
 
     def _after_step(self) -> None:
         if os.getpid() != self._pid:  # a forked child that trains: its events are not ours
@@ -318,11 +348,6 @@ def _remove(directory: Path, pid: int, is_kept: bool) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _tell(finding: Finding) -> None:
-    fix = f"\n  fix: {finding.fix}" if finding.fix else ""
-    _logger.log(_LEVELS[finding.severity], "traincheck: %s%s", one_line(finding), fix)
-
-
 @overload
 def watch(function: Callable[_P, _R], /) -> Callable[_P, _R]: ...
 @overload
@@ -353,11 +378,7 @@ def watch(*subjects: Any, **options: Any) -> Any:
     Raises:
         UsageError: an option or a code is not usable.
     """
-    try:
-        chosen = Options(**options)
-    except TypeError as error:
-        names = ", ".join(Options.__dataclass_fields__)
-        raise UsageError(f"watch: {error}", fix=f"the options are {names}") from error
+    chosen = Options.of(options)
     if len(subjects) == 1 and isinstance(subjects[0], FunctionType):
         return Watch((), chosen)(subjects[0])
     return Watch(subjects, chosen)

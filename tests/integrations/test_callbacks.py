@@ -1,0 +1,185 @@
+"""Callbacks of Lightning and Transformers, the helper for Accelerate: with the real libraries.
+
+In each the gradients are gone when a callback of the framework is called; the planted bugs are in
+what happens before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from traincheck.collect.current import CURRENT
+from traincheck.errors import MissingDependencyError, UsageError
+from traincheck.integrations.watching import Watch
+
+CALL = nn.Module.__call__
+
+
+@pytest.fixture(autouse=True)
+def _quiet_and_clean(monkeypatch) -> Iterator[None]:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the frameworks' own
+        yield
+    assert CURRENT.session is None
+    assert nn.Module.__call__ is CALL
+
+
+def codes(run: Watch) -> list[tuple[str, int | None]]:
+    return [(f.code, f.first_step) for f in run.findings if f.severity != "info"]
+
+
+def loader() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.randn(12, 4), torch.randn(12, 1)), 2)
+
+
+class TestLightning:
+    def fit(self, *, broken: bool, fails: bool = False, **options: Any) -> Any:
+        lightning = pytest.importorskip("lightning")
+        from traincheck.integrations.lightning import TraincheckCallback
+
+        class Lit(lightning.LightningModule):  # type: ignore[misc,name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 1)
+
+            def training_step(self, batch, index):
+                x, y = batch
+                if fails and index == 3:
+                    raise ValueError("it went wrong")
+                return nn.functional.mse_loss(self.head(torch.relu(self.body(x))), y)
+
+            def configure_optimizers(self):
+                trained = self.head.parameters() if broken else self.parameters()
+                return torch.optim.Adam(trained, lr=0.01)
+
+        callback = TraincheckCallback(**options)
+        trainer = lightning.Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, callbacks=[callback],
+        )  # fmt: skip
+        trainer.fit(Lit(), loader())
+        return callback, trainer
+
+    def test_a_healthy_loop_is_quiet(self) -> None:
+        callback, _ = self.fit(broken=False)
+        assert codes(callback.run) == []
+        assert callback.run.report().steps == 6
+
+    def test_a_planted_bug_is_found(self) -> None:
+        callback, _ = self.fit(broken=True)
+        assert ("TC101", 0) in codes(callback.run)
+        assert {"Lit.body.weight"} <= set(callback.run.findings[0].variables)
+
+    def test_halt_ends_training(self) -> None:
+        _, trainer = self.fit(broken=True, halt=True)
+        assert 1 <= trainer.global_step < 6
+
+    def test_nothing_stays_when_training_fails(self) -> None:
+        with pytest.raises(ValueError, match="it went wrong"):
+            self.fit(broken=False, fails=True)
+        assert CURRENT.session is None
+
+
+class TestTransformers:
+    def train(self, *, broken: bool, **options: Any) -> Any:
+        transformers = pytest.importorskip("transformers")
+        from traincheck.integrations.transformers import TraincheckCallback
+
+        config = transformers.GPT2Config(
+            vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2
+        )
+        model = transformers.GPT2LMHeadModel(config)
+        optimizer = None
+        if broken:
+            optimizer = torch.optim.AdamW(model.transformer.wte.parameters(), lr=0.01)
+        rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, 32, (12, 8))]
+        callback = TraincheckCallback(**options)
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = transformers.TrainingArguments(
+                folder, num_train_epochs=1, per_device_train_batch_size=2, report_to=[],
+                use_cpu=True, save_strategy="no", disable_tqdm=True, logging_strategy="no",
+            )  # fmt: skip
+            trainer = transformers.Trainer(
+                model, arguments, train_dataset=rows, callbacks=[callback],
+                optimizers=(optimizer, None),
+            )  # fmt: skip
+            trainer.train()
+        return callback, trainer
+
+    def test_a_healthy_loop_is_quiet(self) -> None:
+        callback, _ = self.train(broken=False)
+        assert codes(callback.run) == []
+        assert callback.run.report().steps == 6
+
+    def test_a_planted_bug_is_found(self) -> None:
+        callback, trainer = self.train(broken=True, halt=True)
+        assert ("TC101", 0) in codes(callback.run)
+        assert 1 <= trainer.state.global_step < 6
+
+
+class TestAccelerate:
+    def train(self, *, broken: bool) -> Watch:
+        accelerate = pytest.importorskip("accelerate")
+        from traincheck.integrations.accelerate import watch
+
+        accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+        with pytest.raises(UsageError, match="prepared nothing"):
+            watch(accelerator)
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        model, optimizer, batches, scheduler = accelerator.prepare(
+            net, optimizer, loader(), scheduler
+        )
+        with watch(accelerator) as run:
+            for x, y in batches:
+                with accelerator.accumulate(model):
+                    accelerator.backward(nn.functional.mse_loss(model(x), y))
+                    optimizer.step()
+                    scheduler.step()
+                    if not broken:
+                        optimizer.zero_grad()
+        return run
+
+    @pytest.mark.parametrize("broken", [False, True])
+    def test_a_loop(self, broken) -> None:
+        run = self.train(broken=broken)
+        assert run.report().steps == 3
+        assert codes(run)[:1] == ([("TC201", 1)] if broken else [])
+
+    def test_something_else_is_refused(self) -> None:
+        pytest.importorskip("accelerate")
+        from traincheck.integrations.accelerate import watch
+
+        with pytest.raises(UsageError, match="a Linear is no Accelerator"):
+            watch(nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("name", ["lightning", "transformers", "accelerate"])
+def test_a_missing_framework_is_named_with_its_install_command(monkeypatch, name) -> None:
+    module = f"traincheck.integrations.{name}"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    for known in [m for m in sys.modules if m.partition(".")[0] in (name, "pytorch_lightning")]:
+        monkeypatch.delitem(sys.modules, known)
+
+    class Nothing:
+        def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+            if fullname.partition(".")[0] in (name, "pytorch_lightning"):
+                raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+    monkeypatch.setattr(sys, "meta_path", [Nothing(), *sys.meta_path])
+    with pytest.raises(MissingDependencyError) as error:
+        importlib.import_module(module)
+    assert error.value.fix == f'pip install "traincheck[{name}]"'

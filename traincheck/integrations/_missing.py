@@ -1,0 +1,29 @@
+"""What is said when the framework of a callback is not installed. Imports none of them."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from traincheck.errors import MissingDependencyError
+
+
+def load(*names: str, extra: str) -> ModuleType:
+    """The first of these modules that is installed.
+
+    Args:
+        *names: of modules, the preferred one first.
+        extra: what to install, ``traincheck[extra]``.
+
+    Raises:
+        MissingDependencyError: none is installed.
+    """
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # it is there, and lacks something of its own
+    raise MissingDependencyError(
+        f"{names[0]} is not installed", fix=f'pip install "traincheck[{extra}]"'
+    )

@@ -1,0 +1,36 @@
+"""A helper for loops with Accelerate: watch what an Accelerator has prepared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traincheck.errors import UsageError
+from traincheck.integrations._missing import load
+from traincheck.integrations.watching import Options, Watch
+
+_Accelerator: Any = load("accelerate", extra="accelerate").Accelerator
+
+
+def watch(accelerator: Any, **options: Any) -> Watch:
+    """Check a loop, after ``prepare``: ``with watch(accelerator) as run:`` around it.
+
+    Args:
+        accelerator: its models and optimizers are watched.
+        **options: those of ``traincheck.watch``.
+
+    Raises:
+        UsageError: that is no Accelerator, or it has prepared nothing yet.
+    """
+    if not isinstance(accelerator, _Accelerator):
+        raise UsageError(
+            f"a {type(accelerator).__name__} is no Accelerator",
+            fix="traincheck.watch(model, optimizer) watches other loops",
+        )
+    # There is no public way to ask for these; they have had these names in all versions.
+    subjects = (*accelerator._models, *accelerator._optimizers)
+    if not subjects:
+        raise UsageError(
+            "the Accelerator has prepared nothing yet",
+            fix="call accelerator.prepare(model, optimizer, ...) before watch(accelerator)",
+        )
+    return Watch(subjects, Options.of(options))
