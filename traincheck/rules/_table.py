@@ -34,7 +34,10 @@ from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
 from traincheck.rules.tc404_step_without_sync import StepWithoutSync
 from traincheck.rules.tc405_parameter_outside_ddp import ParameterOutsideDdp
 from traincheck.rules.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
+from traincheck.rules.tc502_same_batch_on_every_rank import SameBatchOnEveryRank
 from traincheck.rules.tc503_shuffled_order_repeats import ShuffledOrderRepeats
+from traincheck.rules.tc504_workers_draw_the_same import WorkersDrawTheSame
+from traincheck.rules.tc505_epochs_draw_the_same import EpochsDrawTheSame
 from traincheck.rules.tc506_labels_in_order import LabelsInOrder
 from traincheck.rules.tc507_batch_folded_into_one_row import BatchFoldedIntoOneRow
 from traincheck.schema.protocols import Rule
@@ -71,7 +74,10 @@ RULES: tuple[Rule, ...] = (
     StepWithoutSync(),
     ParameterOutsideDdp(),
     StreamRepeatedByWorkers(),
+    SameBatchOnEveryRank(),
     ShuffledOrderRepeats(),
+    WorkersDrawTheSame(),
+    EpochsDrawTheSame(),
     LabelsInOrder(),
     BatchFoldedIntoOneRow(),
 )

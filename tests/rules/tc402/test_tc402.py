@@ -1,0 +1,61 @@
+"""TC402: ranks that do not step equally often."""
+
+from __future__ import annotations
+
+from tests.checking import fires, quiet
+from tests.ranks import RankBuilder, two_ranks
+from traincheck.schema.findings import Verdict
+
+
+def skipping(rank: RankBuilder) -> None:
+    rank.steps(2)
+    if rank.rank:
+        rank.begin_step().zero_grad().forward().backward()
+        rank.zero_grad().forward().backward().optimizer_step()
+    else:
+        rank.step()
+    rank.steps(2)
+
+
+BROKEN = two_ranks(skipping)
+
+
+def test_fires_where_one_rank_skips_a_step() -> None:
+    finding = fires("TC402", BROKEN)
+    assert (finding.first_step, finding.rank) == (2, 1)
+    assert "torch.optim.adam.Adam.step" in finding.message
+
+
+def test_fires_on_unequal_numbers_of_updates() -> None:
+    def play(rank: RankBuilder) -> None:
+        rank.steps(1)
+        rank.step(omit={"optimizer_step"} if rank.rank else ())
+        rank.steps(1)
+
+    finding = fires("TC402", two_ranks(play))
+    assert finding.first_step == 1
+    assert "rank 1 makes 0" in finding.observed
+
+
+def test_quiet_when_all_skip() -> None:
+    events = two_ranks(lambda rank: rank.steps(2).step(omit={"optimizer_step"}).steps(2))
+    assert quiet("TC402", events) is Verdict.HELD
+
+
+def test_quiet_on_unequal_accumulation_without_synchronization() -> None:
+    def play(rank: RankBuilder) -> None:
+        for _ in range(3):
+            rank.begin_step().zero_grad()
+            rank.sync = False
+            for _ in range(1 + rank.rank):
+                rank.forward().backward()
+            rank.sync = True
+            rank.forward().backward().optimizer_step()
+
+    assert quiet("TC402", two_ranks(play)) is Verdict.HELD
+
+
+def test_quiet_when_a_rank_ends_earlier_or_trains_for_itself() -> None:
+    events = two_ranks(lambda rank: rank.steps(3 + rank.rank))
+    assert quiet("TC402", events) is Verdict.HELD
+    assert quiet("TC402", two_ranks(skipping, wrap=False)) is Verdict.NOT_TRIGGERED
