@@ -203,7 +203,6 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.DEAD_UNITS: {
         _S.DEAD_UNITS: _same_onset,
-        _S.GRADIENT_SIZE: _anything,
         _S.NOT_LEARNING: _anything,
         _S.NOT_UPDATED: _anything,
     },
