@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -20,6 +21,38 @@ from traincheck.collect.wrap import guarded, span_wrapper
 from traincheck.schema.events import Families
 
 _WRAPPED = "_traincheck_wrapped"
+_PLAIN = (int, float, str, tuple, type(None))
+
+
+class _GroupSeen:
+    """A group of an optimizer as it was: which parameters, and what its hyper-parameters were."""
+
+    __slots__ = ("get", "held", "size", "values")
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        names = [
+            name
+            for name, value in group.items()
+            if name not in ("params", "lr") and isinstance(value, _PLAIN)
+        ]
+        self.held = list(map(id, group["params"]))
+        self.size = len(group)
+        self.get = itemgetter("params", *names) if names else itemgetter("params")
+        self.values = self._values(group)
+
+    def _values(self, group: dict[str, Any]) -> Any:
+        found = self.get(group)
+        return found[1:] if isinstance(found, tuple) else ()
+
+    def fits(self, group: dict[str, Any]) -> bool:
+        try:
+            return (
+                len(group) == self.size
+                and list(map(id, group["params"])) == self.held
+                and bool(self._values(group) == self.values)
+            )
+        except KeyError:  # one was taken out and another put in
+            return False
 
 
 class Optimizers(Instrument):
@@ -34,6 +67,7 @@ class Optimizers(Instrument):
     def install(self) -> None:
         self._ids: dict[int, str] = {}
         self._signatures: dict[str, Any] = {}
+        self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
         self._stepping: set[int] = set()
         self.replace(Optimizer, "__init__", self._wrap_init)
         self.replace(Optimizer, "add_param_group", self._wrap_add_group)
@@ -102,9 +136,22 @@ class Optimizers(Instrument):
 
     def _groups(self, em: Emitter, optimizer: Optimizer) -> None:
         owner = self.owner(optimizer)
-        if owner is None or self._signatures.get(owner) == self._signature(owner, optimizer):
+        if owner is None or self._is_as_seen(owner, optimizer):
             return
-        self._write(em, owner, optimizer, "groups", None)
+        if self._signatures.get(owner) != self._signature(owner, optimizer):
+            self._write(em, owner, optimizer, "groups", None)
+        self._seen[owner] = (
+            self.session.tracker.names_version,
+            [_GroupSeen(group) for group in optimizer.param_groups],
+        )
+
+    def _is_as_seen(self, owner: str, optimizer: Optimizer) -> bool:
+        """Whether groups are as at the last step: a tenth of the time that a signature takes."""
+        groups = optimizer.param_groups
+        version, seen = self._seen.get(owner, (-1, ()))
+        if version != self.session.tracker.names_version or len(groups) != len(seen):
+            return False
+        return all(before.fits(group) for before, group in zip(seen, groups))
 
     def _signature(self, owner: str, optimizer: Optimizer) -> Any:
         tracker = self.session.tracker
