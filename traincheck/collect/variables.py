@@ -55,8 +55,8 @@ class Variable:
     __slots__ = (
         "address", "content", "digest", "dtype", "exact_only", "fixed", "head", "identity",
         "is_odd", "is_small", "lines", "module_class", "name", "owner", "parts", "probe",
-        "requires_grad", "role", "seed", "shape", "size", "stats", "storage", "view", "whole",
-        "zero", "zero_digest", "zero_probe",
+        "requires_grad", "role", "seed", "shape", "size", "stats", "storage", "view", "zero",
+        "zero_digest", "zero_probe",
     )  # fmt: skip
 
     def __init__(
@@ -82,9 +82,8 @@ class Variable:
         self.seed = 0
         self.size = 0
         self.view: Callable[[int], Any] = byte_view(0)
-        # Where the tensor was last seen, and views of what lay there: made anew only when it moves
+        # Where the tensor was last probed, and views of what lay there: made anew when it moves
         self.address = -1
-        self.whole: Any = None
         self.parts: tuple[Any, ...] = ()
         self.head = b""  # serialized dtype, shape and device
         self.fixed = b""  # serialized name, role, identity ...
@@ -118,10 +117,7 @@ class Variable:
 
     def exact_digest(self, tensor: torch.Tensor) -> str:
         """`fingerprint` of a plain tensor that `describe` has seen, without looking at it anew."""
-        address = tensor.data_ptr()
-        if address != self.address:
-            self.locate(address)
-        return f"xxh3-128:{hex128(self.whole, self.seed)}"
+        return f"xxh3-128:{hex128(self.view(tensor.data_ptr()), self.seed)}"
 
     def probed(self, tensor: torch.Tensor) -> int:
         """`probe` of a plain tensor that `describe` has seen."""
@@ -131,9 +127,8 @@ class Variable:
         return probe(self.parts, self.seed)
 
     def locate(self, address: int) -> None:
-        """Views of the memory where the tensor lies now."""
+        """Views of the memory where the tensor lies now, for probes."""
         self.address = address
-        self.whole = self.view(address)
         self.parts = slices(address, self.size)
 
     def bind(self, identity: int, tensor: torch.Tensor) -> None:
@@ -194,17 +189,17 @@ class Looker:
                 self._look_odd(em, variable, tensor, after)
                 return
         address = tensor.data_ptr()
-        if address != variable.address:
-            variable.locate(address)
         if self.exact or variable.exact_only:
-            digest = f"xxh3-128:{hex128(variable.whole, variable.seed)}"
+            digest = f"xxh3-128:{hex128(variable.view(address), variable.seed)}"
             if digest != variable.digest:
                 self._changed(em, variable, tensor, digest, after)
             elif tensor.requires_grad is not variable.requires_grad and variable.role != GRADIENT:
                 self.flags(em, variable, tensor, after)
             return
+        if address != variable.address:
+            variable.locate(address)
         if variable.is_small:
-            found = hash64(variable.whole, variable.seed)
+            found = hash64(variable.parts[0], variable.seed)
         else:
             head, middle, tail = variable.parts
             found = hash64(tail, hash64(middle, hash64(head, variable.seed)))
@@ -310,8 +305,7 @@ class Looker:
         if not gradient.is_cpu:
             self._defer(variable, gradient, after)
             return
-        plain = not variable.is_odd and gradient.layout is _STRIDED and gradient.is_contiguous()
-        if not plain:
+        if variable.is_odd or gradient.layout is not _STRIDED or not gradient.is_contiguous():
             variable.digest = fingerprint(gradient)
         elif self.exact or variable.exact_only:
             variable.digest = variable.exact_digest(gradient)
