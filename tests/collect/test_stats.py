@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
 from traincheck.collect import stats
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs
 from traincheck.schema.events import Families
 from traincheck.schema.values import tensors_in
 
@@ -186,3 +186,7 @@ def test_units_that_are_off():
     images[:, 1, 0, 0] = 1
     shares = stats.share_of_units(images, stats.FUNCTIONS[RELU])
     assert float(shares[2]) == pytest.approx(2 / 3)
+
+
+def test_analysis_knows_the_same_functions():
+    assert ACTIVATION_FUNCTIONS == set(stats.FUNCTIONS)

@@ -59,7 +59,7 @@ class Router(Generic[T]):
             for needs, receiver in self._receivers
             if "call" in needs.kinds
             or ANY in needs.calls
-            or api in needs.calls
+            or api in needs.heard
             or family in needs.calls
         )
         self.calls[key] = receivers

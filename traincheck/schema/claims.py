@@ -11,6 +11,19 @@ Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
 OPERATORS = ("==", "!=", ">", "<=")
 
+# Calls that are recorded, in some of the steps, for the numbers of an "activation".
+ACTIVATION_FUNCTIONS = frozenset(
+    {f"torch.{name}" for name in ("relu", "tanh", "sigmoid")}
+    | {
+        f"torch.nn.functional.{name}"
+        for name in (
+            "relu", "relu_", "relu6", "hardswish", "leaky_relu", "leaky_relu_", "prelu", "rrelu",
+            "rrelu_", "elu", "elu_", "celu", "celu_", "selu", "selu_", "gelu", "silu", "mish",
+            "tanh", "hardtanh", "hardtanh_", "sigmoid", "hardsigmoid",
+        )
+    }
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
@@ -73,6 +86,11 @@ class Needs:
     kinds: frozenset[str] = frozenset()
     exact: bool = False
     stats: frozenset[str] = frozenset()
+
+    @property
+    def heard(self) -> frozenset[str]:
+        """Names of the calls to be delivered: also of those that come for their numbers."""
+        return self.calls | ACTIVATION_FUNCTIONS if "activation" in self.stats else self.calls
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(

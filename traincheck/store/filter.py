@@ -24,7 +24,7 @@ class LineFilter:
     def __init__(self, needs: Needs) -> None:
         self._others = {k.encode() for k in KINDS if k not in needs.kinds and k not in _ALWAYS}
         self._all_calls = "call" in needs.kinds or _ANY in needs.calls
-        self._calls = {name.encode() for name in needs.calls}
+        self._calls = {name.encode() for name in needs.heard}
         roles = {state.partition("@")[0] for state in needs.states}
         self._all_states = "state" in needs.kinds or _ANY in roles
         self._roles = {role.encode() for role in roles}

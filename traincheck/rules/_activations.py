@@ -1,0 +1,168 @@
+"""What rules about activations share: which function, in which module, with which numbers.
+
+Judges nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.findings import Subject, Violation
+from traincheck.schema.values import TensorSummary, tensor_summary
+
+ACTIVATIONS = Needs(calls=frozenset({Families.MODULE}), stats=frozenset({"activation"}))
+_IMAGE = 4  # dims of a batch of images
+_MOST_PLACES = 4096
+
+
+class Place(NamedTuple):
+    """Where an activation stands. number: which of its calls in one call of the whole model."""
+
+    module: str
+    function: str
+    number: int
+
+    @property
+    def label(self) -> str:
+        """``Net.act``, ``the 2nd relu in Net``."""
+        if not self.function:
+            return self.module
+        which = "" if self.number == 0 else f" (call {self.number + 1})"
+        return f"{self.function}{which} in {self.module}"
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(module=self.module)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The numbers of one call. is_output: whether the model's own result has the same shape."""
+
+    place: Place
+    kind: str
+    summary: TensorSummary
+    event: CallEvent
+    is_output: bool = False
+
+    @property
+    def stats(self) -> dict[str, float]:
+        return self.summary.stats or {}
+
+    @property
+    def samples(self) -> int:
+        """How often each unit was seen: channels of images, else the last dim."""
+        shape = self.summary.shape
+        if len(shape) <= 1:
+            return 0
+        units = shape[1] if len(shape) >= _IMAGE else shape[-1]
+        return prod(shape) // units if units else 0
+
+
+class ActivationMonitor(ABC):
+    """Gathers the activations of each call of a model and has them judged when it ends."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._inside: dict[int, list[CallEvent]] = {}  # functions, by the span they are called in
+        self._waiting: list[tuple[Place, CallEvent]] = []
+        self._calls: Counter[tuple[str, str]] = Counter()
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if not isinstance(event, CallEvent):
+            return ()
+        if event.family != Families.MODULE:
+            if event.parent is not None and _numbers(event) is not None:
+                self._inside.setdefault(event.parent, []).append(event)
+            return ()
+        inside = self._inside.pop(event.span, None) if self._inside else None
+        if event.module is not None:
+            if _numbers(event) is not None:
+                self._wait(event.module, "", event)
+            else:
+                for call in inside or ():
+                    self._wait(event.module, kind_of(call.api), call)
+        return self._judge_all(event) if event.root else ()
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    @abstractmethod
+    def judge(self, look: Look) -> Sequence[Violation]:
+        """Violations that one call proves, together with those before."""
+
+    def _wait(self, module: str, function: str, call: CallEvent) -> None:
+        number = self._calls[module, function]
+        self._calls[module, function] += 1
+        self._waiting.append((Place(module, function, number), call))
+
+    def _judge_all(self, root: CallEvent) -> list[Violation]:
+        waiting, self._waiting = self._waiting, []
+        self._calls.clear()
+        self._inside.clear()
+        if not waiting or not root.grad_enabled:
+            return []
+        outputs = {summary.shape for summary in _tensors(root.result)}
+        found: list[Violation] = []
+        for place, call in waiting[:_MOST_PLACES]:
+            summary = tensor_summary(call.result)
+            if summary is not None:
+                self.triggered += 1
+                is_output = summary.shape in outputs
+                kind = kind_of(call.api)
+                found += self.judge(
+                    Look(place=place, kind=kind, summary=summary, event=call, is_output=is_output)
+                )
+        return found
+
+
+@dataclass(slots=True)
+class Streak:
+    """Looks of one place in a row that show a fault. steps: how many steps they are of."""
+
+    steps: int = 0
+    first: int | None = None
+    last: int | None = None
+    samples: int = 0
+    is_told: bool = False
+
+    def add(self, look: Look) -> None:
+        step = look.event.step
+        self.samples += look.samples
+        if self.steps == 0:
+            self.first = step
+        if step != self.last:
+            self.steps += 1
+            self.last = step
+
+
+def kind_of(api: str) -> str:
+    """``relu`` for the function and for the module."""
+    name = api.removesuffix(".forward").rpartition(".")[2]
+    return name.lower().rstrip("_").replace("_", "")
+
+
+def _numbers(event: CallEvent) -> Any:
+    """The numbers of an activation; a module of another kind has the count of NaN at most."""
+    result = event.result
+    stats = result.get("stats") if isinstance(result, dict) else None
+    return stats if stats and "zeros" in stats else None
+
+
+def _tensors(value: Any, depth: int = 0) -> Iterator[TensorSummary]:
+    summary = tensor_summary(value)
+    if summary is not None:
+        yield summary
+    elif isinstance(value, list):
+        for item in value:
+            yield from _tensors(item, depth + 1)
+    elif isinstance(value, dict) and isinstance(value.get("dict"), dict):
+        for item in value["dict"].values():
+            yield from _tensors(item, depth + 1)
