@@ -84,12 +84,13 @@ class Emitter:
 
     busy: our own code is running, and what it calls is not the user's doing.
     modules: depth of module calls.
+    module: the innermost module that is being called.
     inner: inside a recorded function.
     """
 
     __slots__ = (
-        "_buffer", "_fd", "_late", "busy", "clock", "inner", "modules", "next_span", "seq",
-        "session", "thread", "top",
+        "_buffer", "_fd", "_late", "busy", "clock", "inner", "module", "modules", "next_span",
+        "seq", "session", "thread", "top",
     )  # fmt: skip
 
     def __init__(self, session: Session, thread: int) -> None:
@@ -102,6 +103,7 @@ class Emitter:
         self.busy = False
         self.inner = False
         self.modules = 0
+        self.module: torch.nn.Module | None = None
         self._buffer: list[bytes] = []
         self._fd = -1
         self._late: list[tuple[Finish, torch.Tensor]] = []

@@ -37,9 +37,9 @@ class CallEvent(NamedTuple):
         args: by parameter name, scalar defaults filled in.
         result: a value; a tuple is a list.
         exception: class name of what it raised.
-        module: path of the called module, ``Net.fc1``.
+        module: path of the called module, ``Net.fc1``; of a function in MODAL, of the one around.
         root: whether no other module call encloses it.
-        training: the module's mode.
+        training: the mode of this module.
         owner: id of the optimizer or scheduler whose method it is.
         grad_enabled: whether autograd was recording.
         autocast: dtype of autocast when on.
@@ -384,6 +384,22 @@ EVENT_TYPES = (
     MarkEvent,
 )
 KINDS = tuple(event_type._field_defaults["kind"] for event_type in EVENT_TYPES)
+
+
+# Functions that do another thing in evaluation: their calls tell the module around and its mode.
+MODAL = frozenset(
+    f"torch.nn.functional.{name}"
+    for name in (
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "scaled_dot_product_attention",
+        "batch_norm",
+    )
+)
 
 
 class Families:

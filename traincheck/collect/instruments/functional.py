@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import orjson
 import torch
 import torch.nn.functional
 from torch.nn import init
@@ -19,7 +20,10 @@ from traincheck.collect.activations import FUNCTIONS, Activation
 from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.stats import Numbers
+from traincheck.collect.summarize import encode
+from traincheck.collect.tracker import Tracker
 from traincheck.collect.wrap import function_wrapper
+from traincheck.schema.events import MODAL
 
 # Argument names of the C functions that have no Python signature.
 _C_SIGNATURES = {
@@ -132,6 +136,8 @@ class Functional(Instrument):
         outcome = None
         if numbers.activation and api in FUNCTIONS:
             outcome = functools.partial(_outcome, numbers, FUNCTIONS[api])
+        elif api in MODAL:
+            outcome = functools.partial(_placed, self.session.tracker)
         # What a functional calls in turn is its own business, unless operators are asked for.
         is_inner = holder in (torch, torch.Tensor) and self.session.settings.level != "deep"
         self.replace(
@@ -171,6 +177,16 @@ class Functional(Instrument):
 
 def _outcome(numbers: Numbers, activation: Activation, em: Emitter, result: Any) -> bytes:
     return numbers.of_function(em, result, activation)
+
+
+def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:
+    """The result, and behind it the path and mode of the module that made the call."""
+    module = em.module
+    if module is None:
+        return encode(result)
+    path = orjson.dumps(tracker.child(module, None))
+    mode = b"true" if module.training else b"false"
+    return b'%b,"module":%b,"training":%b' % (encode(result), path, mode)
 
 
 def _in(table: dict[Any, Any], value: Any) -> bool:

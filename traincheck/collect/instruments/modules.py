@@ -79,11 +79,12 @@ class Modules(Instrument):
                 return original(module, *args, **kwargs)
             span, parent, start = open_span(em)
             em.modules += 1
+            outer, em.module = em.module, module
             try:
                 result = original(module, *args, **kwargs)
             except BaseException as error:
                 em.modules -= 1
-                em.top = parent
+                em.top, em.module = parent, outer
                 record(
                     em,
                     module,
@@ -96,7 +97,7 @@ class Modules(Instrument):
                 )
                 raise
             em.modules -= 1
-            em.top = parent
+            em.top, em.module = parent, outer
             if is_root:
                 leave(em, span)
             record(em, module, (span, parent, start), args, kwargs, result, is_root, None)
