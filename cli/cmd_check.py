@@ -9,7 +9,8 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import OutputError, UsageError
+from traincheck.schema.findings import Presentation
+
+from ._selection import configuration, selection_options
 
 if TYPE_CHECKING:
+    from traincheck.check.baseline import Baseline
+    from traincheck.check.engine import Engine
+    from traincheck.config import Config
     from traincheck.report._table import Sink
     from traincheck.schema.findings import CheckInfo, Report, Violation
     from traincheck.store.reader import TraceReader
+    from traincheck.store.tail import TailReader
 
-_SEVERITIES = ("error", "warning", "info")
 _FINDINGS = 1
 _REFRESH_S = 0.1
 _SHOWN_RUNS = 10
@@ -41,29 +48,29 @@ _WATCHER = "traincheck-progress"
 )
 @click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
 @click.option("--follow", is_flag=True, help="Check a run that is still going, until it ends.")
+@selection_options
+@click.option(
+    "--baseline",
+    metavar="FILE",
+    help="Known findings, made with --write-baseline: they are counted, not reported.",
+)
+@click.option(
+    "--write-baseline",
+    is_flag=True,
+    help="Write what is found to the file of --baseline, and exit with 0.",
+)
+@click.option("--show-suppressed", is_flag=True, help="Show what was suppressed too, and by whom.")
+@click.option("--show-info", is_flag=True, help="Show advice (severity info) in full.")
 @click.option(
     "--format",
     "form",
     metavar="FORM",
     default="text",
     show_default=True,
-    help="Form of the report: text, json, or one that an installed package adds.",
+    help="Form of the report: text, json, junit, sarif, github, or one that an installed package "
+    "adds.",
 )
 @click.option("--output", metavar="FILE", help="Write the report there. [default: stdout]")
-@click.option(
-    "--fail-on",
-    type=click.Choice(_SEVERITIES),
-    default="warning",
-    show_default=True,
-    help="Lowest severity of a finding that makes the exit status 1.",
-)
-@click.option(
-    "--select",
-    metavar="CODE",
-    multiple=True,
-    help="Check only rules of this code or relations of this name. Repeatable.",
-)
-@click.option("--ignore", metavar="CODE", multiple=True, help="Leave these out. Repeatable.")
 def check(**options: Any) -> int:
     """Check a run: by built-in rules, and by what reference runs always do.
 
@@ -75,17 +82,62 @@ def check(**options: Any) -> int:
       traincheck-check -t traces/new
       traincheck-check -t traces/new -i invariant.json
       traincheck-check -t traces/live -i invariant.json --follow
-      traincheck-check -t traces/new --format json --output report.json
+      traincheck-check -t traces/new --format sarif --output report.sarif
+      traincheck-check -t traces/new --select TC1,TC2 --ignore TC102
+      traincheck-check -t traces/new --baseline known.json
 
     \b
     Exit status: 0 no finding at or above --fail-on; 1 findings; 2 bad input or usage; 3 our bug.
     """  # noqa: D301  # click reads the escape
     sink = _sink(options["form"])
-    _refuse_output(options["output"])
-    report = _check(options)
+    for path in (options["output"], options["baseline"] if options["write_baseline"] else None):
+        _refuse_output(path)
+    config = configuration(options)
+    presentation = Presentation(
+        fail_on=config.fail_on, info=options["show_info"], suppressed=options["show_suppressed"]
+    )
+    known = _known(options)
+    report = replace(_check(options, config), presentation=presentation)
+    if known is not None:
+        report = known.apply(report)
     _write(report, sink, options["output"])
-    failing = _SEVERITIES[: _SEVERITIES.index(options["fail_on"]) + 1]
-    return _FINDINGS if any(f.severity in failing for f in report.findings) else 0
+    _tell_suppressed(report, options["form"])
+    if options["write_baseline"]:
+        _write_baseline(options["baseline"], report)
+        return 0
+    return _FINDINGS if any(map(presentation.fails, report.findings)) else 0
+
+
+def _known(options: dict[str, Any]) -> Baseline | None:
+    """The baseline to apply, read before the run is; none when it is to be written."""
+    path = options["baseline"]
+    if options["write_baseline"]:
+        if path is None:
+            raise UsageError("--write-baseline needs a file", fix="add --baseline FILE")
+        return None
+    if path is None:
+        return None
+    from traincheck.check.baseline import read_baseline
+
+    return read_baseline(Path(path))
+
+
+def _write_baseline(path: str, report: Report) -> None:
+    from traincheck.check.baseline import write_baseline
+
+    number = write_baseline(Path(path), report.findings)
+    entries = "1 finding" if number == 1 else f"{number} findings"
+    click.echo(f"traincheck: {entries} written to {path}", err=True)
+
+
+def _tell_suppressed(report: Report, form: str) -> None:
+    """Beside the forms that have no place for it; the text report tells it itself."""
+    if form == "text" or not report.suppressed or report.presentation.suppressed:
+        return
+    from traincheck.report._words import suppressions
+
+    hint = "--show-suppressed shows them"
+    click.echo(f"traincheck: findings: {suppressions(report)}; {hint}", err=True)
 
 
 def _sink(form: str) -> Sink:
@@ -97,26 +149,29 @@ def _sink(form: str) -> Sink:
     return sinks[form]
 
 
-def _check(options: dict[str, Any]) -> Report:
-    from traincheck.api import check_source, make_engine
+def _check(options: dict[str, Any], config: Config) -> Report:
+    from traincheck.api import check_source, make_engine, root_of
     from traincheck.store.reader import TraceReader
 
     run = one_run(options["trace"], is_live=options["follow"])
-    engine = make_engine(
-        options["invariants"],
-        rules=not options["no_rules"],
-        select=_codes(options["select"]),
-        ignore=_codes(options["ignore"]),
-    )
+
+    def engine(source: TraceReader | TailReader) -> Engine:
+        return make_engine(
+            options["invariants"],
+            rules=not options["no_rules"],
+            config=config,
+            root=lambda: root_of(source),
+        )
+
     if options["follow"]:
         from traincheck.store.tail import TailReader
 
         with _interrupted() as interrupted:
             tail = TailReader(run, stop=interrupted.is_set)
-            return check_source(engine, tail, _tell, is_live=True)
+            return check_source(engine(tail), tail, _tell, is_live=True)
     reader = TraceReader(run)
     with progress(reader):
-        return check_source(engine, reader)
+        return check_source(engine(reader), reader)
 
 
 @contextlib.contextmanager
@@ -184,11 +239,6 @@ def progress(reader: TraceReader) -> Iterator[None]:
         finally:
             done.set()
             watcher.join()
-
-
-def _codes(values: Sequence[str]) -> list[str]:
-    """Codes, each option one or several with commas between."""
-    return [code.strip() for value in values for code in value.split(",") if code.strip()]
 
 
 def _tell(violation: Violation, info: CheckInfo) -> None:

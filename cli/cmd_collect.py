@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from traincheck.collect.settings import Level, Settings
-from traincheck.config import CollectConfig, load_config, read_collect
 from traincheck.errors import UsageError
 
 from ._program import PROGRAM, ProgramCommand, invariant_needs
+from ._selection import config_option, configuration, ignore_option, select_option
 
 if TYPE_CHECKING:
+    from traincheck.check.engine import Engine
     from traincheck.collect.launch import Outcome
+    from traincheck.config import CollectConfig, Config
     from traincheck.schema.claims import Needs
 
 _LEVELS = get_args(Level)
@@ -42,7 +44,9 @@ _LEVELS = get_args(Level)
     help="Record only what the invariants of this file need. Repeatable.",
 )
 @click.option(
-    "--rules", is_flag=True, help="Record only what the built-in rules need (adds to -i)."
+    "--rules",
+    is_flag=True,
+    help="Record only what the built-in rules need, those that are selected (adds to -i).",
 )
 @click.option("--every", type=click.IntRange(min=1), metavar="N", help="Record each N-th step.")
 @click.option(
@@ -60,7 +64,9 @@ _LEVELS = get_args(Level)
     multiple=True,
     help="Record calls of this package of yours too. Repeatable.",
 )
-@click.option("--config", metavar="FILE", help="TOML file with these options under [collect].")
+@select_option
+@ignore_option
+@config_option
 @click.option("--check", is_flag=True, help="Check while it runs, by the rules and by -i.")
 @click.option(
     "--halt",
@@ -93,13 +99,17 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     from traincheck.collect.launch import launch, new_run_id
 
     command = _command(options, ctx.meta.get(PROGRAM), options["stray"])
-    config = _configuration(options)
-    needs = _needs(config)
+    project = configuration(options)
+    config = _configuration(options, project.collect)
+    needs = _needs(config, project)
     run_id = new_run_id(command)
     directory = Path(config.output) if config.output else Path("traces") / run_id
     settings = _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs)
     if options["check"] or options["halt"]:
-        return _checked(command, settings, directory, config.invariants, options)
+        from traincheck.api import make_engine
+
+        engine = make_engine(config.invariants, config=project, root=os.getcwd)
+        return _checked(command, settings, directory, engine, options)
     outcome = launch(command, settings)
     if not options["quiet"]:
         click.echo(_last_line(outcome, directory), err=True)
@@ -110,18 +120,15 @@ def _checked(
     command: list[str],
     settings: Settings,
     directory: Path,
-    invariants: Sequence[str],
+    engine: Engine,
     options: dict[str, Any],
 ) -> int:
     """Record and check at once. The status stays that of the program."""
-    from traincheck.api import make_engine
     from traincheck.collect.launch import launch
     from traincheck.report._run_summary import RunSummary, write_run_summary
 
     from ._live import LiveCheck, kept
 
-    project = load_config(Path(options["config"]) if options["config"] else None)
-    engine = make_engine(invariants, config=project, root=os.getcwd)
     live = LiveCheck(engine, Path(settings.directory), halts=options["halt"])
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
@@ -173,9 +180,8 @@ def _with_arguments(words: Sequence[str]) -> str:
     return shlex.join([script, "--", *arguments] if arguments else [script])
 
 
-def _configuration(options: dict[str, Any]) -> CollectConfig:
+def _configuration(options: dict[str, Any], config: CollectConfig) -> CollectConfig:
     """What the configuration file says, where the command line does not say otherwise."""
-    config = read_collect(Path(options["config"])) if options["config"] else CollectConfig()
     names = ("output", "invariants", "rules", "every", "warmup", "level", "instrument")
     # An empty tuple or False is an option not given, but 0 is a number of steps.
     given = {name: options[name] for name in names}
@@ -184,15 +190,18 @@ def _configuration(options: dict[str, Any]) -> CollectConfig:
     )
 
 
-def _needs(config: CollectConfig) -> Needs | None:
+def _needs(config: CollectConfig, project: Config) -> Needs | None:
     """The union of what the invariants and, if asked for, the rules need; None for everything."""
     if not config.invariants and not config.rules:
         return None
     needs = invariant_needs(config.invariants)
     if config.rules:
-        from traincheck.rules._table import RULES
+        from traincheck.api import chosen_rules
 
-        for rule in RULES:
+        rules = chosen_rules(project)
+        if not rules and not config.invariants:
+            raise UsageError("no rule is selected", fix="select more, or ignore less")
+        for rule in rules:
             needs |= rule.needs
     return needs
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import UsageError
-from traincheck.schema.findings import SEVERITIES
+from traincheck.schema.findings import Presentation
 
 from ._program import PROGRAM, ProgramCommand
+from ._selection import configuration, selection_options
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.collect.settings import Settings
     from traincheck.config import Config
-    from traincheck.schema.findings import Report
 
 _FINDINGS = 1
 _TRACES = "traces"
@@ -53,23 +53,7 @@ _TRACES = "traces"
     metavar="N",
     help="Check all of the first N steps, whatever --every says.",
 )
-@click.option(
-    "--select",
-    metavar="CODE",
-    multiple=True,
-    help="Check only rules of this code or relations of this name. Repeatable.",
-)
-@click.option("--ignore", metavar="CODE", multiple=True, help="Leave these out. Repeatable.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(tuple(reversed(SEVERITIES))),
-    help="Lowest severity of a finding that makes the exit status 1.  [default: warning]",
-)
-@click.option(
-    "--config",
-    metavar="FILE",
-    help="What the project has settled. [default: the nearest traincheck.toml or pyproject.toml]",
-)
+@selection_options
 @click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
 )
@@ -92,13 +76,12 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     ended it; 2 when nothing could be started.
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch import launch, new_run_id
-    from traincheck.config import load_config
     from traincheck.report._run_summary import RunSummary, write_run_summary
 
     from ._live import LiveCheck
 
     command = _command(options["script"], options["stray"], ctx.meta.get(PROGRAM))
-    config = load_config(Path(options["config"]) if options["config"] else None)
+    config = configuration(options)
     engine = _engine(options, config)
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
@@ -107,7 +90,8 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     live = LiveCheck(engine, Path(settings.directory), halts=options["halt"])
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
-    is_failing = _is_failing(report, options["fail_on"] or config.fail_on)
+    presentation = Presentation(fail_on=config.fail_on)
+    is_failing = any(map(presentation.fails, report.findings))
     has_news = bool(report.findings) or outcome.exit_status != 0
     is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
     trace = _trace(directory, is_kept=bool(is_kept), had_traces=had_traces)
@@ -146,13 +130,9 @@ def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | 
 def _engine(options: dict[str, Any], config: Config) -> Engine:
     from traincheck.api import make_engine
 
-    from .cmd_check import _codes
-
     engine = make_engine(
         options["invariants"],
         rules=not options["no_rules"],
-        select=_codes(options["select"]),
-        ignore=_codes(options["ignore"]),
         config=config,
         root=os.getcwd,
     )
@@ -166,11 +146,6 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
 
     given = {name: options[name] for name in ("every", "warmup") if options[name] is not None}
     return Settings(directory=str(directory.absolute()), run_id=run_id, needs=engine.wants, **given)
-
-
-def _is_failing(report: Report, fail_on: str) -> bool:
-    lowest = SEVERITIES.index(fail_on)
-    return any(SEVERITIES.index(finding.severity) >= lowest for finding in report.findings)
 
 
 def _trace(directory: Path, *, is_kept: bool, had_traces: bool) -> str:

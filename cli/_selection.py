@@ -1,0 +1,71 @@
+"""Options about which checks count, shared by the commands that check: they extend a configuration.
+
+The files are read here; what they mean is for traincheck.config and traincheck.api.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from traincheck.config import Config
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+_SEVERITIES = ("error", "warning", "info")
+
+select_option = click.option(
+    "--select",
+    metavar="CODE",
+    multiple=True,
+    help="Check only rules of this code or relations of this name; TC2 stands for all that begin "
+    "so. Repeatable, or several with commas.",
+)
+ignore_option = click.option(
+    "--ignore", metavar="CODE", multiple=True, help="Leave these out. As --select."
+)
+fail_on_option = click.option(
+    "--fail-on",
+    type=click.Choice(_SEVERITIES),
+    help="Lowest severity of a finding that makes the exit status 1. [default: warning]",
+)
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="Configuration. [default: traincheck.toml or [tool.traincheck] of pyproject.toml, here or "
+    "in a directory above]",
+)
+
+
+def selection_options(command: _Decorated) -> _Decorated:
+    """Adds --select, --ignore, --fail-on and --config."""
+    for option in (config_option, fail_on_option, ignore_option, select_option):
+        command = option(command)
+    return command
+
+
+def configuration(options: dict[str, Any]) -> Config:
+    """What the configuration says, where the command line does not say otherwise.
+
+    Raises:
+        UsageError: the file cannot be used.
+    """
+    from traincheck.config import load_config
+
+    config = load_config(Path(options["config"]) if options.get("config") else None)
+    return replace(
+        config,
+        select=codes(options.get("select") or ()) or config.select,
+        ignore=codes(options.get("ignore") or ()) or config.ignore,
+        fail_on=options.get("fail_on") or config.fail_on,
+    )
+
+
+def codes(values: Sequence[str]) -> tuple[str, ...]:
+    """Codes, each option one or several with commas between; those of rules in any case."""
+    found = [code.strip() for value in values for code in value.split(",") if code.strip()]
+    return tuple(code.upper() if code.upper().startswith("TC") else code for code in found)
