@@ -341,6 +341,21 @@ def test_a_broken_check_does_not_reach_training(monkeypatch, caplog) -> None:
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
+def test_a_start_that_fails_does_not_reach_training(monkeypatch, caplog) -> None:
+    from traincheck.collect import attach
+
+    def fails(*_: object) -> None:
+        raise ValueError("we got it wrong")
+
+    monkeypatch.setattr(attach, "attach", fails)
+    net, optimizer = made()
+    with traincheck.watch(net, optimizer) as run:
+        loop(net, optimizer)
+        assert not run.is_active
+    assert list(run.report().notes) == ["nothing was watched: ValueError: we got it wrong"]
+    assert "we got it wrong" in caplog.text
+
+
 def test_a_loader_with_workers() -> None:
     net, optimizer = made()
     data = DataLoader(TensorDataset(torch.randn(8, 4)), 2, num_workers=1)

@@ -70,11 +70,11 @@ class Subjects:
 
 def attach(session: Session, subjects: Subjects) -> None:
     """Record these from now on. The session runs already."""
+    if distributed.is_available() and distributed.is_initialized():
+        session.set_rank(distributed.get_rank())
     em = session.local.em or session.emitter()
     busy, em.busy = em.busy, True
     try:
-        if distributed.is_available() and distributed.is_initialized():
-            session.set_rank(distributed.get_rank())
         for model in subjects.models:
             for module in model.modules():
                 session.tracker.created.add(module)

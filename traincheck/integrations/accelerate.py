@@ -12,7 +12,7 @@ _Accelerator: Any = load("accelerate", extra="accelerate").Accelerator
 
 
 def watch(accelerator: Any, **options: Any) -> Watch:
-    """Check a loop, after ``prepare``: ``with watch(accelerator) as run:`` around it.
+    """Check what an Accelerator trains: a context manager, to be made after ``prepare``.
 
     Args:
         accelerator: its models and optimizers are watched.

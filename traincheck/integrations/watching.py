@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -26,7 +26,7 @@ from traincheck.collect.current import CURRENT
 from traincheck.collect.sampling import OnDemand
 from traincheck.collect.settings import Settings
 from traincheck.config import load_config
-from traincheck.errors import OutputError, UsageError, nearest
+from traincheck.errors import OutputError, TraincheckError, UsageError, nearest
 from traincheck.report.text_report import one_line, write_text
 from traincheck.schema.findings import Finding, Report
 from traincheck.schema.layout import EVENT_GLOB
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("traincheck")
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
+_SKIPPED_STEPS = 1000  # whose ends are read together
 _FILE_BYTES = 1 << 22  # of a trace that nobody keeps; what was checked is dropped then
 
 _P = ParamSpec("_P")
@@ -182,7 +183,15 @@ class Watch:
         subjects.add_all(self._given, is_strict=True)
         if self._seeks and not subjects.optimizers:
             subjects.add_all(optimizers_of(subjects.models), is_strict=True)
-        self._running = _Running(self._options, subjects)
+        try:
+            self._running = _Running(self._options, subjects)
+        except TraincheckError:
+            raise
+        except Exception as error:  # training must go on whatever we got wrong
+            text = f"nothing was watched: {type(error).__name__}: {error}"
+            _logger.warning("traincheck: %s", text, exc_info=error)
+            self._report = replace(make_engine(rules=False).so_far(), notes=[text])
+            return
         CURRENT.watch = self
 
     def stop(self) -> None:
@@ -284,8 +293,11 @@ class _Running:
         self.session.sampling = self.sampling
         self.session.after_step.append(self._after_step)
         self._notes: list[str] = []
+        self._is_recording = True
+        self._skipped = 0
         try:
             self.session.start()
+            self._is_recording = self.session.switch.on
             attach(self.session, subjects)
         except BaseException:
             self.session.stop()
@@ -305,9 +317,15 @@ class _Running:
     def _tell(self, finding: Finding) -> None:
         self.has_error = self.has_error or finding.severity == "error"
         fix = f"\n  fix: {finding.fix}" if finding.fix else ""
-        _logger.log(_LEVELS[finding.severity], "traincheck: %s%s", one_line(finding), fix)
+        rank = f" rank {finding.rank}" if finding.rank else ""
+        text = f"traincheck:{rank} {one_line(finding)}{fix}"
+        _logger.log(_LEVELS[finding.severity], "%s", text)
 
     def _after_step(self) -> None:
+        was_recorded, self._is_recording = self._is_recording, self.session.switch.on
+        self._skipped = 0 if was_recorded else self._skipped + 1
+        if self._skipped % _SKIPPED_STEPS:
+            return  # it left nothing but its end
         if os.getpid() != self._pid:  # a forked child that trains: its events are not ours
             return
         self._feed(self._reader.new)
