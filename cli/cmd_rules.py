@@ -96,9 +96,9 @@ def _explain(rule: Rule) -> None:
 
     docs = docs_of(rule)
     text = docs.text
-    if "Options" not in docs.sections and (options := options_text(rule)):
+    if options := options_text(rule):
         indented = "\n".join(f"    {line}" for line in options.splitlines())
-        text = f"{text.rstrip()}\n\nOptions:\n{indented}"
+        text = f"{text.rstrip()}\n\nDefaults, under [rules.{docs.code}]:\n{indented}"
     if not sys.stdout.isatty():
         click.echo(text)
         return

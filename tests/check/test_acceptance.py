@@ -8,10 +8,10 @@ import pytest
 
 from tests.builders import MLP_BN, TraceBuilder
 from tests.checking import BY_CODE, net
+from tests.checking import FIRST_RULES as RULES
 from traincheck.check.acceptance import Acceptor, Suppression
 from traincheck.check.comments import SourceComments, comments_of
 from traincheck.check.engine import Engine
-from traincheck.rules._table import RULES
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Report, Subject
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.check.fakes import RELATIONS, STEPS, invariant
+from tests.checking import FIRST_RULES as RULES
 from traincheck.check.engine import Engine, run_checks
-from traincheck.rules._table import RULES
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import CheckInfo, Report, Verdict, Violation
