@@ -78,3 +78,57 @@ def batch(trace: TraceBuilder, index: int, epoch: int = 0, loader: str = "loader
     assert isinstance(made, BatchEvent)
     trace._events[-1] = made._replace(index=index, epoch=epoch)
     return trace
+
+
+DROPOUT = "torch.nn.functional.dropout"
+ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+BATCH_NORM = "torch.nn.functional.batch_norm"
+
+
+def dropout(module: str, *, on: bool, mode: bool | None = None, p: float = 0.5) -> dict[str, Any]:
+    """A call of dropout in ``module``, which is in training mode unless ``mode`` says otherwise."""
+    return {
+        "api": DROPOUT,
+        "args": {"p": p, "training": on},
+        "module": module,
+        "training": on if mode is None else mode,
+    }
+
+
+def attention(module: str, *, p: float, mode: bool) -> dict[str, Any]:
+    return {"api": ATTENTION, "args": {"dropout_p": p}, "module": module, "training": mode}
+
+
+def norm(module: str, *, on: bool) -> dict[str, Any]:
+    return {"api": BATCH_NORM, "args": {"training": on}, "module": module, "training": on}
+
+
+def forward(
+    trace: TraceBuilder,
+    *inner: dict[str, Any],
+    mode: bool = True,
+    grad: bool = True,
+    module: str = "Net",
+) -> TraceBuilder:
+    """The call of an outermost module with functions called inside."""
+    if not grad:
+        trace._set_stage("eval")
+    trace._counters["forward"] += grad
+    root = next(trace._numbers)
+    trace._parents.append(root)
+    for call in inner:
+        trace.call(**call, grad_enabled=grad)
+    trace._parents.pop()
+    return trace.call(
+        "__main__.Net.forward",
+        span=root,
+        family=Families.MODULE,
+        module=module,
+        root=True,
+        training=mode,
+        grad_enabled=grad,
+    )
+
+
+def evaluates(trace: TraceBuilder, module: str = "Net") -> TraceBuilder:
+    return trace.call(Families.EVAL, module=module, where="train.py:70")

@@ -15,10 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from traincheck.rules._forwards import Forward, Forwards
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
+    MODAL,
     BatchEvent,
     CallEvent,
+    CheckpointEvent,
     Event,
     Families,
     OptimizerEvent,
@@ -40,6 +43,7 @@ _LANDMARKS = frozenset(
         Families.CLIP_VALUE,
         Families.SCHEDULER_STEP,
         Families.SCHEDULER_CREATED,
+        Families.EVAL,
     }
 )
 _LOOSE = re.compile(r"opt\d+\[\d+\]\.\d+\Z")  # held by an optimizer, owned by no module
@@ -50,6 +54,8 @@ GRADIENTS = Needs(
     calls=frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP}),
     states=frozenset({"gradient@backward"}),
 )
+# Forward passes, their modes, and what depends on these.
+MODES = Needs(calls=MODAL | {Families.MODULE, Families.EVAL})
 
 
 @dataclass(slots=True)
@@ -99,7 +105,7 @@ class Moment(NamedTuple):
     gradients that its parameters had. present: of an optimizer step, all of them, zero or not.
     batch: loader, epoch and index of the batch that came last before it.
 
-    Calls of outermost modules are moments too: of family MODULE.
+    Calls of outermost modules with grad enabled are moments too: of family MODULE.
     """
 
     call: CallEvent
@@ -117,12 +123,13 @@ class StepFacts:
 
     gradients: the last look at each. changed: parameters that differ since; uncertain: whose looks
     could not tell. numbers: of parameters, the last look that took any. uses: paths of the modules
-    that were called, in order; the first call of each.
+    that were called, in order; the first call of each. forwards: in order of their first.
     """
 
     event: StepEvent
     moments: Sequence[Moment]
     uses: Mapping[str, CallEvent]
+    forwards: Sequence[Forward]
     gradients: Mapping[int, StateEvent]
     reached: frozenset[int]
     changed: frozenset[int]
@@ -155,6 +162,8 @@ class Ledger:
         self.holders: dict[str, Holder] = {}
         self.parameters: dict[int, Parameter] = {}
         self.ever_reached: set[int] = set()
+        self.buffers: set[str] = set()
+        self.loaded: set[str] = set()  # targets of load_state_dict
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
@@ -179,12 +188,16 @@ class Ledger:
                 self._page.use(event, self._batch)
             elif family in _LANDMARKS:
                 self._page.add(event, None, self._batch)
+            elif family in MODAL:
+                self._page.forwards.wait(event)
         elif isinstance(event, StepEvent):
             self._facts = self._turn(event)
         elif isinstance(event, OptimizerEvent):
             self._enter_optimizer(event)
         elif isinstance(event, BatchEvent):
             self._batch = (event.loader, event.epoch, event.index)
+        elif isinstance(event, CheckpointEvent) and event.op == "load_state_dict":
+            self.loaded.add(event.target or "")
         self._last = event
         return self._facts
 
@@ -218,7 +231,9 @@ class Ledger:
         )
 
     def _enter_state(self, event: StateEvent) -> None:
-        if event.role == "gradient":
+        if event.role == "buffer":
+            self.buffers.add(event.name)
+        elif event.role == "gradient":
             identity = self._ids.get(event.name)  # now: the name may go to another object later
             if identity is not None and event.change != "unknown":
                 self._page.add(event, identity)
@@ -282,6 +297,7 @@ class Ledger:
             event=event,
             moments=moments,
             uses=page.uses,
+            forwards=list(page.forwards.entries.values()),
             gradients=page.gradients(),
             reached=reached,
             changed=frozenset(page.changed),
@@ -369,6 +385,7 @@ class _Page:
     ids: list[int | None] = field(default_factory=list)
     batches: list[tuple[str, int, int] | None] = field(default_factory=list)
     uses: dict[str, CallEvent] = field(default_factory=dict)
+    forwards: Forwards = field(default_factory=Forwards)
     changed: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
     numbers: dict[int, StateEvent] = field(default_factory=dict)
@@ -376,7 +393,9 @@ class _Page:
     def use(self, call: CallEvent, batch: tuple[str, int, int] | None) -> None:
         """Enter the call of a module."""
         if call.root:
-            self.add(call, None, batch)
+            self.forwards.root(call, batch)
+            if call.grad_enabled:  # the rest may be a whole evaluation
+                self.add(call, None, batch)
         if call.module is not None and call.module not in self.uses:
             self.uses[call.module] = call
 
@@ -455,7 +474,7 @@ def proof(
         check_id=what[0],
         step=facts.event.step if step is None else step,
         rank=facts.event.rank,
-        stage="train",
+        stage="eval" if evidence and evidence[-1].stage == "eval" else "train",
         subject=subject,
         symptom=what[1],
         message=message,

@@ -19,6 +19,11 @@ from traincheck.rules.tc209_scheduler_before_optimizer import SchedulerBeforeOpt
 from traincheck.rules.tc210_learning_rate_exhausted import LearningRateExhausted
 from traincheck.rules.tc211_scheduler_never_stepped import SchedulerNeverStepped
 from traincheck.rules.tc212_same_loss_twice import SameLossTwice
+from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
+from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
+from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
+from traincheck.rules.tc304_part_left_in_eval_mode import PartLeftInEvalMode
+from traincheck.rules.tc305_spectral_norm_before_training import SpectralNormBeforeTraining
 from traincheck.rules.tc310_cross_entropy_of_probabilities import CrossEntropyOfProbabilities
 from traincheck.rules.tc311_logit_loss_of_probabilities import LogitLossOfProbabilities
 from traincheck.rules.tc312_nll_loss_without_log import NllLossWithoutLog
@@ -40,6 +45,13 @@ from traincheck.rules.tc504_workers_draw_the_same import WorkersDrawTheSame
 from traincheck.rules.tc505_epochs_draw_the_same import EpochsDrawTheSame
 from traincheck.rules.tc506_labels_in_order import LabelsInOrder
 from traincheck.rules.tc507_batch_folded_into_one_row import BatchFoldedIntoOneRow
+from traincheck.rules.tc801_autocast_without_effect import AutocastWithoutEffect
+from traincheck.rules.tc802_position_buffer_in_half import PositionBufferInHalf
+from traincheck.rules.tc803_eps_vanishes import EpsVanishes
+from traincheck.rules.tc804_float16_without_scaler import Float16WithoutScaler
+from traincheck.rules.tc805_parameters_in_half import ParametersInHalf
+from traincheck.rules.tc950_torch_warning import TorchWarning
+from traincheck.rules.tc951_torch_advice import TorchAdvice
 from traincheck.schema.protocols import Rule
 
 ENTRY_POINTS = "traincheck.rules"
@@ -59,6 +71,11 @@ RULES: tuple[Rule, ...] = (
     LearningRateExhausted(),
     SchedulerNeverStepped(),
     SameLossTwice(),
+    TrainedInEvalMode(),
+    EvaluatedInTrainingMode(),
+    DropoutInEvaluation(),
+    PartLeftInEvalMode(),
+    SpectralNormBeforeTraining(),
     CrossEntropyOfProbabilities(),
     LogitLossOfProbabilities(),
     NllLossWithoutLog(),
@@ -80,6 +97,13 @@ RULES: tuple[Rule, ...] = (
     EpochsDrawTheSame(),
     LabelsInOrder(),
     BatchFoldedIntoOneRow(),
+    AutocastWithoutEffect(),
+    PositionBufferInHalf(),
+    EpsVanishes(),
+    Float16WithoutScaler(),
+    ParametersInHalf(),
+    TorchWarning(),
+    TorchAdvice(),
 )
 
 

@@ -1,0 +1,96 @@
+"""TC301: training in evaluation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.builders import MLP, MLP_BN, TraceBuilder
+from tests.checking import fires, net, quiet
+from tests.rules.window import dropout, evaluates, forward, norm
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+
+def loop(
+    modes: Sequence[bool], *, drops: bool = True, trace: TraceBuilder | None = None
+) -> TraceBuilder:
+    trace = net() if trace is None else trace
+    before = True
+    for mode in modes:
+        trace.begin_step()
+        if before and not mode:
+            evaluates(trace)
+        before = mode
+        inner = [dropout("Net.drop", on=mode)] if drops else []
+        forward(trace.zero_grad(), *inner, mode=mode).backward().optimizer_step()
+    return trace
+
+
+BROKEN: list[Event] = loop([True, True, False, False, False]).build()
+
+
+def test_fires_where_eval_is_left_on() -> None:
+    finding = fires("TC301", BROKEN)
+    assert (finding.first_step, finding.last_step) == (2, 4)
+    assert finding.subject.module == "Net"
+    assert "train.py:70" in finding.likely_cause
+    assert "Net.drop" in finding.observed
+
+
+def test_fires_when_it_was_never_in_training_mode() -> None:
+    assert fires("TC301", loop([False, False, False]).build()).first_step == 0
+
+
+def with_norm(modes: Sequence[bool], frozen: Sequence[str] = ()) -> TraceBuilder:
+    trace = TraceBuilder().process().model("Net", MLP_BN, frozen=frozen).optimizer()
+    for mode in modes:
+        forward(trace.begin_step().zero_grad(), norm("Net.bn", on=mode), mode=mode)
+        trace.backward().optimizer_step()
+    return trace
+
+
+def test_fires_on_batch_norm_that_was_in_training_mode() -> None:
+    assert fires("TC301", with_norm([True, False, False]).build()).first_step == 1
+
+
+def test_quiet_on_batch_norm_kept_in_evaluation_mode() -> None:
+    assert quiet("TC301", with_norm([False] * 4).build()) is Verdict.HELD
+    frozen = ["Net.bn.weight", "Net.bn.bias"]
+    assert quiet("TC301", with_norm([True, False, False], frozen).build()) is Verdict.HELD
+
+
+@pytest.mark.parametrize("modes", [[True] * 4, [True, True, False, True]])
+def test_quiet_in_training_mode(modes: list[bool]) -> None:
+    assert quiet("TC301", loop(modes).build()) is Verdict.HELD
+
+
+def test_quiet_where_modes_make_no_difference() -> None:
+    assert quiet("TC301", loop([True, False, False, False], drops=False).build()) is Verdict.HELD
+
+
+def test_quiet_on_adversarial_examples() -> None:
+    trace = net()
+    for _ in range(4):
+        forward(trace.begin_step(), dropout("Net.drop", on=False), mode=False).backward()
+        forward(trace.zero_grad(), dropout("Net.drop", on=True)).backward().optimizer_step()
+    assert quiet("TC301", trace.build()) is Verdict.HELD
+
+
+def test_quiet_on_a_frozen_body_in_evaluation_mode() -> None:
+    names = [f"Net.{name}" for name in MLP]
+    trace = TraceBuilder().process().model("Net", MLP, frozen=names[:2]).optimizer(names=names[2:])
+    for _ in range(4):
+        inner = dropout("Net.fc1.drop", on=False)
+        forward(trace.begin_step().zero_grad(), inner, mode=False).backward().optimizer_step()
+    assert quiet("TC301", trace.build()) is Verdict.HELD
+
+
+def test_quiet_on_a_model_that_nobody_trains() -> None:
+    trace = net().model("Loss", MLP)
+    for _ in range(4):
+        forward(trace.begin_step().zero_grad(), dropout("Net.drop", on=True))
+        forward(trace, dropout("Loss.drop", on=False), mode=False, module="Loss")
+        trace.backward().optimizer_step()
+    assert quiet("TC301", trace.build()) is Verdict.HELD

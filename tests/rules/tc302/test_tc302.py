@@ -1,0 +1,58 @@
+"""TC302: evaluation in training mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.checking import fires, net, quiet
+from tests.rules.window import batch, dropout, forward
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+
+def loop(
+    *,
+    mode: bool,
+    inner: dict[str, Any] | None = None,
+    loader: str | None = "loader1",
+    passes: int = 1,
+) -> list[Event]:
+    trace = net()
+    for step in range(4):
+        batch(trace.begin_step(), step)
+        forward(trace.zero_grad(), dropout("Net.drop", on=True)).backward().optimizer_step()
+        for index in range(3):
+            if loader is not None:
+                batch(trace, index, loader=loader)
+            for _ in range(passes):
+                drop = dropout("Net.drop", on=mode) if inner is None else inner
+                forward(trace, drop, mode=mode, grad=False)
+    return trace.build()
+
+
+BROKEN = loop(mode=True)
+
+
+def test_fires_without_eval() -> None:
+    finding = fires("TC302", BROKEN)
+    assert finding.first_step == 0
+    assert finding.subject.module == "Net"
+    assert finding.stage == "eval"
+
+
+def test_quiet_with_eval() -> None:
+    assert quiet("TC302", loop(mode=False)) is Verdict.HELD
+
+
+def test_quiet_on_monte_carlo_dropout() -> None:
+    assert quiet("TC302", loop(mode=True, passes=3)) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_the_training_loader_or_without_one() -> None:
+    assert quiet("TC302", loop(mode=True, loader="loader0")) is Verdict.HELD
+    assert quiet("TC302", loop(mode=True, loader=None)) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_where_modes_make_no_difference() -> None:
+    inner = {"api": "torch.nn.functional.relu"}
+    assert quiet("TC302", loop(mode=True, inner=inner)) is Verdict.NOT_TRIGGERED

@@ -1,0 +1,97 @@
+"""What forward passes of a step did: modes, dropout, normalization. Books only, judges nothing.
+
+One entry for each outermost module, mode and grad mode, however often it was called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.schema.events import CallEvent
+
+Batch = tuple[str, int, int]  # loader, epoch, index
+
+_NORM = "torch.nn.functional.batch_norm"
+_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+_MOST_WAITING = 10_000
+
+
+@dataclass(slots=True)
+class Forward:
+    """Calls of one outermost module in one mode.
+
+    call: the first. dropping, idle: the first call of a dropout that is on or off, by the path of
+    the module around it. norms: calls of batch norm, by that path. fresh: how many calls came with
+    another batch than the one before. loaders: of these batches.
+    """
+
+    call: CallEvent
+    count: int = 0
+    fresh: int = 0
+    dropping: dict[str, CallEvent] = field(default_factory=dict)
+    idle: dict[str, CallEvent] = field(default_factory=dict)
+    norms: dict[str, CallEvent] = field(default_factory=dict)
+    loaders: set[str] = field(default_factory=set)
+    last: Batch | None = None
+
+    @property
+    def path(self) -> str:
+        """Of the module that was called."""
+        return self.call.module or ""
+
+    @property
+    def is_training(self) -> bool:
+        return self.call.training is True
+
+    def covers(self, name: str) -> bool:
+        """Whether a variable is below the module that was called."""
+        return name.startswith(f"{self.path}.")
+
+
+@dataclass(slots=True)
+class Forwards:
+    """The forward passes of one step. waiting: calls whose outermost module is still to come."""
+
+    entries: dict[tuple[str, bool, bool], Forward] = field(default_factory=dict)
+    waiting: list[CallEvent] = field(default_factory=list)
+
+    def wait(self, call: CallEvent) -> None:
+        """A call that may belong to an outermost module that has not ended."""
+        if len(self.waiting) >= _MOST_WAITING:  # no module around them
+            self.waiting.clear()
+        self.waiting.append(call)
+
+    def root(self, call: CallEvent, batch: Batch | None) -> None:
+        """An outermost module was called; what waits and began after it was within."""
+        key = (call.module or "", call.training is True, call.grad_enabled)
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = self.entries[key] = Forward(call)
+        entry.count += 1
+        if batch is not None and batch != entry.last:
+            entry.fresh += 1
+            entry.last = batch
+            entry.loaders.add(batch[0])
+        for inner in self.waiting:
+            if inner.span > call.span:
+                _enter(entry, inner)
+        self.waiting.clear()
+
+
+def _enter(entry: Forward, call: CallEvent) -> None:
+    path = call.module or entry.path
+    if call.api == _NORM:
+        entry.norms.setdefault(path, call)
+        return
+    on = is_dropping(call)
+    if on is not None:
+        (entry.dropping if on else entry.idle).setdefault(path, call)
+
+
+def is_dropping(call: CallEvent) -> bool | None:
+    """Whether a call drops anything; None when it has no probability to do so."""
+    is_attention = call.api == _ATTENTION
+    share = call.args.get("dropout_p" if is_attention else "p")
+    if not isinstance(share, (int, float)) or isinstance(share, bool) or share <= 0:
+        return None
+    return True if is_attention else call.args.get("training") is True

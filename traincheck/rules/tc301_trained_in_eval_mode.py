@@ -1,0 +1,151 @@
+"""TC301: a model is trained while it is in evaluation mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traincheck.rules._forwards import Forward
+from traincheck.rules._ledger import (
+    DISCOVERY,
+    GRADIENTS,
+    MODES,
+    StepFacts,
+    StepMonitor,
+    listing,
+    proof,
+)
+from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2
+
+
+class TrainedInEvalMode:
+    """TC301 trained-in-eval-mode: forward passes that train a model run in evaluation mode.
+
+    What it checks:
+        The forward passes whose gradients an optimizer step applies run in training mode, where
+        the trained part of the model holds dropout or batch normalization.
+
+    Why it matters:
+        Dropout is off and batch normalization uses, and no longer learns, its running statistics.
+        The loss may even look better than before, while the model overfits.
+
+    Fires on:
+        Two steps in a row that were trained in evaluation mode only, by a model that was trained in
+        training mode before (eval() for validation, without train() after it), or that was never in
+        training mode and has dropout in its trained part.
+
+    Stays quiet on:
+        A frozen part in evaluation mode; evaluation mode for adversarial examples beside a pass in
+        training mode; a model without dropout and batch normalization; a pretrained model without
+        dropout that is in evaluation mode from the first step on; a discriminator that another
+        optimizer trains.
+
+    Fix:
+        Call model.train() after every evaluation, not only at the start of the epoch.
+
+    Source:
+        https://github.com/wkentaro/pytorch-fcn/issues/57, https://github.com/huggingface/trl/issues/1066
+    """
+
+    info = CheckInfo(
+        check_id="TC301",
+        kind="rule",
+        code="TC301",
+        severity="error",
+        title="{subject} is trained in evaluation mode",
+        likely_cause=(
+            "model.eval(){where} was called and no model.train() follows before training goes on: "
+            "{observed}."
+        ),
+        fix="Call model.train() after evaluation, before the next training step.",
+    )
+    needs = DISCOVERY | GRADIENTS | MODES
+
+    def monitor(self) -> TrainingMode:
+        return TrainingMode()
+
+
+@dataclass(slots=True)
+class _Streak:
+    count: int = 0
+    first: int | None = None
+
+
+class TrainingMode(StepMonitor):
+    """Compares the modes of forward passes with what the optimizer steps then apply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._was_training: set[str] = set()
+        self._streaks: dict[str, _Streak] = {}
+        self._eval: dict[str, CallEvent] = {}  # the last eval() by model
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        for moment in facts.moments:
+            if moment.family == Families.EVAL and moment.call.module is not None:
+                self._eval[moment.call.module] = moment.call
+        if not facts.is_whole:
+            self._streaks.clear()
+            return []
+        applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
+        if not applied:
+            return []
+        names = {
+            name
+            for identity in applied & self.ledger.parameters.keys()
+            for name in self.ledger.parameters[identity].names
+        }
+        passes: dict[str, list[Forward]] = {}
+        for forward in facts.forwards:
+            if forward.call.grad_enabled and any(map(forward.covers, names)):
+                passes.setdefault(forward.path, []).append(forward)
+        return [v for path, found in passes.items() for v in self._model(path, found, names, facts)]
+
+    def _model(
+        self, path: str, passes: list[Forward], names: set[str], facts: StepFacts
+    ) -> list[Violation]:
+        self.triggered += 1
+        if any(forward.is_training for forward in passes):
+            self._was_training.add(path)
+            self._streaks.pop(path, None)
+            return []
+        idle = _idle_dropout(passes, names)
+        frozen_norms = [m for f in passes for m in f.norms if f"{m}.weight" in names]
+        affected = sorted({*idle, *(frozen_norms if path in self._was_training else ())})
+        if not affected:
+            return []
+        streak = self._streaks.setdefault(path, _Streak())
+        streak.first = facts.event.step if streak.count == 0 else streak.first
+        streak.count += 1
+        if streak.count < _CONFIRMED:
+            return []
+        step = streak.first if streak.count == _CONFIRMED else facts.event.step
+        return [self._violation(path, affected, step, passes[0].call, facts)]
+
+    def _violation(
+        self, path: str, affected: list[str], step: int | None, call: CallEvent, facts: StepFacts
+    ) -> Violation:
+        since = "" if path in self._was_training else ", and was never in training mode"
+        last = self._eval.get(path) or self._eval.get(path.partition(".")[0])
+        return proof(
+            ("TC301", Symptom.EVAL_MODE),
+            facts,
+            step=step,
+            subject=Subject(module=path),
+            message=f"{path} is in evaluation mode in the forward passes that train it{since}",
+            expected=f"{path} in training mode",
+            observed=f"{listing(affected)} of the trained part work as in evaluation{since}",
+            evidence=(*([last] if last is not None else []), call),
+        )
+
+
+def _idle_dropout(passes: list[Forward], names: set[str]) -> set[str]:
+    """Dropout that is off, around trained parameters."""
+    return {
+        path
+        for forward in passes
+        for path in forward.idle
+        if any(name.startswith((f"{path}.", f"{path.rpartition('.')[0]}.")) for name in names)
+    }

@@ -1,0 +1,141 @@
+"""TC302: a model is evaluated in training mode and never in evaluation mode."""
+
+from __future__ import annotations
+
+from traincheck.rules._forwards import Forward
+from traincheck.rules._ledger import (
+    DISCOVERY,
+    GRADIENTS,
+    MODES,
+    StepFacts,
+    StepMonitor,
+    listing,
+    proof,
+)
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class EvaluatedInTrainingMode:
+    """TC302 evaluated-in-training-mode: evaluation runs with dropout and batch statistics on.
+
+    What it checks:
+        Forward passes without gradients, over the batches of a DataLoader that is never trained
+        on, run in evaluation mode.
+
+    Why it matters:
+        Dropout makes the metric random and worse; batch normalization makes it depend on what else
+        is in the batch, and learns from the validation data.
+
+    Fires on:
+        A run that passes the batches of such a loader, once each, through a model that it trains,
+        in training mode with dropout or batch normalization at work, and that never evaluates it in
+        evaluation mode. Told when the run ends.
+
+    Stays quiet on:
+        model.eval(); passes without gradients over the training loader (a generator's samples,
+        pseudo labels, batch statistics for averaged weights); several passes of one batch (Monte
+        Carlo dropout); models without dropout and batch normalization; batches that come from no
+        DataLoader.
+
+    Fix:
+        Call model.eval() before evaluation and model.train() after it.
+
+    Options:
+        batches: evaluated batches that prove it.
+
+    Source:
+        https://discuss.pytorch.org/t/model-eval-vs-with-torch-no-grad/19615
+    """
+
+    info = CheckInfo(
+        check_id="TC302",
+        kind="rule",
+        code="TC302",
+        severity="warning",
+        title="{subject} is evaluated in training mode",
+        likely_cause="model.eval() is not called before evaluation: {observed}.",
+        fix="Call model.eval() before evaluation, and model.train() after it.",
+    )
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | MODES
+        | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"batch"}))
+    )
+
+    def __init__(self, batches: int = 2) -> None:
+        self.batches = batches
+
+    def monitor(self) -> EvaluationMode:
+        return EvaluationMode(self.batches)
+
+
+class EvaluationMode(StepMonitor):
+    """Remembers how each model is used without gradients.
+
+    Args:
+        batches: evaluated batches that prove it.
+    """
+
+    def __init__(self, batches: int) -> None:
+        super().__init__()
+        self._batches = batches
+        self._trained_on: set[str] = set()  # loaders
+        self._evaluated: set[str] = set()  # models, in evaluation mode
+        self._suspects: dict[str, tuple[Violation, set[str], int]] = {}
+        self._updated: set[str] = set()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        for forward in facts.forwards:
+            if forward.call.grad_enabled:
+                self._trained_on |= forward.loaders
+            elif not forward.is_training:
+                self.triggered += 1
+                self._evaluated.add(forward.path)
+        if not facts.is_whole:
+            return []
+        for moment in facts.updates():
+            for identity in moment.applied & self.ledger.parameters.keys():
+                self._updated |= self.ledger.parameters[identity].names
+        for forward in facts.forwards:
+            if not forward.call.grad_enabled and forward.is_training and forward.loaders:
+                self._suspect(forward, facts)
+        return []
+
+    def finish(self) -> list[Violation]:
+        """Only now is it known that it was never otherwise."""
+        return [
+            violation
+            for path, (violation, loaders, batches) in self._suspects.items()
+            if path not in self._evaluated
+            and loaders.isdisjoint(self._trained_on)
+            and batches >= self._batches
+        ]
+
+    def _suspect(self, forward: Forward, facts: StepFacts) -> None:
+        active = [p for p, c in forward.dropping.items() if c.training is not False]
+        active += [p for p, c in forward.norms.items() if c.args.get("training") is True]
+        if (
+            not active
+            or forward.fresh != forward.count
+            or not any(map(forward.covers, self._updated))
+        ):
+            return
+        self.triggered += 1
+        path = forward.path
+        if path in self._suspects:
+            first, loaders, batches = self._suspects[path]
+            self._suspects[path] = (first, loaders | forward.loaders, batches + forward.count)
+            return
+        where = listing(sorted(forward.loaders))
+        violation = proof(
+            ("TC302", Symptom.EVAL_MODE),
+            facts,
+            subject=Subject(module=path),
+            message=f"{path} is evaluated without gradients, but in training mode",
+            expected=f"{path} in evaluation mode over the batches of {where}",
+            observed=f"{listing(sorted(set(active)))} work as in training",
+            evidence=(forward.call,),
+        )
+        self._suspects[path] = (violation, set(forward.loaders), forward.count)
