@@ -35,9 +35,11 @@ _LATE = re.compile(rb"\0(\d+)\0")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _OWN_DIR = str(Path(__file__).parent)
-_dumps = orjson.dumps
+_dumps, _loads = orjson.dumps, orjson.loads
 Finish = Callable[[Sequence[float]], bytes]  # makes JSON of numbers
 CALL_HEAD = b'{"k":"call","n":%d,"t":%d,%b,"id":%d,'
+_CALL = CALL_HEAD + b'"start":%d,%b}'
+_INNER_CALL = CALL_HEAD + b'"parent":%d,"start":%d,%b}'
 
 # The interpreter leaves frames of files whose name holds both words out when it counts
 # ``stacklevel``, so a warning raised below a wrapper still names the line that it names without us.
@@ -89,8 +91,8 @@ class Emitter:
     """
 
     __slots__ = (
-        "_buffer", "_fd", "_late", "busy", "clock", "inner", "module", "modules", "next_span",
-        "seq", "session", "thread", "top",
+        "_buffer", "_fd", "_late", "_lock", "busy", "clock", "flushed_ns", "inner", "module",
+        "modules", "next_span", "seq", "session", "thread", "top",
     )  # fmt: skip
 
     def __init__(self, session: Session, thread: int) -> None:
@@ -104,15 +106,22 @@ class Emitter:
         self.inner = False
         self.modules = 0
         self.module: torch.nn.Module | None = None
+        self.flushed_ns = 0  # when the kernel was last handed records
+        # Reentrant: a signal handler or a finalizer of the user's may run in here and record calls
+        self._lock = threading.RLock()
         self._buffer: list[bytes] = []
         self._fd = -1
         self._late: list[tuple[Finish, torch.Tensor]] = []
 
     def call(self, span: int, parent: int | None, start_ns: int, body: bytes) -> None:
         """Record a call whose own fields are already JSON."""
-        above = b"" if parent is None else b'"parent":%d,' % parent
-        head = CALL_HEAD % (self.take_seq(), monotonic_ns(), self.clock.fields, span)
-        self.line(b'%b%b"start":%d,%b}' % (head, above, start_ns, body))
+        seq = self.seq
+        self.seq = seq + 1
+        if parent is None:
+            self.line(_CALL % (seq, monotonic_ns(), self.clock.fields, span, start_ns, body))
+        else:
+            head = (seq, monotonic_ns(), self.clock.fields, span, parent)
+            self.line(_INNER_CALL % (*head, start_ns, body))
 
     def state(self, time_ns: int, body: bytes) -> None:
         """Record a state change whose own fields are already JSON."""
@@ -123,18 +132,12 @@ class Emitter:
 
     def event(self, kind: str, fields: dict[str, Any]) -> None:
         """Record any other event."""
-        body = _dumps(fields, default=repr)[1:-1]
-        self.line(
-            b'{"k":"%b","n":%d,"t":%d,%b%b%b}'
-            % (
-                kind.encode(),
-                self.take_seq(),
-                monotonic_ns(),
-                self.clock.fields,
-                b"," if body else b"",
-                body,
-            )
-        )
+        self.ready(kind, _dumps(fields, default=repr)[1:-1])
+
+    def ready(self, kind: str, body: bytes) -> None:
+        """Record an event whose own fields are already JSON."""
+        head = (kind.encode(), self.take_seq(), monotonic_ns(), self.clock.fields)
+        self.line(b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body))
 
     def take_seq(self) -> int:
         """The number of the next record."""
@@ -176,15 +179,28 @@ class Emitter:
         if failure is not None:
             self.session.fault(self._read_late, failure)
 
-    def flush(self) -> None:
-        """Write what is buffered. A write that fails ends the recording, never the training."""
-        if self._late:
-            self._read_late()
+    def flush(self, *, is_own: bool = True) -> None:
+        """Write what is buffered. A write that fails ends the recording, never the training.
+
+        Args:
+            is_own: called by the thread whose records these are. Another thread leaves alone what
+                waits for numbers from a device.
+        """
         if not self._buffer:
             return
-        data = whole = b"\n".join(self._buffer) + b"\n"
-        count = len(self._buffer)
-        self._buffer.clear()
+        with self._lock:
+            if is_own and self._late:
+                self._read_late()
+            # Its thread may append meanwhile: each of these is one operation of the list
+            lines = self._buffer[:]
+            if self._late:
+                return
+            del self._buffer[: len(lines)]
+            self._write(lines)
+
+    def _write(self, lines: list[bytes]) -> None:
+        data = whole = b"\n".join(lines) + b"\n"
+        self.flushed_ns = monotonic_ns()
         try:
             if self._fd < 0:
                 self._open()
@@ -194,7 +210,7 @@ class Emitter:
             written = len(whole) - len(data)
             if written and whole[written - 1 : written] != b"\n":
                 self._buffer.append(b"")  # the next record, if any, begins behind the torn one
-            self.session.storage_failed(error, count)
+            self.session.storage_failed(error, len(lines))
 
     def _open(self) -> None:
         name = event_file_name(self.session.rank, os.getpid(), self.thread)
@@ -212,6 +228,7 @@ class Emitter:
 
     def drop_inherited(self) -> None:
         """In a forked child: the buffer and the file belong to the parent."""
+        self._lock = threading.RLock()  # another thread may have held it
         self._buffer.clear()
         self._late.clear()
         if self._fd >= 0:
@@ -243,12 +260,28 @@ _user_code = _UserCode()
 
 def where() -> str | None:
     """``file:line`` of the nearest frame outside torch and traincheck."""
-    frame: Any = sys._getframe(2)
+    text = place(sys._getframe(2))
+    return None if text == b"null" else _loads(text)
+
+
+def place(frame: Any) -> bytes:
+    """`where`, serialized, from ``frame`` outwards."""
     while frame is not None:
-        if _user_code[frame.f_code]:
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        code = frame.f_code
+        if _user_code[code]:
+            key = (code, frame.f_lineno)
+            found = _places.get(key)
+            if found is None:
+                if len(_places) >= _MOST_PLACES:
+                    _places.clear()
+                found = _places[key] = _dumps(f"{code.co_filename}:{frame.f_lineno}")
+            return found
         frame = frame.f_back
-    return None
+    return b"null"
+
+
+_places: dict[tuple[CodeType, int], bytes] = {}
+_MOST_PLACES = 4096  # lines made on the fly must not grow the training process
 
 
 def context(is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled) -> bytes:

@@ -16,9 +16,11 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic_ns
 from types import TracebackType
 from typing import Any
 
+import orjson
 import torch
 
 import traincheck
@@ -34,6 +36,8 @@ from traincheck.collect.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_WAIT_NS = 100_000_000
+_MOST_FORMS = 256
 MAX_FAULTS = 8  # of one instrument; then it is switched off
 
 
@@ -69,6 +73,7 @@ class Session:
         self._threads = 0
         self._faults: Counter[str] = Counter()
         self._dropped = 0
+        self._skipped: dict[tuple[tuple[str, int], ...], bytes] = {}
         self._is_closed = False
         self._is_storage_lost = False
 
@@ -309,8 +314,18 @@ class Session:
             for look in self.at_step_end:
                 look(em)
         self.numbers.spans.clear()
-        self._write_step(em, complete=True)
-        em.flush()
+        if self.switch.on:
+            # A follower that has read the end of a step has all of the step: of all threads
+            for other in self._emitters:
+                if other is not em:
+                    other.flush(is_own=False)
+            self._write_step(em, complete=True)
+            em.flush()
+            return
+        self._write_skipped(em)
+        # Such a step has one record. It may wait for some others: a write takes ten times as long
+        if monotonic_ns() - em.flushed_ns > _LONGEST_WAIT_NS:
+            em.flush()
 
     def _apply_sampling(self) -> None:
         if self.is_worker or self.clock.step is None or self._is_storage_lost:
@@ -321,11 +336,21 @@ class Session:
         self.switch.on = wanted
         self.switch.idle = not wanted
 
+    def _write_skipped(self, em: Emitter) -> None:
+        counters = tuple(self.steps.counters.items())
+        body = self._skipped.get(counters)  # one step is like the other
+        if body is None:
+            if len(self._skipped) >= _MOST_FORMS:
+                self._skipped.clear()
+            fields = {"counters": {k: v for k, v in counters if v}, "recorded": False}
+            body = self._skipped[counters] = orjson.dumps(fields)[1:-1]
+        em.ready("step", body)
+
     def _write_step(self, em: Emitter, *, complete: bool) -> None:
-        fields: dict[str, Any] = {"counters": {k: v for k, v in self.steps.counters.items() if v}}
         if not self.switch.on:
-            em.event("step", {**fields, "recorded": False})
+            self._write_skipped(em)
             return
+        fields: dict[str, Any] = {"counters": {k: v for k, v in self.steps.counters.items() if v}}
         fields["lr"] = {
             name: [_lr(g.get("lr")) for g in o.param_groups] for name, o in self.live_optimizers()
         }

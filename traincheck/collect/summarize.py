@@ -49,7 +49,9 @@ def encode(value: Any) -> bytes:
     """`summarize`, serialized, on the hot path."""
     if type(value) in _TENSORS:
         try:
-            found = _cached((value.dtype, value.shape, value.requires_grad, value.device))
+            shape = value.shape
+            key = (value.dtype, shape, value.requires_grad, value.device)
+            found = _cached(key) if shape else _scalar_text(value, key)
         except (TypeError, RuntimeError):  # symbolic sizes, nested layouts: the slow path knows
             found = None
         if found is not None:
@@ -57,6 +59,13 @@ def encode(value: Any) -> bytes:
     elif type(value) is bool or value is None:
         return _SIMPLE[value]
     return orjson.dumps(summarize(value), default=repr)
+
+
+def _scalar_text(tensor: torch.Tensor, key: _Key) -> bytes:
+    plain = _serialized(key)
+    if not tensor.is_cpu:  # reading it would wait for the device
+        return plain
+    return b'%b,"value":%b}' % (plain[:-1], orjson.dumps(number(tensor.item())))
 
 
 _SIMPLE: dict[bool | None, bytes] = {None: b"null", True: b"true", False: b"false"}
@@ -69,26 +78,10 @@ def summarize_tensor(tensor: torch.Tensor) -> Any:
         key = (tensor.dtype, shape, tensor.requires_grad, tensor.device)
         if shape:
             return orjson.Fragment(_serialized(key))
-        return _scalar(tensor, key)
+        return orjson.Fragment(_scalar_text(tensor, key))
     except (TypeError, RuntimeError, AttributeError):  # symbols as sizes, values in a transform
         dtype = str(tensor.dtype).removeprefix("torch.")
         return {"dtype": dtype, "shape": [], "type": dotted(type(tensor))}
-
-
-def _scalar(tensor: torch.Tensor, key: _Key) -> Any:
-    if not tensor.is_cpu:  # reading it would wait for the device
-        return orjson.Fragment(_serialized(key))
-    value = number(tensor.item())
-    dtype, _, requires_grad, device = key
-    fields = {
-        "dtype": str(dtype).removeprefix("torch."),
-        "shape": [],
-        "device": str(device),
-        "value": value,
-    }
-    if requires_grad:
-        fields["requires_grad"] = True
-    return fields
 
 
 def number(value: Any) -> Any:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _dumps = orjson.dumps
 
-Describe: TypeAlias = Callable[[Emitter, tuple[Any, ...], Mapping[str, Any], Any], dict[str, Any]]
+# Fields of a record; serialized, without the braces, where a call comes in every step
+Describe: TypeAlias = Callable[
+    [Emitter, tuple[Any, ...], Mapping[str, Any], Any], "dict[str, Any] | bytes"
+]
 Encode: TypeAlias = Callable[[Emitter, Any], bytes]
 Before: TypeAlias = Callable[[Emitter, tuple[Any, ...]], None]
 After: TypeAlias = Callable[[Emitter, int, tuple[Any, ...], Mapping[str, Any], Any], None]
@@ -102,9 +105,10 @@ def _close(
     if not em.session.switch.on:
         return
     fields = describe(em, args, kwargs, result)
+    body = fields if isinstance(fields, bytes) else _dumps(fields, default=repr)[1:-1]
     if exception is not None:
-        fields["exception"] = exception
-    em.call(*span, _dumps(fields, default=repr)[1:-1])
+        body += b',"exception":"%b"' % exception.encode()
+    em.call(*span, body)
 
 
 def function_wrapper(
@@ -165,7 +169,9 @@ def function_wrapper(
                     else map(encode, args)
                 )
             told = encode(result) if outcome is None else outcome(em, result)
-            head = (em.take_seq(), monotonic_ns(), em.clock.fields, span)
+            seq = em.seq
+            em.seq = seq + 1
+            head = (seq, monotonic_ns(), em.clock.fields, span)
             tail = b"" if is_grad_enabled() and not any_autocast() else context()
             if parent is None:
                 em.line(outside % (*head, start, *values, told, tail))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from traincheck.collect.emit import Emitter, where
+from traincheck.collect.emit import Emitter, place
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.summarize import summarize
+from traincheck.collect.summarize import encode
 from traincheck.collect.wrap import function_wrapper, span_wrapper
 from traincheck.schema.events import Families
 
@@ -60,13 +61,15 @@ class Autograd(Instrument):
 
     def _describe(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> dict[str, Any]:
-        named = dict(
-            zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), map(summarize, args))
-        )
-        named.update({name: summarize(value) for name, value in kwargs.items()})
-        return {
-            "api": Families.BACKWARD,
-            "args": {name: value for name, value in named.items() if value is not None},
-            "where": where(),
-        }
+    ) -> bytes:
+        names = ("tensors", "grad_tensors", "retain_graph", "create_graph")
+        given = [
+            b'"%b":%b' % (name.encode(), encode(value))
+            for name, value in (*zip(names, args), *kwargs.items())
+            if value is not None
+        ]
+        parts = (_HEAD, b",".join(given), place(sys._getframe(1)))
+        return b'%b,"args":{%b},"where":%b' % parts
+
+
+_HEAD = b'"api":"%b"' % Families.BACKWARD.encode()

@@ -6,17 +6,19 @@ After a step, looks at parameters and optimizer state.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
+import orjson
 import torch
 from torch.optim import Optimizer
 
-from traincheck.collect.emit import Emitter, hidden, where
+from traincheck.collect.emit import Emitter, hidden, place, where
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.summarize import dotted, summarize
+from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import guarded, span_wrapper
 from traincheck.schema.events import Families
 
@@ -67,6 +69,7 @@ class Optimizers(Instrument):
     def install(self) -> None:
         self._ids: dict[int, str] = {}
         self._signatures: dict[str, Any] = {}
+        self._heads: dict[tuple[type, str | None], bytes] = {}  # of records of steps
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
         self._stepping: set[int] = set()
         self.replace(Optimizer, "__init__", self._wrap_init)
@@ -254,31 +257,33 @@ class Optimizers(Instrument):
 
     def _describe_step(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> dict[str, Any]:
+    ) -> bytes:
         optimizer = args[0]
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        return {
-            "api": f"{dotted(type(optimizer))}.step",
-            "family": Families.OPTIMIZER_STEP,
-            "owner": self.owner(optimizer),
-            "args": {} if closure is None else {"closure": summarize(closure)},
-            "result": summarize(result),
-            "where": where(),
-        }
+        key = (type(optimizer), self.owner(optimizer))
+        head = self._heads.get(key)
+        if head is None:
+            fields = {"api": f"{dotted(key[0])}.step", "family": Families.OPTIMIZER_STEP}
+            head = self._heads[key] = orjson.dumps({**fields, "owner": key[1]})[1:-1]
+        given = b"" if closure is None else b'"closure":' + encode(closure)
+        parts = (head, given, encode(result), place(sys._getframe(1)))
+        return b'%b,"args":{%b},"result":%b,"where":%b' % parts
 
     # -- zero_grad
 
     def _wrap_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
+        heads: dict[tuple[type, str | None], bytes] = {}
+
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-        ) -> dict[str, Any]:
-            return {
-                "api": f"{dotted(type(args[0]))}.zero_grad",
-                "family": Families.ZERO_GRAD,
-                "owner": self.owner(args[0]),
-                "args": _set_to_none(args, kwargs),
-                "where": where(),
-            }
+        ) -> bytes:
+            key = (type(args[0]), self.owner(args[0]))
+            head = heads.get(key)
+            if head is None:
+                fields = {"api": f"{dotted(key[0])}.zero_grad", "family": Families.ZERO_GRAD}
+                head = heads[key] = orjson.dumps({**fields, "owner": key[1]})[1:-1]
+            parts = (head, _set_to_none(args, kwargs), place(sys._getframe(1)))
+            return b'%b,"args":%b,"where":%b' % parts
 
         def before(em: Emitter, args: tuple[Any, ...]) -> None:
             self._zeroing(em, self.owner(args[0]))
@@ -295,7 +300,7 @@ class Optimizers(Instrument):
                 "api": "torch.nn.Module.zero_grad",
                 "family": Families.ZERO_GRAD,
                 "module": self.session.tracker.find(args[0])[0],
-                "args": _set_to_none(args, kwargs),
+                "args": orjson.Fragment(_set_to_none(args, kwargs)),
                 "where": where(),
             }
 
@@ -319,5 +324,6 @@ class Optimizers(Instrument):
             self.session.tracker.look_gradients(em, span)
 
 
-def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"set_to_none": bool(kwargs.get("set_to_none", args[1] if len(args) > 1 else True))}
+def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    given = kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
+    return b'{"set_to_none":true}' if given else b'{"set_to_none":false}'
