@@ -23,4 +23,4 @@ if importlib.util.find_spec("traincheck.cli") is None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    traincheck.cli = module  # type: ignore[attr-defined]
+    traincheck.cli = module

@@ -340,9 +340,9 @@ class MarkEvent(NamedTuple):
     """A note in the trace.
 
     Attributes:
-        text: "process" (first in a file: versions, instruments), "worker" (states of a DataLoader
-            worker's random generators when it started and after its first batch), "instrument
-            disabled", "dropped", or a user's.
+        text: "process" (first in a file: versions, instruments), "model" (what one is made of),
+            "worker" (states of a DataLoader worker's random generators when it started and after
+            its first batch), "instrument disabled", "dropped", or a user's.
         data: what belongs to it.
     """
 

@@ -55,6 +55,7 @@ class Symptom(str, Enum):
     GRADIENT_SIZE = "gradient_size"  # gradients or updates explode or vanish
     DEAD_UNITS = "dead_units"  # units or filters that pass nothing on
     NOT_LEARNING = "not_learning"  # the loss says that training does not help
+    ADVICE = "advice"  # it works, but could be better
     WARNED = "warned"  # torch itself said so
     WRONG_VALUE = "wrong_value"  # an argument or result differs from what it should be
 

@@ -1,0 +1,108 @@
+"""What a model is made of, told once when it is found: classes, sizes, settings. Never weights."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from traincheck.collect.naming import class_of, table, walk
+from traincheck.collect.summarize import dotted
+
+# Plain attributes of modules that say how they work.
+_SETTINGS = (
+    "in_features", "out_features", "in_channels", "out_channels", "kernel_size", "stride", "eps",
+    "num_embeddings", "embedding_dim", "padding_idx", "track_running_stats", "num_features",
+)  # fmt: skip
+# What a model of tokens says about them in its ``config``.
+_TOKENS = ("pad_token_id", "eos_token_id", "unk_token_id", "vocab_size", "tie_word_embeddings")
+_FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("transposed convolution", (nn.modules.conv._ConvTransposeNd,)),
+    ("convolution", (nn.modules.conv._ConvNd,)),
+    ("linear", (nn.Linear,)),
+    ("batch norm", (nn.modules.batchnorm._BatchNorm,)),
+    ("instance norm", (nn.modules.instancenorm._InstanceNorm,)),
+    ("norm", (nn.LayerNorm, nn.GroupNorm, *([nn.RMSNorm] if hasattr(nn, "RMSNorm") else []))),
+    ("embedding", (nn.Embedding, nn.EmbeddingBag)),
+)
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def structure(top: nn.Module, name: str) -> dict[str, Any]:
+    """The facts about a model, as JSON values.
+
+    dtypes, devices: elements by dtype of parameters, by device of all tensors. modules: path ->
+    facts, in the order in which they were registered.
+    """
+    by_dtype: Counter[str] = Counter()
+    by_device: Counter[str] = Counter()
+    modules: dict[str, dict[str, Any]] = {}
+    for path, module in walk(top):
+        own = [t for t in table(module._parameters).values() if t is not None]
+        held = [*own, *(t for t in table(module._buffers).values() if t is not None)]
+        if not any(map(is_lazy, held)):
+            for tensor in own:
+                by_dtype[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+            for tensor in held:
+                by_device[str(tensor.device)] += tensor.numel()
+        modules[f"{name}.{path}" if path else name] = _facts(module)
+    return {
+        "name": name,
+        "class": dotted(class_of(top)),
+        "dtypes": dict(by_dtype),
+        "devices": dict(by_device),
+        "cuda": _has_cuda(),
+        "tokens": _tokens(top),
+        "modules": modules,
+    }
+
+
+def _has_cuda() -> bool:
+    """Whether a GPU is there that this torch could use. Asking CUDA itself would initialize it."""
+    return torch.version.cuda is not None and os.path.exists("/dev/nvidia0")
+
+
+def family_of(module: nn.Module) -> str | None:
+    """Which kind of layer it is; None for all others."""
+    for family, classes in _FAMILIES:
+        if isinstance(module, classes):
+            return family
+    return None
+
+
+def _facts(module: nn.Module) -> dict[str, Any]:
+    facts: dict[str, Any] = {"class": dotted(class_of(module))}
+    family = family_of(module)
+    if family is None:
+        return facts
+    facts["family"] = family
+    settings = module.__dict__  # not by getattr: a class may compute them
+    for key in _SETTINGS:
+        value = settings.get(key)
+        if isinstance(value, (bool, int, float)):
+            facts[key] = value
+        elif isinstance(value, tuple) and all(isinstance(item, int) for item in value):
+            facts[key] = list(value)
+    parameters = table(module._parameters)
+    facts["bias"] = parameters.get("bias") is not None
+    weight = parameters.get("weight")
+    if weight is not None and not is_lazy(weight):
+        facts["dtype"] = str(weight.dtype).removeprefix("torch.")
+        form = _FORMATS.get(weight.dim())
+        if form is not None:
+            facts["channels_last"] = weight.is_contiguous(memory_format=form)
+    return facts
+
+
+def _tokens(top: nn.Module) -> dict[str, Any]:
+    config = top.__dict__.get("config")
+    found: dict[str, Any] = {}
+    for key in _TOKENS if config is not None else ():
+        with contextlib.suppress(Exception):  # anything may be called config
+            found[key] = getattr(config, key, None)
+    return {key: value for key, value in found.items() if isinstance(value, (bool, int))}
