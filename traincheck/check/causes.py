@@ -61,6 +61,10 @@ def _same_api(effect: Effect) -> bool:
     return _same_onset(effect) and effect.subject.api == effect.cause_subject.api
 
 
+def _same_call(effect: Effect) -> bool:
+    return effect.subject.api is not None and _same_api(effect)
+
+
 def _calls(*parts: str) -> Link:
     """The missing call is one whose API holds any of ``parts``."""
     return lambda effect: any(part in (effect.subject.api or "") for part in parts)
@@ -133,6 +137,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_UPDATED: _anything,
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _UPDATES,
+        _S.WARNED: _says("lr_scheduler"),
     },
     _S.WRONG_ORDER: {
         _S.WRONG_ORDER: _same_api,
@@ -166,14 +171,15 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NO_GRADIENT: _same_onset,
         _S.NOT_UPDATED: _same_variable,
         _S.STATE_UNCHANGED: _same_variable,
+        _S.WARNED: _says("requires_grad"),
         _S.WRONG_VALUE: _says("requires_grad"),
     },
     _S.NOT_SYNCHRONIZED: {
-        _S.NOT_SYNCHRONIZED: _same_onset,
+        _S.NOT_SYNCHRONIZED: _anything,
         _S.RANKS_DIFFER: _anything,
     },
     _S.NOT_RESTORED: {_S.NOT_RESTORED: _same_onset},
-    _S.RANKS_DIFFER: {_S.RANKS_DIFFER: _same_onset},
+    _S.RANKS_DIFFER: {_S.RANKS_DIFFER: _anything},
     _S.LOSS_INPUT: {
         _S.GRADIENT_SIZE: _anything,
         _S.NOT_LEARNING: _anything,
@@ -206,7 +212,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_LEARNING: _anything,
         _S.NOT_UPDATED: _anything,
     },
-    _S.PRECISION: {_S.PRECISION: _same_onset, _S.WARNED: _says("autocast")},
+    _S.PRECISION: {_S.PRECISION: _same_call, _S.WARNED: _says("autocast")},
     _S.NOT_UPDATED: {
         _S.NOT_LEARNING: _anything,
         _S.NOT_UPDATED: _same_onset,

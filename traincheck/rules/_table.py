@@ -49,6 +49,7 @@ from traincheck.rules.tc801_autocast_without_effect import AutocastWithoutEffect
 from traincheck.rules.tc802_position_buffer_in_half import PositionBufferInHalf
 from traincheck.rules.tc803_eps_vanishes import EpsVanishes
 from traincheck.rules.tc804_float16_without_scaler import Float16WithoutScaler
+from traincheck.rules.tc804_loss_not_scaled import LossNotScaled
 from traincheck.rules.tc805_parameters_in_half import ParametersInHalf
 from traincheck.rules.tc950_torch_warning import TorchWarning
 from traincheck.rules.tc951_torch_advice import TorchAdvice
@@ -101,6 +102,7 @@ RULES: tuple[Rule, ...] = (
     PositionBufferInHalf(),
     EpsVanishes(),
     Float16WithoutScaler(),
+    LossNotScaled(),
     ParametersInHalf(),
     TorchWarning(),
     TorchAdvice(),

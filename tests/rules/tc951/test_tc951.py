@@ -1,0 +1,35 @@
+"""TC951: warnings that are worth a look."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.checking import fires, net, quiet
+from traincheck.rules.tc951_torch_advice import KNOWN
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+# As torch words them.
+TEXTS = {
+    "implicit-softmax-dim": "Implicit dimension choice for softmax has been deprecated.",
+    "scaler-off": "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.",
+    "scheduler-epoch": "The epoch parameter in `scheduler.step()` was not necessary and is",
+    "array-not-writable": "The given NumPy array is not writable, and PyTorch does not support",
+}
+
+
+def warned(text: str) -> list[Event]:
+    return net().warning("UserWarning", text).steps(2).build()
+
+
+BROKEN = warned(TEXTS["scheduler-epoch"])
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+def test_advises_on_each(known: object) -> None:
+    finding = fires("TC951", warned(TEXTS[known.name]))  # type: ignore[attr-defined]
+    assert (finding.severity, finding.subject.api) == ("info", known.name)  # type: ignore[attr-defined]
+
+
+def test_quiet_on_others() -> None:
+    assert quiet("TC951", warned("something else")) is Verdict.HELD

@@ -1,0 +1,74 @@
+"""A monitor that looks warnings up in a table. What is in the table is the business of rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, Families, WarningEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+
+WARNINGS = Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"warning", "step"}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A warning that stands for a fault.
+
+    name: of the fault. text: a regular expression that its message holds. in_training: harmless in
+    evaluation. unless_scaled: wrong where GradScaler skips a step.
+    """
+
+    name: str
+    text: str
+    title: str
+    cause: str
+    fix: str
+    in_training: bool = False
+    unless_scaled: bool = False
+
+
+class Warned:
+    """Looks each warning up."""
+
+    def __init__(self, code: str, known: Sequence[Known]) -> None:
+        self.triggered = 0
+        self._code = code
+        self._known = known
+        self._is_scaled = False
+
+    def observe(self, event: Event) -> list[Violation]:
+        if isinstance(event, CallEvent):
+            self._is_scaled = True
+        if not isinstance(event, WarningEvent):
+            return []
+        self.triggered += 1
+        known = next((k for k in self._known if re.search(k.text, event.text)), None)
+        if known is None or (known.in_training and event.stage == "eval"):
+            return []
+        if known.unless_scaled and self._is_scaled:
+            return []
+        return [self._violation(known, event)]
+
+    def finish(self) -> list[Violation]:
+        return []
+
+    def _violation(self, known: Known, event: WarningEvent) -> Violation:
+        text = " ".join(event.text.split())
+        return Violation(
+            check_id=self._code,
+            step=event.step,
+            rank=event.rank,
+            stage=event.stage,
+            subject=Subject(api=known.name),
+            symptom=Symptom.WARNED,
+            message=f"torch warns: {text}",
+            expected="no such warning",
+            observed=text,
+            evidence=(event,),
+            title=known.title,
+            likely_cause=known.cause,
+            fix=known.fix,
+        )

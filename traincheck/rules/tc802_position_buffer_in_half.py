@@ -1,0 +1,96 @@
+"""TC802: frequencies or positions were cast to half precision with the rest of the model."""
+
+from __future__ import annotations
+
+import re
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event, StateEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+# Frequencies of rotary embeddings by their usual names, and tables of positions or time steps.
+_POSITIONS = re.compile(
+    r"(^|[._])(inv_?freqs?|original_inv_freq|rope_freqs?|rotary_freqs?|position_?ids|positions"
+    r"|timesteps?|timescales?)$"
+)
+_HALF = ("bfloat16", "float16")
+
+
+class PositionBufferInHalf:
+    """TC802 position-buffer-in-half: a buffer of positions or frequencies has too few digits.
+
+    What it checks:
+        Buffers that by their name hold rotary frequencies, positions or time steps are not in
+        bfloat16 or float16.
+
+    Why it matters:
+        bfloat16 has eight significant bits: positions beyond 256 coincide, and rounded frequencies
+        turn the angles of late positions by whole radians. Nothing fails.
+
+    Fires on:
+        model.to(torch.bfloat16) or .half() on a model with such a buffer.
+
+    Stays quiet on:
+        Buffers in float32; whole numbers; other buffers in half precision; models loaded with their
+        buffers left in float32.
+
+    Fix:
+        Cast the parameters only, or make these buffers float32 again after the cast.
+
+    Source:
+        https://github.com/huggingface/transformers/issues/25681, https://github.com/EleutherAI/gpt-neox/issues/1003
+    """
+
+    info = CheckInfo(
+        check_id="TC802",
+        kind="rule",
+        code="TC802",
+        severity="warning",
+        title="{variables} is in half precision",
+        likely_cause=(
+            "The model was cast as a whole (.to(torch.bfloat16) or .half()), and {variables} with "
+            "it: positions or frequencies are rounded."
+        ),
+        fix=(
+            "Load or cast parameters only, or restore {variables} to float32 after the cast, "
+            "computed anew."
+        ),
+    )
+    needs = Needs(states=frozenset({"buffer@new"}), kinds=frozenset({"step"}))
+
+    def monitor(self) -> PositionBuffers:
+        return PositionBuffers()
+
+
+class PositionBuffers:
+    """Looks at each buffer when it is found."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+
+    def observe(self, event: Event) -> list[Violation]:
+        if not isinstance(event, StateEvent) or event.summary is None:
+            return []
+        if event.change not in ("new", "flags", "replaced") or not _POSITIONS.search(event.name):
+            return []
+        self.triggered += 1
+        dtype = event.summary.dtype
+        if dtype not in _HALF:
+            return []
+        return [
+            Violation(
+                check_id="TC802",
+                step=event.step,
+                rank=event.rank,
+                stage=event.stage,
+                subject=Subject(variable=event.name),
+                symptom=Symptom.PRECISION,
+                message=f"buffer {event.name} was cast to {dtype}, which rounds positions",
+                expected="float32",
+                observed=dtype,
+                evidence=(event,),
+            )
+        ]
+
+    def finish(self) -> list[Violation]:
+        return []

@@ -1,0 +1,114 @@
+"""TC803: the eps of an optimizer is zero in the dtype of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules._ledger import DISCOVERY
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent, StateEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_LEAST = 2.0**-25  # what float16 rounds to zero
+
+
+class EpsVanishes:
+    """TC803 eps-vanishes: eps of Adam is zero in float16.
+
+    What it checks:
+        An optimizer that divides by the root of a running mean plus eps has an eps that float16 can
+        hold, when its parameters are in float16.
+
+    Why it matters:
+        The usual 1e-8 is zero in float16. Where gradients are small or zero, the update divides
+        zero by zero, and parameters become NaN.
+
+    Fires on:
+        Adam, AdamW, RMSprop and the like over float16 parameters, stepping with an eps that rounds
+        to zero.
+
+    Stays quiet on:
+        float32 and bfloat16 parameters, also under autocast; fused optimizers, which compute in
+        float32; a larger eps.
+
+    Fix:
+        Keep parameters in float32 and use autocast, or set eps=1e-4.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/147437
+    """
+
+    info = CheckInfo(
+        check_id="TC803",
+        kind="rule",
+        code="TC803",
+        severity="error",
+        title="eps of {subject} is zero in float16",
+        likely_cause=(
+            "{variables} is in float16, where eps is rounded to zero: {observed}. The update "
+            "divides by zero where gradients are small."
+        ),
+        fix="Keep parameters in float32 under autocast, or raise eps to 1e-4.",
+    )
+    needs = DISCOVERY | Needs(calls=frozenset({Families.OPTIMIZER_STEP}))
+
+    def monitor(self) -> Eps:
+        return Eps()
+
+
+class Eps:
+    """Knows the dtypes of parameters, and looks at each optimizer when it steps."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._half: dict[int, str] = {}  # float16 parameters by identity
+        self._optimizers: dict[str, OptimizerEvent] = {}
+        self._told: set[str] = set()
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if isinstance(event, StateEvent):
+            if event.role == "parameter" and event.summary is not None:
+                if event.summary.dtype == "float16":
+                    self._half[event.identity] = event.name
+                else:
+                    self._half.pop(event.identity, None)
+        elif isinstance(event, OptimizerEvent):
+            self._optimizers[event.id] = event
+        elif isinstance(event, CallEvent) and event.owner in self._optimizers:
+            return self._judge(event, self._optimizers[event.owner])
+        return ()
+
+    def finish(self) -> list[Violation]:
+        return []
+
+    def _judge(self, call: CallEvent, optimizer: OptimizerEvent) -> list[Violation]:
+        if optimizer.id in self._told or call.family != Families.OPTIMIZER_STEP:
+            return []
+        found = []
+        for group in optimizer.groups:
+            eps = group.hyper.get("eps")
+            if not isinstance(eps, (int, float)) or group.hyper.get("fused"):
+                continue
+            self.triggered += 1
+            if eps < _LEAST:
+                named = [self._half[i] for i in group.ids if i in self._half]
+                found += [_violation(call, optimizer, name, eps) for name in named]
+        if found:
+            self._told.add(optimizer.id)
+        return found
+
+
+def _violation(call: CallEvent, optimizer: OptimizerEvent, name: str, eps: float) -> Violation:
+    cls = optimizer.cls.rpartition(".")[2]
+    return Violation(
+        check_id="TC803",
+        step=call.step,
+        rank=call.rank,
+        stage="train",
+        subject=Subject(api=call.api, variable=name),
+        symptom=Symptom.PRECISION,
+        message=f"{optimizer.id} ({cls}) updates {name} in float16, in which its eps is zero",
+        expected="an eps that float16 can hold, from 6e-8 on",
+        observed=f"eps={eps:g}",
+        evidence=(optimizer, call),
+    )

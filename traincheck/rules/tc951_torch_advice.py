@@ -1,0 +1,78 @@
+"""TC951: warnings of torch that may matter."""
+
+from __future__ import annotations
+
+from traincheck.rules._warnings import WARNINGS, Known, Warned
+from traincheck.schema.findings import CheckInfo
+
+KNOWN = (
+    Known(
+        name="implicit-softmax-dim",
+        text=r"Implicit dimension choice for (log_)?softm(ax|in) has been deprecated",
+        title="softmax chooses its dim by itself",
+        cause=(
+            "softmax without dim{where} normalizes a tensor of three dims over the first one, "
+            "which is the batch."
+        ),
+        fix="Pass dim=-1.",
+    ),
+    Known(
+        name="scaler-off",
+        text=r"GradScaler is enabled, but \w+ is not available\.\s+Disabling",
+        title="GradScaler is switched off: its device is not there",
+        cause="GradScaler{where} scales nothing, because its device is not available.",
+        fix="Make the GradScaler for the device that the model is on.",
+    ),
+    Known(
+        name="scheduler-epoch",
+        text=r"The epoch parameter in `scheduler\.step\(\)` was not necessary",
+        title="scheduler.step() is given an epoch",
+        cause="scheduler.step(epoch){where} uses a closed form, which not every scheduler has.",
+        fix="Call scheduler.step() without an argument.",
+    ),
+    Known(
+        name="array-not-writable",
+        text=r"The given NumPy array is not writable",
+        title="A tensor shares memory that must not be written to",
+        cause="A read-only NumPy array was wrapped as a tensor{where}: writing to it is undefined.",
+        fix="Copy the array first: torch.from_numpy(array.copy()).",
+    ),
+)
+
+
+class TorchAdvice:
+    """TC951 torch-advice: torch warned of something that is worth a look.
+
+    What it checks:
+        Warnings, shown or not, against a list of those that may or may not matter.
+
+    Why it matters:
+        They tell of defaults, of settings without effect and of memory that must not be written to.
+
+    Fires on:
+        softmax without dim; GradScaler for a device that is not there; scheduler.step() with an
+        epoch; a tensor over read-only memory.
+
+    Stays quiet on:
+        All other warnings; those that TC950 reports.
+
+    Fix:
+        As the warning says; the finding names the line.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/amp.html
+    """
+
+    info = CheckInfo(
+        check_id="TC951",
+        kind="rule",
+        code="TC951",
+        severity="info",
+        title="A warning of torch that is worth a look",
+        likely_cause="{observed}.",
+        fix="Do what the warning asks for.",
+    )
+    needs = WARNINGS
+
+    def monitor(self) -> Warned:
+        return Warned("TC951", KNOWN)
