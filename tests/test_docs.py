@@ -47,6 +47,7 @@ def test_generated_pages_are_fresh(generator: ModuleType) -> None:
         if path.read_text(encoding="utf-8") != text
     ]
     assert not stale, "run `make docs`"
+    assert not generator.left_over(), "run `make docs`"
 
 
 def test_a_stale_section_is_replaced(generator: ModuleType) -> None:

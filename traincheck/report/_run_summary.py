@@ -16,6 +16,7 @@ from rich.text import Text
 
 from traincheck.check.findings import where
 from traincheck.check.live import Watched
+from traincheck.report._words import suppressions
 from traincheck.report.text_report import one_line
 from traincheck.schema.findings import Finding, Report, Verdict
 
@@ -105,6 +106,8 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         codes = _codes(report, verdict)
         if codes:
             yield name, f"{_count(report.count(verdict), 'check')}: {_listed(codes, _NAMED)}"
+    if report.suppressed:
+        yield "findings", f"{suppressions(report)}: see the full report"
     for text in _notes_of(report):
         yield "note", text
     yield "trace", summary.trace
