@@ -379,7 +379,9 @@ class TraceBuilder:
                 change = "content" if variable.has_grad else "set"
                 variable.has_grad = True
                 self._state(variable, "gradient", change, after=span, zero=False)
-        loss = tensor_json(TensorSummary("float32", (), value=0.5, requires_grad=True))
+        loss = tensor_json(
+            TensorSummary("float32", (), value=0.5 + 0.001 * self._step, requires_grad=True)
+        )
         return self.call(
             Families.BACKWARD, span=span, args={"tensors": [loss]}, where="train.py:84"
         )

@@ -45,10 +45,23 @@ from traincheck.rules.tc504_workers_draw_the_same import WorkersDrawTheSame
 from traincheck.rules.tc505_epochs_draw_the_same import EpochsDrawTheSame
 from traincheck.rules.tc506_labels_in_order import LabelsInOrder
 from traincheck.rules.tc507_batch_folded_into_one_row import BatchFoldedIntoOneRow
+from traincheck.rules.tc701_non_finite_value import NonFiniteValue
+from traincheck.rules.tc702_exploding_gradient import ExplodingGradient
+from traincheck.rules.tc703_vanishing_gradient import VanishingGradient
+from traincheck.rules.tc704_gradient_all_zero import GradientAllZero
+from traincheck.rules.tc705_dead_units import DeadUnits
+from traincheck.rules.tc706_saturated_activation import SaturatedActivation
+from traincheck.rules.tc707_exploding_activation import ExplodingActivation
+from traincheck.rules.tc708_poor_initialization import PoorInitialization
+from traincheck.rules.tc709_update_ratio import UpdateRatio
+from traincheck.rules.tc710_loss_not_decreasing import LossNotDecreasing
+from traincheck.rules.tc711_constant_loss import ConstantLoss
+from traincheck.rules.tc712_overfitting import Overfitting
+from traincheck.rules.tc713_class_imbalance import ClassImbalance
+from traincheck.rules.tc714_dead_filters import DeadFilters
 from traincheck.rules.tc801_autocast_without_effect import AutocastWithoutEffect
 from traincheck.rules.tc802_position_buffer_in_half import PositionBufferInHalf
 from traincheck.rules.tc803_eps_vanishes import EpsVanishes
-from traincheck.rules.tc804_float16_without_scaler import Float16WithoutScaler
 from traincheck.rules.tc804_loss_not_scaled import LossNotScaled
 from traincheck.rules.tc805_parameters_in_half import ParametersInHalf
 from traincheck.rules.tc950_torch_warning import TorchWarning
@@ -98,10 +111,23 @@ RULES: tuple[Rule, ...] = (
     EpochsDrawTheSame(),
     LabelsInOrder(),
     BatchFoldedIntoOneRow(),
+    NonFiniteValue(),
+    ExplodingGradient(),
+    VanishingGradient(),
+    GradientAllZero(),
+    DeadUnits(),
+    SaturatedActivation(),
+    ExplodingActivation(),
+    PoorInitialization(),
+    UpdateRatio(),
+    LossNotDecreasing(),
+    ConstantLoss(),
+    Overfitting(),
+    ClassImbalance(),
+    DeadFilters(),
     AutocastWithoutEffect(),
     PositionBufferInHalf(),
     EpsVanishes(),
-    Float16WithoutScaler(),
     LossNotScaled(),
     ParametersInHalf(),
     TorchWarning(),

@@ -1,0 +1,240 @@
+"""TC701: NaN or infinity reaches the parameters. Names where it was seen first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS
+from traincheck.rules._numbers import is_broken, loss_of
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import (
+    BatchEvent,
+    CallEvent,
+    Event,
+    Families,
+    StateEvent,
+    StepEvent,
+)
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import tensor_summary
+
+_CONFIRMED = 2  # steps with broken gradients, where the parameters are not looked at after each
+
+
+class NonFiniteValue:
+    """TC701 non-finite-value: NaN or infinity reaches the parameters.
+
+    What it checks:
+        After an optimizer step, the parameters are finite. Where they are not, the batch, the
+        results of modules, the loss and the gradients of that step tell where it began.
+
+    Why it matters:
+        One NaN in a parameter makes every later result NaN. Nothing comes back from there, and
+        many programs go on for hours.
+
+    Fires on:
+        A parameter with elements that are NaN or infinite after a step; gradients that are not
+        finite at two optimizer steps in a row, where the parameters were not looked at.
+
+    Stays quiet on:
+        Steps that GradScaler or the program skips because of such a gradient; gradients that are
+        repaired before the step; infinities in masks, missing values in a batch, or a single loss
+        that is not finite, as long as the parameters remain whole.
+
+    Fix:
+        Look at the place that is named: clean the data, lower the learning rate, keep logarithms
+        and divisions away from zero. torch.autograd.set_detect_anomaly(True) finds the operation.
+
+    Source:
+        https://github.com/cvignac/SMP/issues/3,
+        https://github.com/irfanICMLL/structure_knowledge_distillation/issues/21
+    """
+
+    info = CheckInfo(
+        check_id="TC701",
+        kind="rule",
+        code="TC701",
+        severity="error",
+        title="NaN or infinity reaches the parameters at step {step}",
+        likely_cause="{observed}; the optimizer step{where} applied it.",
+        fix=(
+            "Look at the first place that is named: clean the data, lower the learning rate, or "
+            "keep logarithms, roots and divisions away from zero; "
+            "torch.autograd.set_detect_anomaly(True) finds the operation."
+        ),
+    )
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(
+            calls=frozenset({Families.MODULE}),
+            states=frozenset({"parameter@step"}),
+            kinds=frozenset({"batch"}),
+            stats=frozenset({"activation", "batch", "gradient", "parameter"}),
+        )
+    )
+
+    def monitor(self) -> FirstBroken:
+        return FirstBroken()
+
+
+class _Place(NamedTuple):
+    """Something that is not finite, in words, and what it is about."""
+
+    words: str
+    subject: Subject
+    event: Event
+
+
+class FirstBroken:
+    """Keeps what was broken first in a step, and waits for the parameters to show it."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._broken_parameters: dict[str, _Place] = {}  # by name, of the steps before
+        self._places: dict[str, _Place] = {}  # first of each kind in this step
+        self._gradients: dict[str, StateEvent] = {}  # broken now, by name
+        self._seen: set[str] = set()  # parameters whose numbers were taken in this step
+        self._after: list[_Place] = []  # parameters that broke in this step
+        self._streak = 0
+        self._first: tuple[int | None, _Place] | None = None
+        self._stepped: CallEvent | None = None
+        self._is_told = False
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if self._is_told:
+            return ()
+        if isinstance(event, StateEvent):
+            self._state(event)
+        elif isinstance(event, CallEvent):
+            self._call(event)
+        elif isinstance(event, BatchEvent):
+            for path, leaf in event.leaves.items():
+                summary = tensor_summary(leaf)
+                if summary is not None and is_broken(summary.stats):
+                    words = f"{_many(summary.stats)} in {path} of {event.loader}"
+                    self._note("batch", _Place(words, Subject(variable=path), event))
+        elif isinstance(event, StepEvent):
+            return self._end(event)
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _note(self, kind: str, place: _Place) -> None:
+        self._places.setdefault(kind, place)
+
+    def _state(self, event: StateEvent) -> None:
+        stats = None if event.summary is None else event.summary.stats
+        if event.role == "gradient":
+            if is_broken(stats):
+                self._gradients[event.name] = event
+                words = f"{_many(stats)} in the gradient of {event.name}"
+                self._note("gradient", _Place(words, Subject(variable=event.name), event))
+            else:
+                self._gradients.pop(event.name, None)
+        elif event.role == "parameter":
+            if event.change == "gone":
+                self._broken_parameters.pop(event.name, None)
+            if stats is None:
+                return
+            self._seen.add(event.name)
+            if not is_broken(stats):
+                self._broken_parameters.pop(event.name, None)
+                return
+            place = _Place(f"{_many(stats)} in {event.name}", Subject(variable=event.name), event)
+            if event.change in ("new", "replaced"):
+                self._broken_parameters[event.name] = place
+            else:
+                self._after.append(place)
+
+    def _call(self, event: CallEvent) -> None:
+        family = event.family or event.api
+        if family == Families.MODULE:
+            summary = tensor_summary(event.result)
+            if event.grad_enabled and summary is not None and is_broken(summary.stats):
+                words = f"{_many(summary.stats)} in the result of {event.module or event.api}"
+                self._note("module", _Place(words, Subject(module=event.module), event))
+        elif family == Families.BACKWARD:
+            value = loss_of(event)
+            if value is not None and value != value:  # noqa: PLR0124  # NaN stands for both
+                self._note("loss", _Place("a loss that is not finite", Subject(), event))
+        elif family == Families.OPTIMIZER_STEP and event.exception is None:
+            self._stepped = event
+            self.triggered += 1
+
+    def _end(self, event: StepEvent) -> list[Violation]:
+        found: list[Violation] = []
+        if not event.recorded:
+            self._streak = 0
+        elif self._stepped is not None:
+            found = self._judge(event)
+        for place in self._after:
+            if place.subject.variable is not None:
+                self._broken_parameters.setdefault(place.subject.variable, place)
+        if self._stepped is not None or not event.recorded:
+            self._places.clear()
+        self._after, self._stepped = [], None
+        self._seen.clear()
+        return found
+
+    def _judge(self, event: StepEvent) -> list[Violation]:
+        if self._after:
+            place = self._begin() or self._after[0]
+            step = event.step if self._first is None else self._first[0]
+            return [self._violation(step, event, place, self._after[0].words)]
+        unseen = [name for name in self._gradients if name not in self._seen]
+        if not unseen or event.counters.get("scaler_step", 0):
+            self._streak, self._first = 0, None
+            return []
+        self._streak += 1
+        place = self._begin() or self._place_of(unseen[0])
+        if self._first is None:
+            self._first = (event.step, place)
+        if self._streak < _CONFIRMED:
+            return []
+        step, place = self._first
+        return [self._violation(step, event, place, self._place_of(unseen[0]).words)]
+
+    def _place_of(self, name: str) -> _Place:
+        look = self._gradients[name]
+        return _Place(f"NaN or infinity in the gradient of {name}", Subject(variable=name), look)
+
+    def _begin(self) -> _Place | None:
+        """What was broken first: in the order in which a step computes."""
+        if self._first is not None:
+            return self._first[1]
+        if self._broken_parameters:
+            return next(iter(self._broken_parameters.values()))
+        for kind in ("batch", "module", "loss", "gradient"):
+            if kind in self._places:
+                return self._places[kind]
+        return None
+
+    def _violation(
+        self, step: int | None, event: StepEvent, place: _Place, shown: str
+    ) -> Violation:
+        self._is_told = True
+        subject = place.subject
+        if subject == Subject():
+            subject = Subject(api=Families.BACKWARD)
+        observed = place.words if place.words == shown else f"{place.words}, then {shown}"
+        evidence = [place.event, *([self._stepped] if self._stepped is not None else [])]
+        return Violation(
+            check_id="TC701",
+            step=step,
+            rank=event.rank,
+            stage="train",
+            subject=subject,
+            symptom=Symptom.NON_FINITE,
+            message=f"there are {observed}",
+            expected="parameters are finite after each optimizer step",
+            observed=observed,
+            evidence=tuple(evidence),
+        )
+
+
+def _many(stats: dict[str, float] | None) -> str:
+    count = int((stats or {}).get("nonfinite", 0))
+    return "NaN or infinite elements" if count > 1 else "a NaN or infinite element"

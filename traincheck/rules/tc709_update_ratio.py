@@ -1,0 +1,137 @@
+"""TC709: optimizer steps that change a weight by as much as the weight itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traincheck.rules._ledger import DISCOVERY, Moment, StepFacts, StepMonitor, proof
+from traincheck.rules._numbers import MATRIX, number
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Families
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class UpdateRatio:
+    """TC709 update-ratio: an optimizer changes weights by a large part of their size at each step.
+
+    What it checks:
+        From one step to the next, the norm of each weight changes by a fraction of itself. (The
+        update is at least as large as this change.)
+
+    Why it matters:
+        Steps of the size of the weights themselves throw away what was learned before. A thousandth
+        is usual.
+
+    Fires on:
+        A weight whose norm changes by more than half in each of three steps in a row.
+
+    Stays quiet on:
+        Weights that begin with zeros, biases and scales, tensors of fewer than 16 elements, steps
+        whose norms were not taken (large models: all but the first four steps and each tenth).
+
+    Fix:
+        Lower the learning rate by a factor of ten, or warm it up.
+
+    Options:
+        ratio: share of the norm.
+        steps: steps in a row.
+
+    Source:
+        https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
+    """
+
+    info = CheckInfo(
+        check_id="TC709",
+        kind="rule",
+        code="TC709",
+        severity="warning",
+        title="Optimizer steps are as large as {variables} itself",
+        likely_cause="{observed}. The learning rate is far too high{where}.",
+        fix="Lower the learning rate by a factor of ten, or warm it up.",
+    )
+    needs = DISCOVERY | Needs(
+        calls=frozenset({Families.OPTIMIZER_STEP}),
+        states=frozenset({"parameter@step"}),
+        stats=frozenset({"parameter"}),
+    )
+
+    def __init__(self, ratio: float = 0.5, steps: int = 3) -> None:
+        self.ratio = ratio
+        self.steps = steps
+
+    def monitor(self) -> Sizes:
+        return Sizes(self.ratio, self.steps)
+
+
+_ELEMENTS = 16
+
+
+@dataclass(slots=True)
+class _Size:
+    """Norm of a weight after a step. count: large changes in a row, since step ``first``."""
+
+    norm: float
+    step: int
+    count: int = 0
+    first: int = 0
+
+
+class Sizes(StepMonitor):
+    """Compares the norm of each weight with that after the step before."""
+
+    def __init__(self, ratio: float, steps: int) -> None:
+        super().__init__()
+        self._ratio = ratio
+        self._steps = steps
+        self._sizes: dict[int, _Size] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        step, updates = facts.event.step, facts.updates()
+        if not facts.is_whole or step is None or not updates:
+            return []
+        found: list[Violation] = []
+        for identity, look in facts.numbers.items():
+            norm = number(look, "norm")
+            parameter = self.ledger.parameters.get(identity)
+            if norm is None or number(look, "nonfinite") or parameter is None:
+                self._sizes.pop(identity, None)
+            elif len(parameter.shape) >= MATRIX and _count(parameter.shape) >= _ELEMENTS:
+                found += self._compare(identity, norm, step, facts, updates)
+        return found
+
+    def _compare(
+        self, identity: int, norm: float, step: int, facts: StepFacts, updates: Sequence[Moment]
+    ) -> list[Violation]:
+        known = self._sizes.get(identity)
+        size = self._sizes[identity] = _Size(norm, step)
+        if known is None or known.step != step - 1 or known.norm == 0:
+            return []
+        self.triggered += 1
+        change = abs(norm - known.norm) / known.norm
+        if change <= self._ratio:
+            return []
+        size.count = known.count + 1
+        size.first = known.first if known.count else step
+        if size.count != self._steps:
+            return []
+        name = self.ledger.name(identity)
+        return [
+            proof(
+                ("TC709", Symptom.GRADIENT_SIZE),
+                facts,
+                step=size.first,
+                subject=Subject(variable=name),
+                message=f"each optimizer step changes {name} by a large part of its size",
+                expected="steps that are small beside the weights",
+                observed=f"the norm of {name} changed by {change:.0%}, to {norm:.3g}",
+                evidence=(updates[-1].call,),
+            )
+        ]
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
