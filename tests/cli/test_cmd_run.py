@@ -26,8 +26,10 @@ from traincheck.collect.settings import Settings
 from traincheck.report import _run_summary as run_summary
 from traincheck.report._run_summary import RunSummary
 from traincheck.rules._table import RULES
+from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Report
+from traincheck.schema.invariant_file import write_invariants
 from traincheck.store.manifest import Manifest, write_manifest
 from traincheck.store.writer import TraceWriter
 
@@ -42,6 +44,8 @@ class Run:
         self.monkeypatch = monkeypatch
         self.events: Sequence[Event] = healthy_run(4)
         self.exit_status = 0
+        self.program = ["true"]
+        self.returncode = 0
         self.command: list[str] = []
         self.settings = Settings(directory="", run_id="")
         monkeypatch.setattr(launching, "launch", self._launch)
@@ -56,12 +60,12 @@ class Run:
         self.command, self.settings = command, settings
         directory = Path(settings.directory)
         directory.mkdir(parents=True)
-        process = subprocess.Popen([sys.executable, "-c", ""])
-        process.wait()
+        process = subprocess.Popen(self.program)
         on_start(process)
         with TraceWriter(directory) as writer:
             for event in self.events:
                 writer.emit(event)
+        self.returncode = process.wait(30)
         ended = "2026-01-01T00:00:00+00:00"
         write_manifest(directory, Manifest(run_id="x", ended=ended, exit_status=self.exit_status))
         return Outcome(exit_status=self.exit_status, processes=1 if self.events else 0)
@@ -202,6 +206,22 @@ def test_collect_checks_while_it_records(run, capsys) -> None:
     assert "traincheck: at step 1: TC201 error" in err
     assert "1 finding in 4 steps" in err
     assert run.settings.needs is None
+
+
+def test_invariants_are_checked_too(run, tmp_path, capsys) -> None:
+    claim = Hypothesis(relation="order", params={})
+    write_invariants(tmp_path / "inv.json", [Invariant(id="i0", hypothesis=claim)], {}, [])
+    assert run("train.py", "-i", "inv.json", "--no-rules") == 0
+    assert "1 check not observable" in capsys.readouterr().err
+
+
+def test_halt_stops_the_program_at_an_error(run, capsys, monkeypatch) -> None:
+    run.events, run.program = BROKEN, SLEEPER
+    assert run("train.py", "--halt") == 1
+    assert run.returncode == -signal.SIGTERM
+    err = capsys.readouterr().err
+    assert "stopping the program" in err
+    assert "the program was stopped by --halt, at TC201" in err
 
 
 def test_halt_stops_the_processes_of_the_run_and_no_others(tmp_path) -> None:

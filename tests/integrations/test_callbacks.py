@@ -93,7 +93,7 @@ class TestLightning:
 
 
 class TestTransformers:
-    def train(self, *, broken: bool, **options: Any) -> Any:
+    def train(self, *, broken: bool, fails: bool = False, **options: Any) -> Any:
         transformers = pytest.importorskip("transformers")
         from traincheck.integrations.transformers import TraincheckCallback
 
@@ -105,6 +105,7 @@ class TestTransformers:
         if broken:
             optimizer = torch.optim.AdamW(model.transformer.wte.parameters(), lr=0.01)
         rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, 32, (12, 8))]
+        rows[9] = {} if fails else rows[9]
         callback = TraincheckCallback(**options)
         with tempfile.TemporaryDirectory() as folder:
             arguments = transformers.TrainingArguments(
@@ -127,6 +128,14 @@ class TestTransformers:
         callback, trainer = self.train(broken=True, halt=True)
         assert ("TC101", 0) in codes(callback.run)
         assert 1 <= trainer.state.global_step < 6
+
+    def test_a_training_that_failed_does_not_disturb_the_next(self) -> None:
+        with pytest.raises((KeyError, ValueError)):
+            self.train(broken=True, fails=True)
+        assert CURRENT.session is not None  # the Trainer does not say that it ended
+        callback, _ = self.train(broken=False)
+        assert codes(callback.run) == []
+        assert callback.run.report().steps == 6
 
 
 class TestAccelerate:

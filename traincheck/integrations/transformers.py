@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from traincheck.collect.current import CURRENT
 from traincheck.integrations._missing import load
 from traincheck.integrations.watching import Options, Watch
 
@@ -16,11 +17,15 @@ _TrainerCallback: Any = load("transformers", extra="transformers").TrainerCallba
 _logger = logging.getLogger("traincheck")
 
 
+class _TrainerWatch(Watch):
+    """Begun by a callback, which is not told when training fails."""
+
+
 class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not be installed
     """Check training: ``Trainer(..., callbacks=[TraincheckCallback()])``.
 
-    The Trainer tells callbacks nothing when training fails: then the watch goes on until ``run``
-    is stopped or the next training begins.
+    The Trainer tells callbacks nothing when training fails: then the watch goes on until
+    ``run.stop()`` is called or the next training begins.
 
     Args:
         halt: end training at the first finding of severity error.
@@ -44,8 +49,9 @@ class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not 
         optimizer: Any = None,
         **_: Any,
     ) -> None:
-        self.run.stop()
-        self.run = Watch((model, optimizer), self._options)
+        if isinstance(CURRENT.watch, _TrainerWatch):
+            CURRENT.watch.stop()  # left over from a training that failed
+        self.run = _TrainerWatch((model, optimizer), self._options)
         self.run.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
