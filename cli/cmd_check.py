@@ -97,7 +97,7 @@ def check(**options: Any) -> int:
         fail_on=config.fail_on, info=options["show_info"], suppressed=options["show_suppressed"]
     )
     known = _known(options)
-    report = replace(_check(options, config), presentation=presentation)
+    report = replace(_check(options, config, known), presentation=presentation)
     if known is not None:
         report = known.apply(report)
     _write(report, sink, options["output"])
@@ -149,7 +149,7 @@ def _sink(form: str) -> Sink:
     return sinks[form]
 
 
-def _check(options: dict[str, Any], config: Config) -> Report:
+def _check(options: dict[str, Any], config: Config, known: Baseline | None = None) -> Report:
     from traincheck.api import check_source, make_engine, root_of
     from traincheck.store.reader import TraceReader
 
@@ -163,12 +163,16 @@ def _check(options: dict[str, Any], config: Config) -> Report:
             root=lambda: root_of(source),
         )
 
+    def tell(violation: Violation, info: CheckInfo) -> None:
+        if known is None or not known.may_hold(violation):
+            _tell(violation, info)
+
     if options["follow"]:
         from traincheck.store.tail import TailReader
 
         with _interrupted() as interrupted:
             tail = TailReader(run, stop=interrupted.is_set)
-            return check_source(engine(tail), tail, _tell, is_live=True)
+            return check_source(engine(tail), tail, tell, is_live=True)
     reader = TraceReader(run)
     with progress(reader):
         return check_source(engine(reader), reader)

@@ -74,6 +74,10 @@ GOOD = {"kind": "traincheck-baseline", "schema_version": 1, "findings": []}
         (json.dumps({**GOOD, "findings": None}), "an entry is incomplete"),
         (json.dumps({**GOOD, "findings": [{"fingerprint": "x"}]}), "an entry is incomplete"),
         (json.dumps({**GOOD, "findings": [{"variables": []}]}), "an entry is incomplete"),
+        (
+            json.dumps({**GOOD, "findings": [{"fingerprint": "x", "variables": []}]}),
+            "an entry is incomplete",
+        ),
         (json.dumps({**GOOD, "findings": [{"fingerprint": "x", "variables": [1]}]}), "incomplete"),
     ],
 )

@@ -200,6 +200,10 @@ def test_json_shows_what_was_suppressed_where_asked(project: Path, check: Check,
 def test_following_does_not_tell_what_is_accepted(project: Path, check: Check, capsys) -> None:
     assert check("--follow") == 1
     assert "TC201 error" in capsys.readouterr().err
+    check("--baseline", "known.json", "--write-baseline")
+    capsys.readouterr()
+    assert check("--follow", "--baseline", "known.json") == 0
+    assert capsys.readouterr().err == ""
     (project / "traincheck.toml").write_text(ACCEPT)
     assert check("--follow") == 0
     assert capsys.readouterr().err == ""

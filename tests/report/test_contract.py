@@ -21,6 +21,14 @@ SARIF_SCHEMA = Path(__file__).parent / "schemas" / "sarif-schema-2.1.0.json"
 ODD = "50% of it:\n\r\x1b[31m<b>\"a\" & 'b'</b>, ]]> ::error::x \ud7ff\x00"
 
 reports = pytest.mark.parametrize("name", sorted(REPORTS))
+
+
+@pytest.fixture(autouse=True)
+def outside_of_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests may themselves run in one."""
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+
+
 forms = pytest.mark.parametrize("form", sorted(SINKS))
 
 
@@ -136,6 +144,15 @@ def test_sarif_and_github_find_the_file_from_here(tmp_path: Path, monkeypatch) -
         "region": {"startLine": 88},
     }
     assert written("github", report).startswith("::error file=my src/train.py,line=88,title=")
+
+
+def test_in_a_workflow_paths_start_at_the_checkout(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path / "src")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    report = replace(several(), root=str(tmp_path / "src"))
+    assert "file=src/train.py,line=88" in written("github", report)
 
 
 def test_a_file_elsewhere_is_named_in_full(tmp_path: Path, monkeypatch) -> None:

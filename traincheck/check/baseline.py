@@ -14,8 +14,9 @@ from typing import Any
 import orjson
 
 import traincheck
+from traincheck.check.findings import fingerprint
 from traincheck.errors import BaselineError, OutputError
-from traincheck.schema.findings import Acceptance, Finding, Report
+from traincheck.schema.findings import Acceptance, Finding, Report, Violation
 
 SCHEMA_VERSION = 1
 _KIND = "traincheck-baseline"
@@ -24,15 +25,25 @@ _MAKE = "make one with traincheck check -t DIR --baseline FILE --write-baseline"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Known findings: their fingerprints, and the variables that each names. path: its file."""
+    """Known findings.
+
+    path: its file. known: the variables that each names, by fingerprint. named: the same, by check.
+    """
 
     path: str
     known: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    named: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def holds(self, finding: Finding) -> bool:
         """Whether a finding is known."""
         variables = self.known.get(finding.id)
         return variables is not None and variables.issuperset(finding.variables)
+
+    def may_hold(self, violation: Violation) -> bool:
+        """Whether a violation looks like a part of a known finding, before it is folded."""
+        check, subject = violation.check_id, violation.subject
+        is_named = subject.variable in self.named.get(check, ())
+        return is_named or fingerprint(check, subject) in self.known
 
     def apply(self, report: Report) -> Report:
         """The report with its known findings among the suppressed."""
@@ -66,7 +77,7 @@ def read_baseline(path: Path) -> Baseline:
         raise BaselineError(
             f"baseline {path} was written by schema {version}, this is {SCHEMA_VERSION}", fix=_MAKE
         )
-    return Baseline(path=str(path), known=_known(path, record.get("findings")))
+    return _baseline(path, record.get("findings"))
 
 
 def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
@@ -83,7 +94,7 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
         "kind": _KIND,
         "schema_version": SCHEMA_VERSION,
         "created_with": {"traincheck": traincheck.__version__},
-        "findings": [entries[fingerprint] for fingerprint in sorted(entries)],
+        "findings": [entry for _, entry in sorted(entries.items())],
     }
     temporary = path.with_name(f".{path.name}.new")
     try:
@@ -100,19 +111,32 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
 def _entry(finding: Finding) -> dict[str, Any]:
     return {
         "fingerprint": finding.id,
-        "code": finding.code,
-        "title": finding.title,  # for whoever reads the file; only the other two count
+        "check": finding.check,
+        "code": finding.code,  # this and the title are for whoever reads the file
+        "title": finding.title,
         "variables": [],
     }
 
 
-def _known(path: Path, entries: Any) -> dict[str, frozenset[str]]:
-    known = {}
-    for entry in entries if isinstance(entries, list) else [None]:
-        fingerprint = entry.get("fingerprint") if isinstance(entry, dict) else None
-        variables = entry.get("variables") if isinstance(entry, dict) else None
-        is_listed = isinstance(variables, list) and all(isinstance(v, str) for v in variables)
-        if not isinstance(fingerprint, str) or not is_listed:
+def _baseline(path: Path, entries: Any) -> Baseline:
+    known: dict[str, frozenset[str]] = {}
+    named: dict[str, frozenset[str]] = {}
+    for entry in entries if isinstance(entries, list) else [{}]:
+        if not _is_entry(entry):
             raise BaselineError(f"baseline {path} is damaged: an entry is incomplete", fix=_MAKE)
-        known[fingerprint] = frozenset(variables or ())
-    return known
+        variables = frozenset(entry["variables"])
+        known[entry["fingerprint"]] = variables
+        named[entry["check"]] = named.get(entry["check"], frozenset()) | variables
+    return Baseline(path=str(path), known=known, named=named)
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict):
+        return False
+    variables = entry.get("variables")
+    return (
+        isinstance(entry.get("fingerprint"), str)
+        and isinstance(entry.get("check"), str)
+        and isinstance(variables, list)
+        and all(isinstance(name, str) for name in variables)
+    )

@@ -79,7 +79,7 @@ def _finding(fault: Fault, info: CheckInfo) -> Finding:
     frozen = _frozen_beside(fault)
     title = head.title or (info.title if info.kind == "rule" and info.title else words.title)
     return Finding(
-        id=_identity(fault.check_id, subject),
+        id=fingerprint(fault.check_id, subject),
         check=fault.check_id,
         kind=info.kind,
         code=info.code,
@@ -199,7 +199,8 @@ def _importance(finding: Finding) -> tuple[int, int, int, str]:
     )
 
 
-def _identity(check_id: str, subject: Subject) -> str:
+def fingerprint(check_id: str, subject: Subject) -> str:
+    """What a finding of a check about a subject is known by, the same in every run."""
     parts = (check_id, subject.api or "", subject.variable or "", subject.module or "")
     text = "|".join(parts)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from traincheck.schema.findings import Finding, Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line of a file. path: from the working directory where the file is below it."""
+    """A line of a file.
+
+    path: from the root of the checkout that GitHub names, else from the working directory, where
+    the file is below it; else in full.
+    """
 
     path: str
     line: int
@@ -29,6 +34,7 @@ def _from_here(path: str, root: str) -> str:
     """The path as one would type it here; as recorded where the file is not on this machine."""
     found = Path(root) / path
     try:
-        return found.resolve().relative_to(Path.cwd()).as_posix() if found.is_file() else path
+        here = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
+        return found.resolve().relative_to(here).as_posix() if found.is_file() else path
     except (OSError, ValueError):  # no working directory, or elsewhere
         return path if Path(path).is_absolute() else found.as_posix()
