@@ -5,6 +5,7 @@ A full report is what `traincheck check` writes; here everything is cut to what 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
@@ -18,6 +19,7 @@ from traincheck.check.findings import where
 from traincheck.check.live import Watched
 from traincheck.report._words import suppressions
 from traincheck.report.text_report import one_line
+from traincheck.rules._docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
 
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
@@ -103,9 +105,9 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     report, watched = summary.report, summary.watched
     yield "watched", _watched(report, watched)
     for name, verdict in (("held", Verdict.HELD), ("no occasion", Verdict.NOT_TRIGGERED)):
-        codes = _codes(report, verdict)
-        if codes:
-            yield name, f"{_count(report.count(verdict), 'check')}: {_listed(codes, _NAMED)}"
+        themes = _themes(report, verdict)
+        if themes:
+            yield name, f"{_count(report.count(verdict), 'check')}: {themes}"
     if report.suppressed:
         yield "findings", f"{suppressions(report)}: see the full report"
     for text in _notes_of(report):
@@ -131,16 +133,14 @@ def _watched(report: Report, watched: Watched) -> str:
     return "; ".join(parts)
 
 
-def _codes(report: Report, verdict: Verdict) -> list[str]:
-    """Codes of rules; invariants have ids that tell a reader nothing and are counted only."""
-    infos = report.infos
-    return sorted(
-        {
-            infos[check].code
-            for check, found in report.verdicts.items()
-            if found is verdict and check in infos
-        }
-    )
+def _themes(report: Report, verdict: Verdict) -> str:
+    """How many checks of each theme came to this verdict."""
+    counts: Counter[str] = Counter()
+    for check, found in report.verdicts.items():
+        info = report.infos.get(check)
+        if found is verdict and info is not None:
+            counts[theme_of(info.code).lower() if info.kind == "rule" else "invariants"] += 1
+    return ", ".join(f"{theme} {number}" for theme, number in counts.items())
 
 
 def _notes_of(report: Report) -> Iterator[str]:
