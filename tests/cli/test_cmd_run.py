@@ -184,7 +184,7 @@ def test_the_summary_fits_a_screen(run, capsys, monkeypatch) -> None:
     run.events = BROKEN
     run("train.py")
     lines = capsys.readouterr().err.splitlines()[1:]
-    assert len(lines) <= 60
+    assert len(lines) <= 50
     assert max(map(len, lines)) <= 80
     assert any("and 33 more; advice of TC901" in line for line in lines)
 

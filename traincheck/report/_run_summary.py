@@ -29,8 +29,9 @@ _FULL = 3  # findings with their fixes
 _SHORT = 4  # further ones, a line each
 _NAMED = 12  # codes of checks
 _USES = 3  # models, optimizers
-_NOTES = 4
-_LONGEST = 240  # characters of one text, three lines
+_NOTES = 3
+_LONGEST = 200  # characters of one text, three lines
+_TITLE = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ def _findings(console: Console, findings: Sequence[Finding]) -> None:
     for finding in serious[:_FULL]:
         _finding(console, finding)
     for finding in serious[_FULL : _FULL + _SHORT]:
-        line = Text(_cut(one_line(finding), 150), style=_COLOURS[finding.severity])
+        line = Text(_cut(one_line(finding), _TITLE), style=_COLOURS[finding.severity])
         console.print(Padding(line, (0, 0, 0, 2)))
     left = len(serious) - _FULL - _SHORT
     advice = sorted({finding.code for finding in findings if finding.severity == "info"})
@@ -90,7 +91,7 @@ def _finding(console: Console, finding: Finding) -> None:
     step = finding.first_step
     at = "before the first step" if step is None else f"at step {step}"
     head = Text(f"{finding.code} {finding.severity} ", style=_COLOURS[finding.severity])
-    head.append(f"{at}: {_cut(finding.title, 150)}", style="bold")
+    head.append(f"{at}: {_cut(finding.title, _TITLE)}", style="bold")
     console.print(Padding(head, (0, 0, 0, 2)))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
