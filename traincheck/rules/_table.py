@@ -7,6 +7,13 @@ from importlib.metadata import EntryPoint, entry_points
 from traincheck.errors import UsageError
 from traincheck.rules.tc101_parameter_not_in_optimizer import ParameterNotInOptimizer
 from traincheck.rules.tc102_parameter_not_updated import ParameterNotUpdated
+from traincheck.rules.tc103_parameter_updated_twice import ParameterUpdatedTwice
+from traincheck.rules.tc104_stale_parameters import StaleParameters
+from traincheck.rules.tc105_gradient_cut_off import GradientCutOff
+from traincheck.rules.tc106_unused_parameter import UnusedParameter
+from traincheck.rules.tc107_frozen_parameter_updated import FrozenParameterUpdated
+from traincheck.rules.tc108_adapter_frozen import AdapterFrozen
+from traincheck.rules.tc109_frozen_norm_statistics import FrozenNormStatistics
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
@@ -64,6 +71,25 @@ from traincheck.rules.tc802_position_buffer_in_half import PositionBufferInHalf
 from traincheck.rules.tc803_eps_vanishes import EpsVanishes
 from traincheck.rules.tc804_loss_not_scaled import LossNotScaled
 from traincheck.rules.tc805_parameters_in_half import ParametersInHalf
+from traincheck.rules.tc901_unaligned_size import UnalignedSize
+from traincheck.rules.tc902_channels_first_on_gpu import ChannelsFirst
+from traincheck.rules.tc903_full_precision_on_gpu import FullPrecision
+from traincheck.rules.tc904_model_off_the_gpu import OffTheGpu
+from traincheck.rules.tc905_bias_before_norm import BiasBeforeNorm
+from traincheck.rules.tc906_adam_with_decay import AdamWithDecay
+from traincheck.rules.tc907_decay_on_bias_or_norm import DecayOnBiasOrNorm
+from traincheck.rules.tc908_decay_on_embedding import DecayOnEmbedding
+from traincheck.rules.tc909_even_kernel import EvenKernel
+from traincheck.rules.tc910_padding_index_missing import PaddingIndexMissing
+from traincheck.rules.tc911_padding_index_differs import PaddingIndexDiffers
+from traincheck.rules.tc913_mostly_padding import MostlyPadding
+from traincheck.rules.tc914_tiny_batch_norm import TinyBatchNorm
+from traincheck.rules.tc915_batch_norm_reused import BatchNormReused
+from traincheck.rules.tc917_untied_embedding import UntiedEmbedding
+from traincheck.rules.tc918_unscaled_image import UnscaledImage
+from traincheck.rules.tc919_flat_batch import FlatBatch
+from traincheck.rules.tc920_channels_last_batch import ChannelsLastBatch
+from traincheck.rules.tc921_negative_index import NegativeIndex
 from traincheck.rules.tc950_torch_warning import TorchWarning
 from traincheck.rules.tc951_torch_advice import TorchAdvice
 from traincheck.schema.protocols import Rule
@@ -73,6 +99,13 @@ ENTRY_POINTS = "traincheck.rules"
 RULES: tuple[Rule, ...] = (
     ParameterNotInOptimizer(),
     ParameterNotUpdated(),
+    ParameterUpdatedTwice(),
+    StaleParameters(),
+    GradientCutOff(),
+    UnusedParameter(),
+    FrozenParameterUpdated(),
+    AdapterFrozen(),
+    FrozenNormStatistics(),
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),
@@ -130,6 +163,25 @@ RULES: tuple[Rule, ...] = (
     EpsVanishes(),
     LossNotScaled(),
     ParametersInHalf(),
+    UnalignedSize(),
+    ChannelsFirst(),
+    FullPrecision(),
+    OffTheGpu(),
+    BiasBeforeNorm(),
+    AdamWithDecay(),
+    DecayOnBiasOrNorm(),
+    DecayOnEmbedding(),
+    EvenKernel(),
+    PaddingIndexMissing(),
+    PaddingIndexDiffers(),
+    MostlyPadding(),
+    TinyBatchNorm(),
+    BatchNormReused(),
+    UntiedEmbedding(),
+    UnscaledImage(),
+    FlatBatch(),
+    ChannelsLastBatch(),
+    NegativeIndex(),
     TorchWarning(),
     TorchAdvice(),
 )

@@ -1,0 +1,49 @@
+"""TC105: gradients that stop on the way."""
+
+from __future__ import annotations
+
+from tests.builders import MLP, TraceBuilder
+from tests.checking import fires, net, quiet
+from traincheck.schema.findings import Verdict
+
+FIRST = ["Net.fc1.weight", "Net.fc1.bias"]
+LAST = ["Net.fc2.weight", "Net.fc2.bias"]
+
+BROKEN = net().steps(4, no_gradient=FIRST).build()
+
+
+def test_fires_where_only_the_last_layer_gets_gradients() -> None:
+    finding = fires("TC105", BROKEN)
+    assert (finding.first_step, finding.last_step) == (0, 3)
+    assert finding.variables == tuple(sorted(FIRST))
+    assert finding.severity == "warning"
+
+
+def test_fires_on_what_runs_without_a_graph() -> None:
+    events = [
+        e._replace(grad_enabled=False) if e.kind == "call" and e.module == "Net.fc1" else e  # type: ignore[union-attr,call-arg]
+        for e in BROKEN
+    ]
+    assert "without recording the graph" in fires("TC105", events).likely_cause
+
+
+def test_quiet_when_gradients_arrive() -> None:
+    assert quiet("TC105", net().steps(4).build()) is Verdict.HELD
+    once = net().step().steps(3, no_gradient=FIRST)  # routing, layers that are skipped
+    assert quiet("TC105", once.build()) is Verdict.HELD
+
+
+def test_quiet_on_what_comes_last_and_is_no_part_of_the_loss() -> None:
+    assert quiet("TC105", net().steps(4, no_gradient=LAST).build()) is Verdict.HELD
+
+
+def test_quiet_on_what_is_not_called() -> None:
+    events = [e for e in BROKEN if not (e.kind == "call" and e.module == "Net.fc1")]  # type: ignore[union-attr]
+    assert quiet("TC105", events) is Verdict.HELD
+
+
+def test_quiet_on_frozen_and_on_what_no_optimizer_holds() -> None:
+    frozen = TraceBuilder().process().model("Net", MLP, frozen=FIRST).optimizer().steps(4)
+    assert quiet("TC105", frozen.build()) is Verdict.HELD
+    probe = TraceBuilder().process().model("Net", MLP).optimizer(names=LAST)
+    assert quiet("TC105", probe.steps(4, no_gradient=FIRST).build()) is Verdict.HELD

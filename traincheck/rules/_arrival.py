@@ -1,0 +1,80 @@
+"""Which trained parameters have never had a gradient, and whether a model was cut before them.
+
+Books for the rules about gradients that do not arrive; judges nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.rules._ledger import Ledger, StepFacts
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Families
+
+_MODULES = "torch.nn.modules"
+# Calls of modules that own parameters, for the order in which parameters are used.
+LEAVES = Needs(
+    calls=frozenset(
+        {
+            Families.MODULE,
+            f"{_MODULES}.linear.Linear.forward",
+            f"{_MODULES}.linear.Bilinear.forward",
+            *(f"{_MODULES}.conv.Conv{n}d.forward" for n in (1, 2, 3)),
+            *(f"{_MODULES}.conv.ConvTranspose{n}d.forward" for n in (1, 2, 3)),
+            *(f"{_MODULES}.batchnorm.BatchNorm{n}d.forward" for n in (1, 2, 3)),
+            *(f"{_MODULES}.normalization.{n}.forward" for n in ("LayerNorm", "GroupNorm")),
+            *(f"{_MODULES}.rnn.{n}.forward" for n in ("LSTM", "GRU", "RNN")),
+            f"{_MODULES}.sparse.Embedding.forward",
+            f"{_MODULES}.activation.MultiheadAttention.forward",
+        }
+    )
+)
+
+
+@dataclass(slots=True)
+class Arrival:
+    """Follows gradients over the steps of a run. ever: parameters that have had one."""
+
+    ever: set[int] = field(default_factory=set)
+
+    def missing(self, ledger: Ledger, facts: StepFacts) -> set[int]:
+        """Parameters to be trained by the optimizers that stepped, without any gradient so far."""
+        self.ever |= facts.gradients.keys()
+        self.ever |= facts.reached
+        owners = {moment.call.owner for moment in facts.updates()}
+        held = {i for key, h in ledger.holders.items() if key in owners for i in h.ids}
+        books = ledger.parameters
+        return {
+            i for i in held - self.ever if i in books and books[i].requires_grad and books[i].shape
+        }
+
+
+def cut_off(ledger: Ledger, facts: StepFacts, missing: set[int]) -> set[int]:
+    """Of ``missing``, those in modules that are used before all that got gradients.
+
+    What comes first in a forward pass feeds what comes later. Where only the later part gets
+    gradients, they are stopped in between. What comes last may simply not be part of the loss.
+    """
+    order = {
+        path: number
+        for number, path in enumerate(
+            path for path, call in facts.uses.items() if call.stage == "train"
+        )
+    }
+    cut: set[int] = set()
+    for forward in facts.forwards:
+        if not forward.call.grad_enabled:
+            continue
+        got, lost = [], {}
+        for identity, parameter in ledger.parameters.items():
+            for name in parameter.names:
+                place = order.get(name.rpartition(".")[0])
+                if place is None or not forward.covers(name):
+                    continue
+                if identity in facts.gradients:
+                    got.append(place)
+                elif identity in missing:
+                    lost[identity] = place
+        if got:
+            cut |= {identity for identity, place in lost.items() if place < min(got)}
+    return cut

@@ -1,0 +1,112 @@
+"""TC105: gradients stop inside the model before they reach its first layers."""
+
+from __future__ import annotations
+
+from traincheck.rules._arrival import LEAVES, Arrival, cut_off
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
+from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2
+
+
+class GradientCutOff:
+    """TC105 gradient-cut-off: the first layers of a model are used but never get a gradient.
+
+    What it checks:
+        Parameters that are to be trained (they require grad and the optimizer that steps holds
+        them) get a gradient, if they are used in forward before others that get one.
+
+    Why it matters:
+        Everything before the cut stays as it was initialized. The rest learns on top of random
+        features, so that the loss falls all the same.
+
+    Fires on:
+        Two steps in a row in which the modules that are called first in a forward pass have never
+        had a gradient while modules called later get one: a detach(), a no_grad() block, .data, or
+        a re-entrant checkpoint none of whose inputs requires grad.
+
+    Stays quiet on:
+        Frozen parameters and those that no optimizer holds; layers that are not used, or used last
+        and left out of the loss (a pooler, an auxiliary head); experts and layers that are skipped
+        now and then; parts that another optimizer trains.
+
+    Fix:
+        Remove the cut, with use_reentrant=False for checkpoints; or set requires_grad=False where
+        nothing is to be trained.
+
+    Source:
+        https://github.com/huggingface/transformers/issues/26221, https://github.com/pytorch/pytorch/issues/60164
+    """
+
+    info = CheckInfo(
+        check_id="TC105",
+        kind="rule",
+        code="TC105",
+        severity="warning",
+        title="No gradient reaches {variables}",
+        likely_cause=(
+            "The graph is cut between the loss and {variables}: by detach(), a no_grad() block, "
+            ".data, or a re-entrant checkpoint whose inputs do not require grad ({observed})."
+        ),
+        fix=(
+            "Remove what cuts the graph (for checkpoints: use_reentrant=False), or set "
+            "requires_grad=False for what is not to be trained."
+        ),
+    )
+    needs = DISCOVERY | GRADIENTS | LEAVES
+
+    def monitor(self) -> CutGradients:
+        return CutGradients()
+
+
+class CutGradients(StepMonitor):
+    """Waits for the first gradient of each parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrival = Arrival()
+        self._streak: dict[int, tuple[int, int | None]] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            self._streak.clear()
+            return []
+        if not facts.updates():
+            self._arrival.missing(self.ledger, facts)
+            return []
+        missing = self._arrival.missing(self.ledger, facts)
+        self.triggered += 1
+        cut = cut_off(self.ledger, facts, missing) if missing else set()
+        found: list[Violation] = []
+        streak: dict[int, tuple[int, int | None]] = {}
+        for identity in sorted(cut, key=self.ledger.name):
+            count, first = self._streak.get(identity, (0, facts.event.step))
+            streak[identity] = (count + 1, first)
+            if count + 1 >= _CONFIRMED:
+                step = first if count + 1 == _CONFIRMED else facts.event.step
+                found.append(self._violation(identity, step, facts))
+        self._streak = streak
+        return found
+
+    def _violation(self, identity: int, step: int | None, facts: StepFacts) -> Violation:
+        name = self.ledger.name(identity)
+        call = facts.uses.get(name.rpartition(".")[0])
+        backward = [m.call for m in facts.moments if m.family == Families.BACKWARD]
+        evidence: list[Event] = [*backward[-1:], *([call] if call is not None else [])]
+        return proof(
+            ("TC105", Symptom.NO_GRADIENT),
+            facts,
+            step=step,
+            subject=Subject(variable=name),
+            message=f"{name} is used in forward and to be trained, but gets no gradient",
+            expected="a gradient, as the layers behind it have",
+            observed=_how(call),
+            evidence=evidence,
+        )
+
+
+def _how(call: CallEvent | None) -> str:
+    if call is not None and not call.grad_enabled:
+        return "it runs without recording the graph"
+    return "it runs with grad enabled, but what it computes is cut off from the loss"

@@ -1,0 +1,115 @@
+"""TC106: a parameter is held by an optimizer and never gets a gradient."""
+
+from __future__ import annotations
+
+from traincheck.rules._arrival import LEAVES, Arrival, cut_off
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor
+from traincheck.schema.events import StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class UnusedParameter:
+    """TC106 unused-parameter: a parameter is to be trained but takes no part in the loss.
+
+    What it checks:
+        Every parameter that requires grad and that an optimizer holds which steps has had a
+        gradient when the run ends, if its model has been trained.
+
+    Why it matters:
+        A layer that was written and forgotten in forward, or left out of the loss. Where it is on
+        purpose it costs memory, and DistributedDataParallel needs find_unused_parameters.
+
+    Fires on:
+        Parameters without a single gradient in a run of several steps.
+
+    Stays quiet on:
+        Frozen parameters; experts and layers that take part now and then; models that no step has
+        trained; gradients that are cut off on the way (TC105); short runs.
+
+    Fix:
+        Use the layer in forward and in the loss, remove it, or set requires_grad=False.
+
+    Options:
+        steps: how many updates are enough to tell.
+
+    Source:
+        https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+
+    info = CheckInfo(
+        check_id="TC106",
+        kind="rule",
+        code="TC106",
+        severity="info",
+        title="{variables} never gets a gradient",
+        likely_cause="The layer is not used in forward, or its result is not part of the loss.",
+        fix="Use the layer, remove it, or set requires_grad=False for its parameters.",
+    )
+    needs = DISCOVERY | GRADIENTS | LEAVES
+
+    def __init__(self, steps: int = 3) -> None:
+        self.steps = steps
+
+    def monitor(self) -> UnusedParameters:
+        return UnusedParameters(self.steps)
+
+
+class UnusedParameters(StepMonitor):
+    """Waits for the first gradient of each parameter until the run ends.
+
+    Args:
+        steps: how many updates are enough to tell.
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+        self._arrival = Arrival()
+        self._seen: dict[int, tuple[int, StepEvent]] = {}  # updates without, and the first
+        self._cut: set[int] = set()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if facts.is_gap:
+            self._seen.clear()  # it may have had one there
+            self._arrival.ever |= self.ledger.parameters.keys()
+            return []
+        missing = self._arrival.missing(self.ledger, facts)
+        if not facts.is_whole or not facts.updates():
+            return []
+        self.triggered += 1
+        self._seen = {i: seen for i, seen in self._seen.items() if i in missing}
+        if not missing:
+            return []
+        self._cut |= cut_off(self.ledger, facts, missing)
+        books = self.ledger.parameters
+        roots = {books[i].root for i in facts.reached & books.keys()}
+        for identity in missing:
+            if books[identity].root in roots:
+                count, first = self._seen.get(identity, (0, facts.event))
+                self._seen[identity] = (count + 1, first)
+        return []
+
+    def finish(self) -> list[Violation]:
+        """Only now is it known that none comes."""
+        return [
+            self._violation(identity, first)
+            for identity, (count, first) in sorted(
+                self._seen.items(), key=lambda item: self.ledger.name(item[0])
+            )
+            if count >= self._steps and identity not in self._cut
+        ]
+
+    def _violation(self, identity: int, event: StepEvent) -> Violation:
+        name = self.ledger.name(identity)
+        return Violation(
+            check_id="TC106",
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(variable=name),
+            symptom=Symptom.NO_GRADIENT,
+            message=f"{name} requires grad and is held by an optimizer, but never gets a gradient",
+            expected="a gradient in some step",
+            observed="none in the whole run",
+            evidence=(event,),
+        )
