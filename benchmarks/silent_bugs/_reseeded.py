@@ -1,11 +1,10 @@
-"""Run a script with other seeds than it asks for: ``_reseeded.py SCRIPT``.
+"""Run the program.py beside this file with other seeds than it asks for.
 
 The healthy twin of a case is learned from with these and checked with its own.
 """
 
 import random
 import runpy
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,4 @@ np.random.seed = shifted(np.random.seed)
 np.random.default_rng = shifted(np.random.default_rng)
 random.seed = shifted(random.seed)
 
-sys.argv = sys.argv[1:]
-sys.path[0] = str(Path(sys.argv[0]).parent)
-runpy.run_path(sys.argv[0], run_name="__main__")
+runpy.run_path(str(Path(__file__).with_name("program.py")), run_name="__main__")

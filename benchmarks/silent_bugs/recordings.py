@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from benchmarks.lab import FULL, Report, made_once
 from benchmarks.silent_bugs.case import FOLDER
 
 VIEWS = ("rules", FULL)
+# Twins run under one name: what is learned of a program is kept to programs of its name.
+PROGRAM = "train.py"
 RESEEDED = FOLDER / "_reseeded.py"
 
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -28,15 +31,17 @@ class Recordings:
         self, script: Path, launcher: str, *, view: str = FULL, is_reseeded: bool = False
     ) -> Path:
         """A recorded run. is_reseeded: with other seeds than those the script names."""
-        what: list[str | Path] = [RESEEDED, script] if is_reseeded else [script]
-        before = _TORCHRUN if launcher == "torchrun" else (sys.executable,)
         content = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
         seed = "-reseeded" if is_reseeded else ""
-        name = f"{script.parent.name}-{script.stem}-{content}{seed}-{view}"
+        name = f"{script.parent.name}-{script.stem}-{content}{seed}"
+        staged = made_once(
+            self.folder / f"{name}.src", lambda out: _stage(script, out, is_reseeded=is_reseeded)
+        )
+        before = _TORCHRUN if launcher == "torchrun" else (sys.executable,)
         return made_once(
-            self.folder / name,
+            self.folder / f"{name}-{view}",
             lambda out: harness.collect(
-                [*before, *what],
+                [*before, staged / PROGRAM],
                 out,
                 rules=view == "rules",
                 more=["--quiet"],
@@ -55,3 +60,10 @@ class Recordings:
         return harness.check(
             run, [invariants] if invariants else [], rules=invariants is None, timeout_s=_TIMEOUT_S
         )
+
+
+def _stage(script: Path, out: Path, *, is_reseeded: bool) -> None:
+    out.mkdir()
+    shutil.copy(RESEEDED if is_reseeded else script, out / PROGRAM)
+    if is_reseeded:
+        shutil.copy(script, out / "program.py")
