@@ -96,10 +96,14 @@ def _finding(console: Console, finding: Finding) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in (("fix", finding.fix), ("where", where(finding.evidence))):
-        if text:
-            table.add_row(Text(name), Text(_cut(text)))
-    console.print(Padding(table, (0, 0, 0, 4)))
+    place = where(finding.evidence)
+    if finding.fix:
+        # As wide as the word below, which is not in the table: a path must not be broken in two.
+        table.add_row(Text(f"{'fix':<{len('where')}}"), Text(_cut(finding.fix)))
+        console.print(Padding(table, (0, 0, 0, 4)))
+    if place:
+        line = Text("    ").append("where", style="dim").append(f"  {place}")
+        console.print(line, soft_wrap=True)
 
 
 def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -112,7 +116,7 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if report.suppressed:
         yield "findings", f"{suppressions(report)}: see the full report"
     for text in _notes_of(report):
-        yield "note", text
+        yield "note", _cut(text, _TITLE)
     yield "trace", summary.trace
 
 
