@@ -77,10 +77,13 @@ class ExplodingGradient:
 
 @dataclass(slots=True)
 class _Series:
-    """Norms of one optimizer. flagged: steps that stood out; grown: steps of steep growth."""
+    """Norms of one optimizer.
+
+    flagged: number and step of those that stood out. grown: steps of steep growth in a row.
+    """
 
     history: History = field(default_factory=History)
-    flagged: list[int] = field(default_factory=list)
+    flagged: list[tuple[int, int | None]] = field(default_factory=list)
     last: float = 0.0
     grown: int = 0
     first_growth: int | None = None
@@ -134,10 +137,10 @@ class Explosions(StepMonitor):
             and total > self._ratio * usual
             and total > _OVER_MOST * max(history.numbers)
         ):
-            series.flagged = [at for at in series.flagged if at > series.count - _WITHIN]
-            series.flagged.append(series.count)
+            series.flagged = [at for at in series.flagged if at[0] > series.count - _WITHIN]
+            series.flagged.append((series.count, step))
             if len(series.flagged) > 1:
-                return [self._violation(step, holder, norms, shown, facts)]
+                return [self._violation(series.flagged[0][1], holder, norms, shown, facts)]
             return []
         if series.grown >= _GROWING and total > 10 * self._floor:
             return [self._violation(series.first_growth, holder, norms, shown, facts)]

@@ -103,6 +103,7 @@ class Beginnings:
         self._product = product
         self._models: dict[str, dict[str, _Weight]] = defaultdict(dict)
         self._normalized: set[str] = set()
+        self._changed: dict[str, int | None] = {}
         self._is_over = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -111,10 +112,13 @@ class Beginnings:
         if isinstance(event, StateEvent):
             self._state(event)
         elif isinstance(event, CheckpointEvent):
-            if event.op != "save":
+            if event.op == "load_state_dict":
                 self._models.clear()  # what was found is not what is trained
         elif isinstance(event, CallEvent):
             self._is_over = True
+            for name, after in self._changed.items():
+                if after != event.span:  # not by this step: what was found is not what is trained
+                    self._models[_root(name)].pop(name, None)
             return [v for weights in self._models.values() for v in self._judge(weights, event)]
         return ()
 
@@ -128,7 +132,7 @@ class Beginnings:
         known = self._models[root]
         if event.change not in ("new", "replaced"):
             if event.change != "flags":
-                known.pop(event.name, None)
+                self._changed[event.name] = event.after
             return
         summary = event.summary
         stats = None if summary is None else summary.stats

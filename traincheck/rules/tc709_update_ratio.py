@@ -98,6 +98,8 @@ class Sizes(StepMonitor):
                 self._sizes.pop(identity, None)
             elif len(parameter.shape) >= MATRIX and _count(parameter.shape) >= _ELEMENTS:
                 found += self._compare(identity, norm, step, facts, updates)
+                if look.change in ("new", "replaced"):
+                    self._sizes[identity].step = step - 1  # as it was before the step
         return found
 
     def _compare(

@@ -1,0 +1,56 @@
+"""TC703: weights that hardly any gradient reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.builders import LINEAR, TraceBuilder
+from tests.checking import fires, quiet
+from tests.rules.numbers import norm, numbered
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+DEEP = {f"fc{i}.{kind}": LINEAR for i in range(5) for kind in ("weight", "bias")}
+
+
+def run(of: Callable[[str, int], float], steps: int = 12) -> list[Event]:
+    trace = TraceBuilder().process().model("Net", DEEP).optimizer().steps(steps)
+    return numbered(trace.build(), gradient=lambda name, at: norm(of(name, at)))
+
+
+def vanished(name: str, step: int) -> float:
+    return 1e-11 if name == "Net.fc0.weight" else 1.0
+
+
+BROKEN = run(vanished)
+
+
+def test_fires_after_ten_steps_in_a_row() -> None:
+    finding = fires("TC703", BROKEN)
+    assert (finding.first_step, finding.variables) == (0, ("Net.fc0.weight",))
+    assert quiet("TC703", run(vanished, steps=9)) is Verdict.HELD
+
+
+def test_quiet_on_a_bias_in_front_of_a_normalization() -> None:
+    assert quiet("TC703", run(lambda n, at: 1e-12 if n.endswith("bias") else 1.0)) is Verdict.HELD
+
+
+def test_quiet_on_gradients_of_zero() -> None:
+    assert quiet("TC703", run(lambda n, at: 0.0 if "fc0" in n else 1.0)) is Verdict.HELD
+
+
+def test_quiet_when_they_come_by_themselves() -> None:
+    growing = run(lambda n, at: 1e-12 * 20**at if n == "Net.fc0.weight" else 1.0)
+    assert quiet("TC703", growing) is Verdict.HELD
+
+
+def test_quiet_on_a_model_of_few_weights() -> None:
+    trace = TraceBuilder().process().model().optimizer().steps(12)
+    events = numbered(
+        trace.build(), gradient=lambda n, at: norm(vanished(n.replace("fc1", "fc0"), at))
+    )
+    assert quiet("TC703", events) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_where_all_are_small() -> None:
+    assert quiet("TC703", run(lambda n, at: 1e-12)) is Verdict.HELD

@@ -1,0 +1,50 @@
+"""TC704: nothing but zeros to apply."""
+
+from __future__ import annotations
+
+from tests.builders import MLP
+from tests.checking import fires, net, quiet
+from tests.rules.numbers import numbered
+from traincheck.schema.events import Event, Families, StateEvent
+from traincheck.schema.findings import Verdict
+
+ALL = [f"Net.{name}" for name in MLP]
+
+
+def run(steps: int, zero: list[str] = ALL, loss: float | None = 0.7) -> list[Event]:
+    events = numbered(net().steps(steps).build(), loss=lambda at: loss)
+    return [
+        e._replace(summary=e.summary._replace(zero=True))
+        if isinstance(e, StateEvent) and e.role == "gradient" and e.summary and e.name in zero
+        else e
+        for e in events
+    ]
+
+
+BROKEN = run(6)
+
+
+def test_fires_after_five_in_a_row() -> None:
+    finding = fires("TC704", BROKEN)
+    assert finding.first_step == 0
+    assert finding.subject.api == Families.BACKWARD
+    assert "the loss is 0.7" in finding.observed
+    assert quiet("TC704", run(4)) is Verdict.HELD
+
+
+def test_it_takes_longer_where_the_loss_cannot_be_read() -> None:
+    assert quiet("TC704", run(19, loss=None)) is Verdict.HELD
+    assert fires("TC704", run(20, loss=None)).first_step == 0
+
+
+def test_quiet_on_a_loss_of_zero() -> None:
+    assert quiet("TC704", run(8, loss=0.0)) is Verdict.HELD
+
+
+def test_quiet_where_only_some_are_zero() -> None:
+    # the A of LoRA, experts that are not chosen
+    assert quiet("TC704", run(8, zero=ALL[:3])) is Verdict.HELD
+
+
+def test_steps_without_gradient_are_left_to_another_rule() -> None:
+    assert quiet("TC704", net().steps(8, style="C").build()) is Verdict.NOT_TRIGGERED

@@ -1,0 +1,45 @@
+"""TC709: steps as large as the weights."""
+
+from __future__ import annotations
+
+from tests.checking import fires, net, quiet
+from tests.rules.numbers import norm, numbered
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+
+def run(*norms: float | None) -> list[Event]:
+    def size(name: str, step: int):  # type: ignore[no-untyped-def]
+        found = norms[step + 1]
+        return None if found is None else norm(found)
+
+    return numbered(
+        net().steps(len(norms) - 1).build(),
+        parameter=size,
+        first=lambda name, step: norm(norms[0] or 0.0),
+    )
+
+
+BROKEN = run(1, 1.1, 3, 9, 27, 81)
+
+
+def test_fires_at_three_in_a_row() -> None:
+    finding = fires("TC709", BROKEN)
+    assert finding.first_step == 1
+    assert finding.variables == ("Net.fc1.weight", "Net.fc2.weight")
+
+
+def test_quiet_on_single_large_steps() -> None:
+    assert quiet("TC709", run(1, 3, 9, 9, 30, 90, 91)) is Verdict.HELD
+
+
+def test_quiet_on_weights_that_begin_with_zeros() -> None:
+    assert quiet("TC709", run(0, 0.01, 0.015, 0.02, 0.025)) is Verdict.HELD
+
+
+def test_quiet_on_small_updates() -> None:
+    assert quiet("TC709", run(1, 1.001, 1.002, 1.001, 1.003)) is Verdict.HELD
+
+
+def test_norms_of_steps_apart_are_not_compared() -> None:
+    assert quiet("TC709", run(1, None, 1, None, 3, None, 9, None, 27)) is Verdict.NOT_TRIGGERED
