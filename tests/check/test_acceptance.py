@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.builders import MLP_BN, TraceBuilder
 from tests.checking import BY_CODE, net
@@ -202,6 +204,17 @@ def test_what_is_no_place_has_no_comment(tmp_path: Path, place: str) -> None:
 def test_a_comment_of_absolute_path(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x()  # traincheck: ignore\n")
     assert SourceComments(Path("/nowhere")).at(f"{tmp_path}/a.py:1").codes == ()
+
+
+@given(st.text(st.sampled_from("#traincheck: ignore[TC]\n()'\"\\\x00\tif"), max_size=80))
+def test_no_text_is_too_odd(source: str) -> None:
+    found = comments_of(source + "\n# traincheck: ignore[TC1]")
+    assert all(line >= 1 for line in found)
+
+
+@pytest.mark.parametrize("place", ["a\x00b.py:1", f"{'x' * 5000}.py:1"])
+def test_a_path_that_cannot_be_has_no_comments(tmp_path: Path, place: str) -> None:
+    assert SourceComments(tmp_path).at(place) is None
 
 
 def test_an_accepted_cause_still_explains_its_effects() -> None:

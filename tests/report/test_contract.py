@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -14,6 +15,8 @@ import jsonschema
 import pytest
 
 from tests.report.test_golden import REPORTS, several, suppressed, written
+from traincheck.check.live import Watched
+from traincheck.report._run_summary import RunSummary, write_run_summary
 from traincheck.report._table import SINKS
 from traincheck.schema.findings import Finding, Presentation, Report, Verdict
 
@@ -86,6 +89,12 @@ def test_the_same_report_is_written_the_same(form: str) -> None:
 @pytest.mark.parametrize("form", ["text", "github"])
 def test_what_was_suppressed_is_counted(form: str) -> None:
     assert "2 suppressed (1 by baseline, 1 by comment)" in written(form, suppressed())
+
+
+def test_the_summary_of_a_run_counts_it_too() -> None:
+    stream = io.StringIO()
+    write_run_summary(RunSummary(report=suppressed(), watched=Watched(), trace="x"), stream)
+    assert "2 suppressed (1 by baseline, 1 by comment)" in stream.getvalue()
 
 
 # -- SARIF

@@ -64,7 +64,7 @@ def _read(path: Path) -> dict[int, Comment]:
     try:
         with tokenize.open(path) as file:
             return comments_of(file.read())
-    except (OSError, SyntaxError, UnicodeDecodeError):  # gone, or no Python source
+    except (OSError, SyntaxError, ValueError):  # gone, or no Python source
         return {}
 
 
