@@ -44,6 +44,10 @@ def _anything(effect: Effect) -> bool:
     return True
 
 
+def _nothing(effect: Effect) -> bool:  # each is told for itself
+    return False
+
+
 def _same_variable(effect: Effect) -> bool:
     variable = effect.subject.variable
     return variable is None or base_name(variable) in effect.variables
@@ -223,6 +227,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.MISSING_CALL: {_S.MISSING_CALL: _same_api},
     _S.WARNED: {_S.WARNED: _same_api},
     _S.WRONG_VALUE: {_S.WRONG_VALUE: _same_api},
+    _S.ADVICE: {_S.ADVICE: _nothing},
 }
 RANK = {symptom: rank for rank, symptom in enumerate(EXPLAINS)}
 
@@ -443,6 +448,11 @@ WORDING: Mapping[Symptom, Wording] = {
         likely_cause="Training goes on from step {step} without the loss getting better.",
         fix="Check the learning rate, the labels and what is given to the loss.",
         near=Families.BACKWARD,
+    ),
+    _S.ADVICE: Wording(
+        title="There is a better way",
+        likely_cause="{observed}",
+        fix="See what is expected: {expected}.",
     ),
     _S.WARNED: Wording(
         title="A warning says that training is not as it should be",

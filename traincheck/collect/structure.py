@@ -93,6 +93,7 @@ def _facts(module: nn.Module) -> dict[str, Any]:
     weight = parameters.get("weight")
     if weight is not None and not is_lazy(weight):
         facts["dtype"] = str(weight.dtype).removeprefix("torch.")
+        facts["storage"] = id(weight)  # equal for weights that are tied
         form = _FORMATS.get(weight.dim())
         if form is not None:
             facts["channels_last"] = weight.is_contiguous(memory_format=form)

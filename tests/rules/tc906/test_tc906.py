@@ -1,0 +1,27 @@
+"""TC906: Adam and weight decay."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.checking import fires, net, quiet
+from traincheck.schema.findings import Verdict
+
+BROKEN = net(weight_decay=0.01).steps(2).build()
+
+
+def test_fires_on_coupled_decay() -> None:
+    assert "weight_decay=0.01" in fires("TC906", BROKEN).observed
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weight_decay": 0.01, "decoupled_weight_decay": True},
+        {"weight_decay": 0.01, "cls": "torch.optim.adamw.AdamW"},
+    ],
+    ids=str,
+)
+def test_quiet_on_others(options: dict) -> None:
+    assert quiet("TC906", net(**options).build()) in (Verdict.HELD, Verdict.NOT_TRIGGERED)

@@ -1,0 +1,26 @@
+"""TC908: decay of embeddings."""
+
+from __future__ import annotations
+
+from tests.checking import fires, net, quiet
+from tests.rules.models import model
+from traincheck.schema.findings import Verdict
+
+LAYERS = {"fc1": {"family": "embedding"}, "fc2": {"family": "linear"}}
+DECAY = {"cls": "torch.optim.adamw.AdamW", "weight_decay": 0.01}
+BROKEN = model(LAYERS, trace=net(**DECAY)).steps(2).build()
+
+
+def test_fires_once_for_an_optimizer() -> None:
+    finding = fires("TC908", BROKEN)
+    assert finding.observed.startswith("Net.fc1.bias, Net.fc1.weight: opt0")
+    assert finding.violations == 1
+
+
+def test_quiet_without_decay() -> None:
+    assert quiet("TC908", model(LAYERS).steps(2).build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_weights_alone() -> None:
+    trace = net(names=["Net.fc2.weight", "Net.fc2.bias"], **DECAY)
+    assert quiet("TC908", model(LAYERS, trace=trace).steps(2).build()) is Verdict.HELD

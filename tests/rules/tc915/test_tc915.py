@@ -1,0 +1,41 @@
+"""TC915: a batch norm at several places."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.checking import fires, net, quiet
+from traincheck.schema.findings import Verdict
+
+
+def called(times: int, *, forwards: int = 1, again: bool = False, training: bool = True) -> list:
+    """Steps with so many calls in a forward; again: computed once more in the backward."""
+    trace = net()
+    batch_norm = {"args": {"training": training}, "module": "Net.bn"}
+    for _ in range(3):
+        trace.begin_step().zero_grad()
+        for _ in range(forwards):
+            for _ in range(times):
+                trace.call("torch.nn.functional.batch_norm", **batch_norm)
+            trace.forward()
+        if again:
+            trace.call("torch.nn.functional.batch_norm", **batch_norm)
+        trace.backward().optimizer_step()
+    return trace.build()
+
+
+BROKEN = called(2)
+
+
+def test_fires_on_two_calls_in_one_forward() -> None:
+    finding = fires("TC915", BROKEN)
+    assert (finding.subject.module, finding.first_step) == ("Net.bn", 1)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [called(1), called(1, forwards=2), called(1, again=True), called(2, training=False)],
+    ids=["once", "several forwards", "checkpointing", "evaluation"],
+)
+def test_quiet_on_others(events: list) -> None:
+    assert quiet("TC915", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)

@@ -1,0 +1,72 @@
+"""Monitors of what decays in an optimizer. What should not is theirs to say."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from traincheck.rules._models import MODELS, Model, about, model_of
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event, OptimizerEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Violation
+
+DECAY = MODELS | Needs(kinds=frozenset({"optimizer", "step"}))
+
+
+class DecayMonitor(ABC):
+    """Compares what decays with what the models are made of, when a step is over."""
+
+    def __init__(self, info: CheckInfo) -> None:
+        self.triggered = 0
+        self._info = info
+        self._models: dict[str, Model] = {}
+        self._waiting: list[OptimizerEvent] = []
+        self._told: set[str] = set()
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        model = model_of(event)
+        if model is not None:
+            self._models[model.name] = model
+        elif isinstance(event, OptimizerEvent):
+            self._waiting.append(event)
+        elif isinstance(event, StepEvent) and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            return [found for optimizer in waiting for found in self._judge(optimizer)]
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    @abstractmethod
+    def should_not_decay(self, leaf: str, family: str | None) -> bool:
+        """Whether a parameter of this name in a layer of this kind should not decay."""
+
+    def _judge(self, event: OptimizerEvent) -> Sequence[Violation]:
+        decaying = [
+            name
+            for group in event.groups
+            if group.hyper.get("weight_decay")
+            for name in group.params
+        ]
+        if not decaying or event.id in self._told:
+            return ()
+        self.triggered += 1
+        found = sorted(filter(self._is_wrong, decaying))
+        if not found:
+            return ()
+        self._told.add(event.id)
+        return [
+            about(
+                self._info,
+                event,
+                found,
+                expected="weight_decay=0 for these parameters",
+                observed=f"{event.id} ({event.cls.rpartition('.')[2]}) decays them",
+            )
+        ]
+
+    def _is_wrong(self, name: str) -> bool:
+        module, _, leaf = name.rpartition(".")
+        model = self._models.get(name.partition(".")[0])
+        family = model.modules.get(module, {}).get("family") if model is not None else None
+        return self.should_not_decay(leaf, family)

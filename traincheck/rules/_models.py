@@ -1,0 +1,109 @@
+"""Models as the trace tells of them, and monitors that judge one when it is found."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+MODELS = Needs(kinds=frozenset({"mark"}))
+NORMS = frozenset({"batch norm", "instance norm", "norm"})
+CONVOLUTION, LINEAR, EMBEDDING = "convolution", "linear", "embedding"
+_MARK = "model"
+_SHOWN = 4
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What a model is made of.
+
+    dtypes, devices: elements by dtype of the parameters, by device. cuda: whether a GPU is there.
+    tokens: ids of special tokens. modules: path -> facts, in the order of registration.
+    """
+
+    event: MarkEvent
+    name: str
+    dtypes: Mapping[str, int]
+    devices: Mapping[str, int]
+    cuda: bool
+    tokens: Mapping[str, int]
+    modules: Mapping[str, Facts]
+
+    @property
+    def is_on_cuda(self) -> bool:
+        return any(device.startswith("cuda") for device in self.devices)
+
+    def of_family(self, *families: str) -> Iterator[tuple[str, Facts]]:
+        """Paths and facts of the layers of these kinds."""
+        return (
+            (path, facts) for path, facts in self.modules.items() if facts.get("family") in families
+        )
+
+
+def model_of(event: Event) -> Model | None:
+    """The model that the event tells of."""
+    if not isinstance(event, MarkEvent) or event.text != _MARK:
+        return None
+    data = event.data
+    return Model(
+        event=event,
+        name=str(data.get("name")),
+        dtypes=data.get("dtypes", {}),
+        devices=data.get("devices", {}),
+        cuda=bool(data.get("cuda")),
+        tokens=data.get("tokens", {}),
+        modules=data.get("modules", {}),
+    )
+
+
+class ModelMonitor(ABC):
+    """Judges each model when it is found, or when its structure is another one."""
+
+    def __init__(self, info: CheckInfo) -> None:
+        self.triggered = 0
+        self._info = info
+        self._told: set[str] = set()
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        model = model_of(event)
+        if model is None or model.name in self._told:
+            return ()
+        found = self.judge(model)
+        if found:
+            self._told.add(model.name)
+        return found
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    @abstractmethod
+    def judge(self, model: Model) -> Sequence[Violation]:
+        """What is to be said about a model."""
+
+
+def about(
+    info: CheckInfo, event: Event, modules: Sequence[str], *, expected: str, observed: str
+) -> Violation:
+    """A violation that names these modules or variables; the first of them is its subject."""
+    more = len(modules) - _SHOWN
+    names = ", ".join(modules[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return Violation(
+        check_id=info.check_id,
+        step=event.step,
+        rank=event.rank,
+        stage=event.stage,
+        subject=Subject(module=modules[0]),
+        symptom=Symptom.ADVICE,
+        message=f"{names}: {observed}",
+        expected=expected,
+        observed=f"{names}: {observed}",
+        # Marks of models are large, and say no more than the words here.
+        evidence=() if isinstance(event, MarkEvent) else (event,),
+    )

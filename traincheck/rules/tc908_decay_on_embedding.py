@@ -1,0 +1,52 @@
+"""TC908: weight decay of embeddings."""
+
+from __future__ import annotations
+
+from traincheck.rules._decay import DECAY, DecayMonitor
+from traincheck.rules._models import EMBEDDING
+from traincheck.schema.findings import CheckInfo
+
+
+class DecayOnEmbedding:
+    """TC908 decay-on-embedding: weight decay of embeddings.
+
+    What it checks:
+        Parameter groups with weight decay hold no embeddings.
+
+    Why it matters:
+        Rows of rare tokens get no gradient, so that decay alone decides what becomes of them.
+
+    Fires on:
+        An optimizer with weight decay over a model with an embedding; one finding for each
+        optimizer.
+
+    Stays quiet on:
+        Groups without decay; models without embeddings.
+
+    Fix:
+        A parameter group of its own with weight_decay=0.
+
+    Source:
+        https://arxiv.org/abs/2005.14165
+    """
+
+    info = CheckInfo(
+        check_id="TC908",
+        kind="rule",
+        code="TC908",
+        severity="info",
+        title="Embeddings decay",
+        likely_cause="Embeddings are in a group with weight decay.",
+        fix="Put embeddings into a group with weight_decay=0.",
+    )
+    needs = DECAY
+
+    def monitor(self) -> DecayOfEmbeddings:
+        return DecayOfEmbeddings(self.info)
+
+
+class DecayOfEmbeddings(DecayMonitor):
+    """Knows what should not decay."""
+
+    def should_not_decay(self, leaf: str, family: str | None) -> bool:
+        return family == EMBEDDING
