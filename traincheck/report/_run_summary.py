@@ -48,7 +48,7 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
     console = Console(file=stream, highlight=False)
     console.width = min(console.width, _MAX_WIDTH) if console.is_terminal else _PLAIN_WIDTH
     with console.capture() as written:
-        console.print(Text("traincheck: ", style="dim").append(_headline(summary.report)))
+        console.print(Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
         _findings(console, summary.report.findings)
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", no_wrap=True)
