@@ -452,7 +452,7 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.ADVICE: Wording(
         title="There is a better way",
         likely_cause="{observed}",
-        fix="See what is expected: {expected}.",
+        fix="Read what the check asks for.",
     ),
     _S.WARNED: Wording(
         title="A warning says that training is not as it should be",
