@@ -57,12 +57,8 @@ def configuration(options: dict[str, Any]) -> Config:
     from traincheck.config import load_config
 
     config = load_config(Path(options["config"]) if options.get("config") else None)
-    return replace(
-        config,
-        select=codes(options.get("select") or ()) or config.select,
-        ignore=codes(options.get("ignore") or ()) or config.ignore,
-        fail_on=options.get("fail_on") or config.fail_on,
-    )
+    config = config.narrowed(codes(options.get("select") or ()), codes(options.get("ignore") or ()))
+    return replace(config, fail_on=options.get("fail_on") or config.fail_on)
 
 
 def codes(values: Sequence[str]) -> tuple[str, ...]:

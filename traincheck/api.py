@@ -81,7 +81,7 @@ def make_engine(
     ``root`` gives the directory that source places of the run are relative to: their comments are
     read there.
     """
-    config = _settled(config, select, ignore)
+    config = (config or Config()).narrowed(select, ignore)
     learned = _distinct(i for path in invariants for i in read_invariants(path))
     kept = [i for i in learned if _is_chosen(i.hypothesis.relation, config)]
     chosen = chosen_rules(config)
@@ -170,13 +170,6 @@ def _distinct(invariants: Iterable[Invariant]) -> list[Invariant]:
                 fix="check them one at a time, or infer one file from all runs",
             )
     return list(known.values())
-
-
-def _settled(config: Config | None, select: Sequence[str], ignore: Sequence[str]) -> Config:
-    config = config or Config()
-    return replace(
-        config, select=tuple(select) or config.select, ignore=tuple(ignore) or config.ignore
-    )
 
 
 def _is_chosen(code: str, config: Config) -> bool:

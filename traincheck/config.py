@@ -6,8 +6,8 @@ Names and types are checked against one dataclass a table; defaults are in these
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,6 +64,14 @@ class Config:
     rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     collect: CollectConfig = field(default_factory=CollectConfig)
     path: Path | None = None
+
+    def narrowed(self, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> Config:
+        """With codes that were given for one check, and so come before what the file says.
+
+        Who selects a code wants it even where the file ignores it.
+        """
+        kept = () if select else self.ignore
+        return replace(self, select=tuple(select) or self.select, ignore=tuple(ignore) or kept)
 
 
 _Table = TypeVar("_Table", CollectConfig, Suppression)
