@@ -1,0 +1,35 @@
+"""Digits, classified by a small network."""
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+digits = load_digits()
+images = torch.tensor(digits.data, dtype=torch.float32) / 16
+labels = torch.tensor(digits.target)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(64, 48), nn.Linear(48, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.fc2(torch.relu(self.fc1(x)))
+        return torch.softmax(logits, dim=-1)
+
+
+model = Net()
+
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(12):
+    rows = torch.randint(0, len(images), (64,))
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images[rows]), labels[rows])
+    loss.backward()
+    optimizer.step()
+    if step % 5 == 0:
+        print(step, round(loss.item(), 3))
