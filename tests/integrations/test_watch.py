@@ -341,6 +341,27 @@ def test_a_broken_check_does_not_reach_training(monkeypatch, caplog) -> None:
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
+def test_an_interrupt_while_checking_ends_the_checking(monkeypatch) -> None:
+    """What was being read is lost, and what is absent must prove nothing."""
+    from traincheck.check.live import Watched
+
+    real = Watched.take
+
+    def interrupted(self: Watched, event: Any) -> None:
+        if event.kind == "call" and event.step == 2:
+            raise KeyboardInterrupt
+        real(self, event)
+
+    monkeypatch.setattr(Watched, "take", interrupted)
+    net, optimizer = made()
+    run = traincheck.watch(net, optimizer)
+    with pytest.raises(KeyboardInterrupt), run:
+        loop(net, optimizer)
+    assert "checking stopped with KeyboardInterrupt" in run.report().notes
+    assert codes(run) == []
+    assert run.report().steps == 2
+
+
 def test_a_start_that_fails_does_not_reach_training(monkeypatch, caplog) -> None:
     from traincheck.collect import attach
 

@@ -6,6 +6,7 @@ In a launched run they are seen when they are made; here somebody hands them ove
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from traincheck.errors import UsageError
 
 _INNER = ("optimizer", "_optimizer")  # where schedulers and wrappers of frameworks keep it
 _MAX_DEPTH = 3
+_MAX_ITEMS = 64  # of a container that is only looked through
 
 
 class Subjects:
@@ -49,7 +51,8 @@ class Subjects:
         Raises:
             UsageError: something cannot be watched.
         """
-        for value in values:
+        # Arguments of a function may be whole data sets.
+        for value in values if is_strict else itertools.islice(values, _MAX_ITEMS):
             if self.add(value) or value is None:
                 continue
             if isinstance(value, (list, tuple)) and depth < _MAX_DEPTH:

@@ -339,9 +339,17 @@ class _Running:
         try:
             self.live.feed(read())
         except Exception as error:  # training must go on whatever we got wrong
-            self._notes.append(f"checking stopped with {type(error).__name__}: {error}")
-            self._reader.notes.extend(self._notes)
-            _logger.warning("%s", self._notes[0], exc_info=error)
+            self._give_up(f"{type(error).__name__}: {error}")
+            _logger.warning("traincheck: %s", self._notes[0], exc_info=error)
+        except (
+            BaseException
+        ) as error:  # an interrupt: events may be lost, so nothing more is judged
+            self._give_up(type(error).__name__)
+            raise
+
+    def _give_up(self, reason: str) -> None:
+        self._notes.append(f"checking stopped with {reason}")
+        self._reader.notes.extend(self._notes)
 
 
 def _directory(output: str | Path | None) -> Path:
