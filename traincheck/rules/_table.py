@@ -38,13 +38,18 @@ from traincheck.rules.tc313_loss_broadcasts import LossBroadcasts
 from traincheck.rules.tc314_no_valid_label import NoValidLabel
 from traincheck.rules.tc315_single_class import SingleClass
 from traincheck.rules.tc316_mask_not_used import MaskNotUsed
+from traincheck.rules.tc317_mask_inverted import MaskInverted
 from traincheck.rules.tc318_packed_rows_not_separated import PackedRowsNotSeparated
 from traincheck.rules.tc319_end_token_not_learned import EndTokenNotLearned
+from traincheck.rules.tc320_micro_batches_weighted_alike import MicroBatchesWeightedAlike
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
 from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
 from traincheck.rules.tc404_step_without_sync import StepWithoutSync
 from traincheck.rules.tc405_parameter_outside_ddp import ParameterOutsideDdp
+from traincheck.rules.tc410_collectives_out_of_order import CollectivesOutOfOrder
+from traincheck.rules.tc411_collective_shapes_differ import CollectiveShapesDiffer
+from traincheck.rules.tc412_clip_norms_differ import ClipNormsDiffer
 from traincheck.rules.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
 from traincheck.rules.tc502_same_batch_on_every_rank import SameBatchOnEveryRank
 from traincheck.rules.tc503_shuffled_order_repeats import ShuffledOrderRepeats
@@ -130,13 +135,18 @@ RULES: tuple[Rule, ...] = (
     NoValidLabel(),
     SingleClass(),
     MaskNotUsed(),
+    MaskInverted(),
     PackedRowsNotSeparated(),
     EndTokenNotLearned(),
+    MicroBatchesWeightedAlike(),
     ReplicasDiffer(),
     RanksStepUnequally(),
     DdpBypassed(),
     StepWithoutSync(),
     ParameterOutsideDdp(),
+    CollectivesOutOfOrder(),
+    CollectiveShapesDiffer(),
+    ClipNormsDiffer(),
     StreamRepeatedByWorkers(),
     SameBatchOnEveryRank(),
     ShuffledOrderRepeats(),

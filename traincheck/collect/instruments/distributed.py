@@ -146,7 +146,10 @@ class Distributed(Instrument):
     def _before(
         self, em: Emitter, fields: dict[str, Any], tensor: torch.Tensor | None, group: Any
     ) -> None:
-        name = "world" if group is None else str(getattr(group, "group_name", "group"))
+        name = "world"
+        if group is not None and group is not dist.group.WORLD:  # disjoint groups may share a name
+            members = ",".join(map(str, dist.get_process_group_ranks(group)))
+            name = f"{getattr(group, 'group_name', 'group')} of ranks {members}"
         fields["group"] = name
         fields["number"] = self._numbers[name]
         self._numbers[name] += 1

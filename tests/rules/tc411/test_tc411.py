@@ -1,0 +1,51 @@
+"""TC411: collectives entered with different shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.checking import fires, quiet
+from tests.ranks import RankBuilder, two_ranks
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+
+def run(op: str = "all_reduce", *, steps: int = 2, **odd: Any) -> list[Event]:
+    def play(rank: RankBuilder) -> None:
+        for number in range(steps):
+            rank.begin_step()
+            rank.collective(op, **(odd if number and rank.rank else {}))
+
+    return two_ranks(play, wrap=False)
+
+
+BROKEN = run(shape=[5, 4])
+
+
+def test_fires_at_the_first_call_with_another_shape() -> None:
+    finding = fires("TC411", BROKEN)
+    assert (finding.first_step, finding.rank) == (1, 1)
+    assert "[5, 4]" in finding.observed
+
+
+def test_fires_on_another_dtype() -> None:
+    assert "float64" in fires("TC411", run(dtype="float64")).observed
+
+
+@pytest.mark.parametrize(
+    ("op", "odd"),
+    [
+        ("all_to_all_single", {"shape": [5, 4], "uneven": True}),
+        ("all_gather_object", {"shape": [9]}),
+        ("all_reduce", {"shape": None}),
+        ("send", {"shape": [9]}),
+    ],
+)
+def test_quiet_where_shapes_may_differ(op: str, odd: dict[str, Any]) -> None:
+    assert quiet("TC411", run(op, **odd)) is not Verdict.VIOLATED
+
+
+def test_quiet_on_equal_shapes() -> None:
+    assert quiet("TC411", run()) is Verdict.HELD

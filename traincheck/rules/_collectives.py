@@ -1,0 +1,117 @@
+"""The k-th collective of a group, as each rank has made it. Shared by the rules that compare them.
+
+Goes by the order of calls alone, not by steps: a run that hangs in a collective ends no step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+
+ORDER = "TC410"
+SHAPE = "TC411"
+_PAIRWISE = frozenset({"send", "recv", "isend", "irecv"})  # not all ranks take part
+_ANY_SHAPE = frozenset({"barrier", "all_to_all", "all_gather_object", "broadcast_object_list"})
+_MOST_WAITING = 4096
+
+
+class CollectiveLog:
+    """Compares ranks call by call, until they differ once: what follows is out of step.
+
+    Args:
+        code: of the rule; one compares operations and what they are about, one their shapes.
+    """
+
+    def __init__(self, code: str) -> None:
+        self.triggered = 0
+        self._code = code
+        self._is_over = False
+        self._numbers: Counter[tuple[int, str, str]] = Counter()
+        self._turns: dict[int, list[str]] = defaultdict(list)
+        self._waiting: dict[tuple[int, str, int], dict[int, CollectiveEvent]] = defaultdict(dict)
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if self._is_over:
+            return ()
+        if isinstance(event, CollectiveEvent):
+            return self._compare(event) if event.op not in _PAIRWISE else ()
+        if isinstance(event, StepEvent):
+            self._is_over = not event.recorded  # calls were made that nobody saw
+        elif isinstance(event, MarkEvent):
+            self._is_over = event.text == "dropped"
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        """Nothing: a rank that made fewer calls may just have ended earlier."""
+        return ()
+
+    def _compare(self, event: CollectiveEvent) -> Sequence[Violation]:
+        pid = event.stream.partition("-")[0]
+        turns = self._turns[event.rank]
+        if pid not in turns:
+            turns.append(pid)
+        own = (event.rank, pid, event.group)
+        place = (turns.index(pid), event.group, self._numbers[own])
+        self._numbers[own] += 1
+        others = self._waiting[place]
+        others[event.rank] = event
+        if len(others) == 1:
+            if len(self._waiting) > _MOST_WAITING:
+                del self._waiting[next(iter(self._waiting))]
+            return ()
+        self.triggered += 1
+        first = others[min(others)]
+        other = event if event is not first else others[max(others)]
+        what = _difference(first, other)
+        if what is None:
+            if len(others) > self._ranks():
+                del self._waiting[place]
+            return ()
+        self._is_over = True
+        return [self._violation(first, other, what)] if what == self._code else ()
+
+    def _ranks(self) -> int:
+        return len(self._turns) - 1
+
+    def _violation(self, first: CollectiveEvent, other: CollectiveEvent, what: str) -> Violation:
+        observed = f"rank {first.rank}: {_told(first)}; rank {other.rank}: {_told(other)}"
+        about = "shape" if what == SHAPE else "collective"
+        steps = [step for step in (first.step, other.step) if step is not None]
+        return Violation(
+            check_id=what,
+            step=min(steps, default=None),
+            rank=other.rank,
+            stage=other.stage,
+            subject=Subject(api=f"torch.distributed.{other.op}", variable=other.variable),
+            symptom=Symptom.OUT_OF_STEP,
+            message=(
+                f"ranks {first.rank} and {other.rank} meet in call {first.number} of group "
+                f"{first.group} with another {about}: {observed}"
+            ),
+            expected="every rank makes the same collectives in the same order, with equal shapes",
+            observed=observed,
+            evidence=(first, other),
+        )
+
+
+def _difference(first: CollectiveEvent, other: CollectiveEvent) -> str | None:
+    """The rule that tells how two calls differ that should be one."""
+    if first.op != other.op:
+        return ORDER
+    if first.variable != other.variable and None not in (first.variable, other.variable):
+        return ORDER
+    if first.uneven or other.uneven or first.op in _ANY_SHAPE:
+        return None
+    if first.shape is None or other.shape is None:
+        return None
+    same = list(first.shape) == list(other.shape) and first.dtype == other.dtype
+    return None if same else SHAPE
+
+
+def _told(event: CollectiveEvent) -> str:
+    about = "" if event.variable is None else f" of {event.variable}"
+    shape = "" if event.shape is None else f" {event.dtype}{list(event.shape)}"
+    return f"{event.op}{about}{shape}"
