@@ -524,3 +524,28 @@ def test_gradients_cleared_by_hand_are_seen_before_the_next_backward(tmp_path, c
     looks = [e for e in run.of("state") if e.role == "gradient" and e.name == "Linear.weight"]
     cleared = [e for e in looks if e.change == "cleared" or (e.summary and e.summary.zero)]
     assert len(cleared) == (2 if is_seen else 0)
+
+
+def test_a_gradient_without_memory_of_its_own_is_read_by_its_parts(tmp_path):
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    with recording(tmp_path) as run:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.ones(6, 4)).pow(2).sum()
+            weight = model.head.weight
+
+            def wrapped(parameter):
+                # as a shard of a distributed tensor: a wrapper says where it lies and has no bytes
+                parameter.grad = TwoTensor(parameter.grad, parameter.grad.clone())
+
+            handle = weight.register_post_accumulate_grad_hook(wrapped) if step else None
+            loss.backward()
+            assert step == 0 or not weight.grad.data_ptr()
+            if handle:
+                handle.remove()
+                weight.grad = None
+            optimizer.step()
+    assert "Net.head.weight" in per_step(run, "gradient", "set")[1]

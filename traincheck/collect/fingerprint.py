@@ -91,13 +91,13 @@ def fingerprint(tensor: torch.Tensor) -> str | None:
 
     Waits for the device when the tensor is not on the CPU; `start_device` does not.
     """
-    if type(tensor) in _PLAIN_TYPES and is_plain_cpu(tensor):
+    if type(tensor) in PLAIN_TYPES and is_plain_cpu(tensor):
         seed = _seeds[tensor.dtype, tensor.shape]
         return f"xxh3-128:{hex128(_views[tensor.nbytes](tensor.data_ptr()), seed)}"
     return _unusual(tensor)
 
 
-_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def _unusual(tensor: torch.Tensor) -> str | None:
@@ -144,7 +144,17 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
         return None
     if tensor.is_quantized:
         return [tensor.int_repr()]
-    return [tensor.detach()]
+    return _wrapped(tensor) if type(tensor) not in PLAIN_TYPES else [tensor.detach()]
+
+
+def _wrapped(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """The tensors that one of another class is made of: it may have no memory of its own."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        inner = [components(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]]
+        if inner and None not in inner:
+            return [part for parts in inner for part in parts or ()]
+        return None
+    return [tensor.detach()] if tensor.data_ptr() or not tensor.numel() else None
 
 
 def slices(address: int, size: int) -> tuple[Any, ...]:

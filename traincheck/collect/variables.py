@@ -19,6 +19,7 @@ import torch
 
 from traincheck.collect.emit import Emitter, escaped
 from traincheck.collect.fingerprint import (
+    PLAIN_TYPES,
     PROBED,
     byte_view,
     components,
@@ -104,7 +105,8 @@ class Variable:
         self.head = orjson.dumps(fields)[:-1]
         self.lines, self.content = {}, None
         self.address = -1
-        self.is_odd = not is_plain_cpu(tensor)
+        # a distributed tensor says that it is contiguous and on the CPU, and has no memory
+        self.is_odd = type(tensor) not in PLAIN_TYPES or not is_plain_cpu(tensor)
         self.zero_digest = self.zero_probe = None
         if not self.is_odd:
             self.size = tensor.nbytes
@@ -300,6 +302,7 @@ class Looker:
             gradient.shape != variable.shape
             or gradient.dtype is not variable.dtype
             or variable.is_odd
+            or type(gradient) is not torch.Tensor
         ):
             variable.describe(gradient)
         if not gradient.is_cpu:
