@@ -91,7 +91,7 @@ class Leftovers(StepMonitor):
             facts,
             step=step,
             subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
-            message=f"{holder.label} holds a parameter named {name} that no model has any more",
+            message=f"{holder.label} holds {name}, which no model has any more",
             expected="every parameter of an optimizer belongs to a model",
             observed=f"{holder.label} holds what was replaced or removed",
             evidence=(holder.event, *calls[:1]),

@@ -99,7 +99,7 @@ class CutGradients(StepMonitor):
             facts,
             step=step,
             subject=Subject(variable=name),
-            message=f"{name} is used in forward and to be trained, but gets no gradient",
+            message=f"no gradient reaches {name}, used in forward and held by the optimizer",
             expected="a gradient, as the layers behind it have",
             observed=_how(call),
             evidence=evidence,

@@ -41,7 +41,7 @@ class UnusedParameter:
         kind="rule",
         code="TC106",
         severity="info",
-        title="{variables} never gets a gradient",
+        title="No step brings a gradient to {variables}",
         likely_cause="The layer is not used in forward, or its result is not part of the loss.",
         fix="Use the layer, remove it, or set requires_grad=False for its parameters.",
     )
@@ -108,7 +108,7 @@ class UnusedParameters(StepMonitor):
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NO_GRADIENT,
-            message=f"{name} requires grad and is held by an optimizer, but never gets a gradient",
+            message=f"no gradient ever reaches {name}, although an optimizer holds it",
             expected="a gradient in some step",
             observed="none in the whole run",
             evidence=(event,),

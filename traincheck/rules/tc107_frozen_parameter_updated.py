@@ -43,7 +43,7 @@ class FrozenParameterUpdated:
         kind="rule",
         code="TC107",
         severity="error",
-        title="{variables} is frozen and still updated",
+        title="The optimizer still updates what is frozen: {variables}",
         likely_cause=(
             "requires_grad was set to False, but {variables} still has a gradient and the "
             "optimizer{where} still holds it: {observed}."
@@ -99,7 +99,7 @@ class FrozenUpdates(StepMonitor):
             facts,
             step=step,
             subject=Subject(variable=name),
-            message=f"{name} does not require grad any more, but the step of {label} changes it",
+            message=f"the step of {label} changes {name}, which no longer requires grad",
             expected="a frozen parameter stays as it is",
             observed=f"{label} moves it by momentum, weight decay or a gradient left over",
             evidence=(call,),

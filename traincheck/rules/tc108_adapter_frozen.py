@@ -84,7 +84,7 @@ class Adapters(StepMonitor):
             facts,
             step=step,
             subject=Subject(variable=name),
-            message=f"{root} is trained, but no adapter of it: {name} does not require grad",
+            message=f"{root} is trained, but its adapters do not require grad: {name}",
             expected="an adapter that requires grad",
             observed="requires_grad is False for every adapter",
             evidence=[moment.call for moment in facts.updates()[:1]],

@@ -37,7 +37,7 @@ class SpectralNormBeforeTraining:
         kind="rule",
         code="TC305",
         severity="warning",
-        title="{variables} is normalized with vectors that were never computed",
+        title="Spectral normalization is used before it was computed: {variables}",
         likely_cause="The model is evaluated before its first pass in training mode: {observed}.",
         fix=(
             "Use torch.nn.utils.parametrizations.spectral_norm, or run one pass in training mode "
@@ -107,7 +107,7 @@ class SpectralOrder(StepMonitor):
                     stage="eval",
                     subject=Subject(variable=buffer, module=layer),
                     symptom=early.symptom,
-                    message=f"{early.observed}: {buffer} is still random",
+                    message=f"{early.observed}, with random values in {buffer}",
                     expected=early.expected,
                     observed=early.observed,
                     evidence=early.evidence,
