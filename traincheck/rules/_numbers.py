@@ -36,7 +36,7 @@ def applied_norms(facts: StepFacts, holder: Holder) -> dict[int, float]:
     By identity of the parameter. Empty when any of them is not finite.
     """
     norms: dict[int, float] = {}
-    for identity in holder.ids:
+    for identity in holder.names:  # in the order in which they were given
         look = facts.gradients.get(identity)
         norm = number(look, "norm")
         if norm is not None:

@@ -19,6 +19,7 @@ from traincheck.schema.events import (
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
+_LOSSES = 3  # steps in a row with a loss that is not finite
 _CONFIRMED = 2  # steps with broken gradients, where the parameters are not looked at after each
 
 
@@ -35,12 +36,13 @@ class NonFiniteValue:
 
     Fires on:
         A parameter with elements that are NaN or infinite after a step; gradients that are not
-        finite at two optimizer steps in a row, where the parameters were not looked at.
+        finite at two optimizer steps in a row, where the parameters were not looked at; a loss that
+        is not finite at three.
 
     Stays quiet on:
         Steps that GradScaler or the program skips because of such a gradient; gradients that are
-        repaired before the step; infinities in masks, missing values in a batch, or a single loss
-        that is not finite, as long as the parameters remain whole.
+        repaired before the step; infinities in masks, missing values in a batch, or a loss that is
+        not finite now and then, as long as the parameters remain whole.
 
     Fix:
         Look at the place that is named: clean the data, lower the learning rate, keep logarithms
@@ -56,7 +58,7 @@ class NonFiniteValue:
         kind="rule",
         code="TC701",
         severity="error",
-        title="NaN or infinity reaches the parameters at step {step}",
+        title="NaN or infinity from step {step} on",
         likely_cause="{observed}; the optimizer step{where} applied it.",
         fix=(
             "Look at the first place that is named: clean the data, lower the learning rate, or "
@@ -99,6 +101,8 @@ class FirstBroken:
         self._after: list[_Place] = []  # parameters that broke in this step
         self._streak = 0
         self._first: tuple[int | None, _Place] | None = None
+        self._losses = 0
+        self._lost: tuple[int | None, _Place] | None = None  # first loss in a row
         self._stepped: CallEvent | None = None
         self._is_told = False
 
@@ -184,6 +188,10 @@ class FirstBroken:
             place = self._begin() or self._after[0]
             step = event.step if self._first is None else self._first[0]
             return [self._violation(step, event, place, self._after[0].words)]
+        if self._is_loss_broken(event):
+            place = self._lost[1] if self._lost is not None else self._places["loss"]
+            step = self._lost[0] if self._lost is not None else event.step
+            return [self._violation(step, event, place, "a loss that is not finite")]
         unseen = [name for name in self._gradients if name not in self._seen]
         if not unseen or event.counters.get("scaler_step", 0):
             self._streak, self._first = 0, None
@@ -196,6 +204,15 @@ class FirstBroken:
             return []
         step, place = self._first
         return [self._violation(step, event, place, self._place_of(unseen[0]).words)]
+
+    def _is_loss_broken(self, event: StepEvent) -> bool:
+        if "loss" not in self._places or event.counters.get("scaler_step", 0):
+            self._lost, self._losses = None, 0
+            return False
+        self._losses += 1
+        if self._lost is None:
+            self._lost = (event.step, self._begin() or self._places["loss"])
+        return self._losses >= _LOSSES
 
     def _place_of(self, name: str) -> _Place:
         look = self._gradients[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _FEWEST = 4  # weights of a model that can be compared
+_DEEP = 6  # weights among which depth shows
+_ORDERED = 0.8  # share of neighbours of which the earlier has the smaller gradient
 _GROWN = 10.0  # times what it was at first: what grows like this comes by itself
 
 
@@ -19,8 +22,8 @@ class VanishingGradient:
     """TC703 vanishing-gradient: the gradient of some weights is lost on its way back.
 
     What it checks:
-        The gradients of the weights of one model differ by their depth, but not by more than eight
-        orders of magnitude.
+        The gradients of the weights of one model differ by their depth, but not by many orders of
+        magnitude.
 
     Why it matters:
         Weights whose gradient is that small stay where they began: the model trains its last
@@ -28,7 +31,8 @@ class VanishingGradient:
 
     Fires on:
         Ten steps in a row in which the gradient of a weight (root mean square of its elements) is
-        more than 1e8 times smaller than the largest of the model, and does not grow.
+        more than 1e8 times smaller than the largest of the model, and does not grow; 1e5 times
+        where gradients shrink from layer to layer, in six weights or more.
 
     Stays quiet on:
         Gradients of exactly zero, as behind a layer that begins with zeros (LoRA); those that come
@@ -41,6 +45,7 @@ class VanishingGradient:
 
     Options:
         ratio: smallest share of the largest gradient that is enough.
+        ratio_by_depth: the same, where gradients shrink from layer to layer.
         steps: steps in a row.
 
     Source:
@@ -64,12 +69,13 @@ class VanishingGradient:
     )
     needs: Needs = NORMS
 
-    def __init__(self, ratio: float = 1e-8, steps: int = 10) -> None:
+    def __init__(self, ratio: float = 1e-8, ratio_by_depth: float = 1e-5, steps: int = 10) -> None:
         self.ratio = ratio
+        self.ratio_by_depth = ratio_by_depth
         self.steps = steps
 
     def monitor(self) -> Depths:
-        return Depths(self.ratio, self.steps)
+        return Depths(self.ratio, self.ratio_by_depth, self.steps)
 
 
 @dataclass(slots=True)
@@ -84,9 +90,10 @@ class _Streak:
 class Depths(StepMonitor):
     """Compares the weights of each model with each other."""
 
-    def __init__(self, ratio: float, steps: int) -> None:
+    def __init__(self, ratio: float, ratio_by_depth: float, steps: int) -> None:
         super().__init__()
         self._ratio = ratio
+        self._ratio_by_depth = ratio_by_depth
         self._steps = steps
         self._streaks: dict[int, _Streak] = {}
 
@@ -118,10 +125,11 @@ class Depths(StepMonitor):
 
     def _compare(self, sizes: dict[int, float], facts: StepFacts) -> list[Violation]:
         largest = max(sizes.values())
+        least = self._ratio_by_depth if _shrink_by_depth(list(sizes.values())) else self._ratio
         found = []
         for identity, size in sizes.items():
             share = size / largest
-            if share > self._ratio:
+            if share > least:
                 self._streaks.pop(identity, None)
                 continue
             streak = self._streaks.get(identity)
@@ -141,7 +149,14 @@ class Depths(StepMonitor):
             step=streak.first,
             subject=Subject(variable=name),
             message=f"the gradient of {name} has vanished beside those of the other weights",
-            expected="gradients of weights that differ by less than eight orders of magnitude",
+            expected="gradients of weights that differ by a few orders of magnitude",
             observed=f"{streak.share:.1e} of the largest gradient of the model",
             evidence=(facts.gradients[identity],),
         )
+
+
+def _shrink_by_depth(sizes: list[float]) -> bool:
+    """Whether gradients get smaller from the last weight to the first."""
+    pairs = list(itertools.pairwise(sizes))
+    ordered = sum(before < after for before, after in pairs)
+    return len(sizes) >= _DEEP and ordered >= _ORDERED * len(pairs)

@@ -6,7 +6,7 @@ from tests.checking import fires, net, quiet
 from tests.rules.numbers import BROKEN as NAN
 from tests.rules.numbers import norm, numbered
 from tests.rules.window import scale, scaler_step
-from traincheck.schema.events import Event
+from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import Verdict
 
 
@@ -74,7 +74,8 @@ def test_fires_at_the_second_step_where_parameters_are_not_looked_at() -> None:
 
 
 def test_quiet_when_gradients_are_repaired_before_the_step() -> None:
-    assert quiet("TC701", from_step(1, batch=True, loss=True, gradient=True)) is Verdict.HELD
+    events = from_step(3, batch=True, loss=True, gradient=True)
+    assert quiet("TC701", events) is Verdict.HELD
 
 
 def test_quiet_when_the_scaler_skips() -> None:
@@ -101,3 +102,9 @@ def test_quiet_when_the_program_skips_such_a_step() -> None:
         return NAN if step == 2 and seen.count(name) == 3 else norm(1.0)
 
     assert quiet("TC701", numbered(trace.build(), gradient=gradient)) is Verdict.HELD
+
+
+def test_fires_on_a_loss_that_stays_infinite() -> None:
+    finding = fires("TC701", from_step(1, loss=True))
+    assert (finding.first_step, finding.subject.api) == (1, Families.BACKWARD)
+    assert finding.observed == "a loss that is not finite"

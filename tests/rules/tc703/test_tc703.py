@@ -54,3 +54,19 @@ def test_quiet_on_a_model_of_few_weights() -> None:
 
 def test_quiet_where_all_are_small() -> None:
     assert quiet("TC703", run(lambda n, at: 1e-12)) is Verdict.HELD
+
+
+def test_depth_shows_sooner() -> None:
+    layers = {f"fc{i}.weight": LINEAR for i in range(8)}
+    trace = TraceBuilder().process().model("Net", layers).optimizer().steps(12)
+    events = trace.build()
+    by_depth = numbered(events, gradient=lambda n, at: norm(10.0 ** (int(n[6]) - 8)))
+    assert fires("TC703", by_depth).variables == (
+        "Net.fc0.weight",
+        "Net.fc1.weight",
+        "Net.fc2.weight",
+    )
+    scale_of_residuals = numbered(
+        events, gradient=lambda n, at: norm(1.0 if n[6] == "7" else 1e-7 + 1e-8 * (at % 2))
+    )
+    assert quiet("TC703", scale_of_residuals) is Verdict.HELD

@@ -1,0 +1,26 @@
+"""Digits, classified by a deep and narrow network."""
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+digits = load_digits()
+images = torch.tensor(digits.data, dtype=torch.float32) / 16
+labels = torch.tensor(digits.target)
+layers = [nn.Linear(64, 32)]
+for _ in range(11):
+    layers += [nn.Sigmoid(), nn.Linear(32, 32)]
+    nn.init.kaiming_normal_(layers[-1].weight)
+model = nn.Sequential(*layers, nn.Linear(32, 10))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(14):
+    rows = torch.randint(0, len(images), (64,))
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images[rows]), labels[rows])
+    loss.backward()
+    optimizer.step()
+    if step % 5 == 0:
+        print(step, round(loss.item(), 3))
