@@ -23,8 +23,6 @@ _SQUASH = frozenset(
     | {"torch.nn.modules.activation.Sigmoid.forward"}
 )
 _ENOUGH = 16  # elements of a batch of which none lies outside by chance, after a sigmoid
-_CALLS = 10  # in a row, where no sigmoid was seen
-_ELEMENTS = 256  # in these calls
 
 
 class LogitLossOfProbabilities:
@@ -39,11 +37,11 @@ class LogitLossOfProbabilities:
 
     Fires on:
         A model that ends with Sigmoid, trained with BCEWithLogitsLoss: an output of sigmoid or
-        softmax of the same size, in [0, 1]; or ten inputs in a row within [0, 1].
+        softmax of the same size, and all inputs in [0, 1].
 
     Stays quiet on:
-        Logits, also when a few happen to lie in [0, 1]; constant outputs of a layer that begins
-        with zeros; losses that are computed without gradients.
+        Logits, also when all happen to lie in [0, 1], as those of a discriminator may; constant
+        outputs of a layer that begins with zeros; losses that are computed without gradients.
 
     Fix:
         Remove the sigmoid in front of the loss.
@@ -76,8 +74,7 @@ class Squashed:
     def __init__(self) -> None:
         self.triggered = 0
         self._squashed: set[int] = set()
-        self._inside: list[CallEvent] = []  # calls in a row with all inputs in [0, 1]
-        self._elements = 0
+        self._elements = 0  # of calls in a row with all inputs in [0, 1]
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.api in _SQUASH:
@@ -101,21 +98,18 @@ class Squashed:
         if low is None or high is None:
             return []
         if low < 0 or high > 1:
-            self._inside, self._elements = [], 0
+            self._elements = 0
             return []
         if low == high:
             return []
         size = math.prod(logits.shape)
         self._elements += size
-        if len(self._inside) < _CALLS:
-            self._inside.append(call)
-        after_sigmoid = size in squashed and self._elements >= _ENOUGH
-        if not after_sigmoid and (len(self._inside) < _CALLS or self._elements < _ELEMENTS):
+        if size not in squashed or self._elements < _ENOUGH:
             return []
         return [
             loss_violation(
                 "TC311",
-                self._inside[0] if self._elements <= size or not after_sigmoid else call,
+                call,
                 "sigmoid comes before binary_cross_entropy_with_logits, which applies its own",
                 expected="logits, of any sign and size",
                 observed=f"all of {self._elements} inputs lie between {low:.3g} and {high:.3g}",
