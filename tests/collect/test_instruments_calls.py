@@ -373,3 +373,38 @@ def test_a_package_that_is_not_named_is_left_alone(tmp_path, package):
         assert not hasattr(loss, "__wrapped__")
         loss(torch.ones(3))
     assert not [e for e in run.of("call") if e.api.startswith(package)]
+
+
+# -- functions that depend on the mode
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part, self.drop = nn.Linear(3, 3), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return F.dropout(self.drop(self.part(x)))
+
+
+def test_dropout_tells_the_module_around_and_its_mode(tmp_path):
+    with recording(tmp_path) as run:
+        model = Dropping()
+        model(torch.zeros(2, 3))
+        model.drop.eval()
+        model(torch.zeros(2, 3))
+        model.eval()
+        model(torch.zeros(2, 3))
+        F.dropout(torch.zeros(3))
+    found = [
+        (e.module, e.training, e.args["training"]) for e in run.calls("torch.nn.functional.dropout")
+    ]
+    assert found == [
+        ("Dropping.drop", True, True),
+        ("Dropping", True, True),
+        ("Dropping.drop", False, False),
+        ("Dropping", True, True),
+        ("Dropping.drop", False, False),
+        ("Dropping", False, True),
+        (None, None, True),
+    ]

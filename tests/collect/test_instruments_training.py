@@ -396,3 +396,21 @@ def test_names_bound_before_the_start_still_work(tmp_path):
         clip_grad_norm_(model.parameters(), 0.1)
     assert run.calls(Families.CLIP_NORM) == []  # seen only when imported after torch, as scripts do
     assert model.weight.grad.norm() < 0.11
+
+
+def test_a_scheduler_is_recorded_when_it_is_made(tmp_path):
+    with recording(tmp_path) as run:
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+        lr_scheduler.StepLR(optimizer, 2)
+    (made,) = run.calls(Families.SCHEDULER_CREATED)
+    assert (made.api, made.owner) == ("torch.optim.lr_scheduler.StepLR.__init__", "opt0")
+    assert "test_instruments_training.py" in made.where
+    assert not run.calls(Families.SCHEDULER_STEP)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_scaler_tells_whether_it_is_enabled(tmp_path, enabled):
+    with recording(tmp_path) as run:
+        torch.amp.GradScaler("cpu", enabled=enabled).scale(torch.ones(()))
+    (call,) = run.calls(Families.SCALE)
+    assert call.args == {"enabled": enabled}
