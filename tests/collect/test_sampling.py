@@ -1,6 +1,6 @@
 import pytest
 
-from traincheck.collect.sampling import EveryNth
+from traincheck.collect.sampling import EveryNth, OnDemand
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,24 @@ def test_the_number_alone_decides():
     for step in (7, 8, 9):
         other.wants(step)
     assert [one.wants(step) for step in range(20)] == [other.wants(step) for step in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked_at", "wanted"),
+    [
+        (None, [], [0, 3, 6]),
+        (2, [], [0, 3]),
+        (0, [], []),
+        (1, [5], [0, 5]),
+        (2, [1, 3], [0, 1, 3, 6]),  # what was asked for does not count
+    ],
+)
+def test_a_limit_and_steps_on_demand(limit, asked_at, wanted):
+    sampling = OnDemand(3, 0, limit)
+    found = []
+    for step in range(8):
+        if step in asked_at:
+            sampling.ask()
+        if sampling.wants(step):
+            found.append(step)
+    assert found == wanted
