@@ -99,6 +99,11 @@ class _Group(click.Group):
 def main() -> None:
     """Find silent bugs in PyTorch training.
 
+    Try it on a program as it is:
+
+    \b
+      traincheck run train.py
+
     Record a good run, learn from it, and be told what another run does differently:
 
     \b
