@@ -39,7 +39,10 @@ LOSSES = frozenset(
         "ctc_loss", "margin_ranking_loss",
     )
 )  # fmt: skip
-EVERYTHING = frozenset({"activation", "batch", "gradient", "parameter"}) | LOSSES
+# Of these, only masks are looked at: how much they leave out.
+MASKED = frozenset({"torch.nn.functional.scaled_dot_product_attention"})
+EVERYTHING = frozenset({"activation", "batch", "gradient", "parameter"}) | LOSSES | MASKED
+_IGNORED = -100
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
@@ -104,6 +107,15 @@ class Numbers:
         if value.numel() > SMALL and not self.is_sampled:
             return plain
         return _with(plain, self._text(em, value, _argument(value)))
+
+    def of_mask(self, em: Emitter, value: Any) -> bytes:
+        """`encode` with the share of a boolean mask that is False."""
+        plain = encode(value)
+        if type(value) is not torch.Tensor or value.dtype is not torch.bool:
+            return plain
+        if not (value.is_cpu and 0 < value.numel() <= SMALL) or _modes() or _level() is not None:
+            return plain
+        return _with(plain, self._text(em, value, {"zeros": 1 - value.to(torch.float32).mean()}))
 
     def of_activation(self, em: Emitter, result: Any, activation: Activation) -> bytes:
         """`encode` with the numbers of an activation's result."""
@@ -336,6 +348,8 @@ def _argument(tensor: torch.Tensor) -> Taken:
         if tensor.dtype in _FLOATS and tensor.dim() > 1:
             rows = tensor.sum(-1, dtype=torch.float32 if tensor.dtype in _HALF else None)
             taken["row_sum_min"], taken["row_sum_max"] = torch.aminmax(rows)
+        elif tensor.is_cpu and tensor.dtype in _INTS and taken["min"].item() == _IGNORED:
+            taken["ignored"] = (tensor == _IGNORED).to(torch.float32).mean()
         return taken
 
 

@@ -19,7 +19,7 @@ from torch.nn import init
 from traincheck.collect.activations import FUNCTIONS, Activation
 from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.stats import Numbers
+from traincheck.collect.stats import MASKED, Numbers
 from traincheck.collect.summarize import encode
 from traincheck.collect.tracker import Tracker
 from traincheck.collect.wrap import function_wrapper
@@ -150,7 +150,7 @@ class Functional(Instrument):
                 defaults,
                 self.session,
                 skip_inner=is_inner,
-                argument=numbers.of_argument if api in numbers.asked else None,
+                argument=_argument(numbers, api),
                 outcome=outcome,
             ),
         )
@@ -173,6 +173,13 @@ class Functional(Instrument):
                     function.__defaults__ = tuple(
                         replaced[v] if _in(replaced, v) else v for v in bound
                     )
+
+
+def _argument(numbers: Numbers, api: str) -> Callable[[Emitter, Any], bytes] | None:
+    """How arguments of ``api`` are encoded, if not plainly."""
+    if api not in numbers.asked:
+        return None
+    return numbers.of_mask if api in MASKED else numbers.of_argument
 
 
 def _outcome(numbers: Numbers, activation: Activation, em: Emitter, result: Any) -> bytes:
