@@ -185,12 +185,18 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.NOT_RESTORED: {_S.NOT_RESTORED: _same_onset},
     _S.RANKS_DIFFER: {_S.RANKS_DIFFER: _anything},
     _S.LOSS_INPUT: {
+        _S.NON_FINITE: _anything,
         _S.GRADIENT_SIZE: _anything,
         _S.NOT_LEARNING: _anything,
         _S.LOSS_INPUT: _same_api,
         _S.WARNED: _says("broadcast"),
     },
     _S.REPEATED_DATA: {_S.REPEATED_DATA: _same_onset},
+    _S.PRECISION: {
+        _S.NON_FINITE: _anything,
+        _S.PRECISION: _same_call,
+        _S.WARNED: _says("autocast"),
+    },
     _S.INITIALIZATION: {
         _S.INITIALIZATION: _same_onset,
         _S.GRADIENT_SIZE: _anything,
@@ -216,7 +222,6 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_LEARNING: _anything,
         _S.NOT_UPDATED: _anything,
     },
-    _S.PRECISION: {_S.PRECISION: _same_call, _S.WARNED: _says("autocast")},
     _S.NOT_UPDATED: {
         _S.NOT_LEARNING: _anything,
         _S.NOT_UPDATED: _same_onset,
