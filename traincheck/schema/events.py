@@ -297,6 +297,13 @@ class CheckpointEvent(NamedTuple):
         unexpected: keys that were given and not expected.
         changed: how many values a load changed; None if unknown.
         entries: number of keys in the state.
+        owner: id of the optimizer or scheduler's optimizer whose state is loaded.
+        matched: how many given keys are those of the target; None if unknown.
+        shared: how many given tensors are the target's own, not copies.
+        untied: names that shared one tensor before a load and do not after it.
+        parts: of a file, its first keys: ``{"kind": "optimizer", "params": 4, "lr": [0.1]}``; kind
+            is model, optimizer, scheduler or other.
+        where: ``file:line`` of the user's code.
     """
 
     seq: int
@@ -313,6 +320,12 @@ class CheckpointEvent(NamedTuple):
     unexpected: Sequence[str] = ()
     changed: int | None = None
     entries: int | None = None
+    owner: str | None = None
+    matched: int | None = None
+    shared: int = 0
+    untied: Sequence[str] = ()
+    parts: Mapping[str, Value] = {}
+    where: str | None = None
 
 
 class WarningEvent(NamedTuple):

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+from torch.optim import lr_scheduler
 
-from traincheck.collect.emit import Emitter, hidden
+from traincheck.collect.emit import Emitter, hidden, where
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.naming import class_of
-from traincheck.collect.summarize import dotted
+from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded
 
 _MAX_KEYS = 20
+_OPTIMIZER = frozenset({"state", "param_groups"})  # keys of the states that torch makes
+_SCHEDULER = "last_epoch"
 
-_Digests: TypeAlias = dict[str, str | None]
+_Ties: TypeAlias = dict[str, int]  # names of parameters that share one object, and which
 # Fields of the record, from what was there before, arguments and result
-_Describe: TypeAlias = Callable[[_Digests, tuple[Any, ...], Mapping[str, Any], Any], dict[str, Any]]
+_Describe: TypeAlias = Callable[
+    ["_Before", tuple[Any, ...], Mapping[str, Any], Any], dict[str, Any]
+]
+
+
+class _Before:
+    """What there was before a load."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, str | None] = {}
+        self.ties: _Ties = {}
+        self.shared = 0
 
 
 class Checkpoint(Instrument):
@@ -29,40 +44,53 @@ class Checkpoint(Instrument):
     kinds = ("checkpoint",)
 
     def install(self) -> None:
+        self._nested = False  # loading one thing may load its parts
         self.replace(torch, "save", lambda f: self._wrap(f, _describe_save))
         self.replace(torch, "load", lambda f: self._wrap(f, _describe_load))
         module, optimizer = torch.nn.Module, torch.optim.Optimizer
         self.replace(module, "load_state_dict", lambda f: self._wrap(f, self._describe_module))
-        self.replace(optimizer, "load_state_dict", lambda f: self._wrap(f, _describe_optimizer))
+        self.replace(
+            optimizer, "load_state_dict", lambda f: self._wrap(f, self._describe_optimizer)
+        )
+        for cls in list(vars(lr_scheduler).values()):
+            is_scheduler = isinstance(cls, type) and issubclass(cls, lr_scheduler.LRScheduler)
+            if is_scheduler and "load_state_dict" in vars(cls):
+                self.replace(cls, "load_state_dict", lambda f: self._wrap(f, _describe_scheduler))
 
     def _wrap(self, original: Callable[..., Any], describe: _Describe) -> Callable[..., Any]:
         session = self.session
 
         def operation(*args: Any, **kwargs: Any) -> Any:
             em = session.local.em or session.emitter()
-            if not session.switch.on or em.busy:
+            if not session.switch.on or em.busy or self._nested:
                 return original(*args, **kwargs)
-            stage, before = session.clock.stage, _Digests()
-            guarded(em, self._begin, before, args)
+            stage, before = session.clock.stage, _Before()
+            guarded(em, self._begin, before, args, kwargs)
+            nested, self._nested = self._nested, True
             try:
                 result = original(*args, **kwargs)
             finally:
+                self._nested = nested
                 guarded(em, session.stage, stage)
             guarded(em, self._write, describe, before, args, kwargs, result)
             return result
 
         return hidden(operation)
 
-    def _begin(self, em: Emitter, before: _Digests, args: tuple[Any, ...]) -> None:
+    def _begin(
+        self, em: Emitter, before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         self.session.stage(em, "checkpoint")
         if args and isinstance(args[0], torch.nn.Module):
-            before.update(_digests(args[0]))
+            before.digests.update(_digests(args[0]))
+            before.ties.update(_ties(args[0]))
+            before.shared = _shared(args[0], _state_of(args, kwargs))
 
     def _write(
         self,
         em: Emitter,
         describe: _Describe,
-        before: _Digests,
+        before: _Before,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         result: Any,
@@ -71,53 +99,117 @@ class Checkpoint(Instrument):
         em.event("checkpoint", {key: value for key, value in fields.items() if value is not None})
 
     def _describe_module(
-        self, before: _Digests, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        self, before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> dict[str, Any]:
-        module = args[0]
-        state = args[1] if len(args) > 1 else kwargs.get("state_dict", {})
+        module, state = args[0], _state_of(args, kwargs)
+        now = _digests(module)
+        own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+        own.update(name for name, _ in module.named_buffers(remove_duplicate=False))
+        path = self.session.tracker.find(module)[0]
+        after = _ties(module)
         return {
             "op": "load_state_dict",
-            "target": self.session.tracker.find(module)[0] or dotted(class_of(module)),
+            "target": path or dotted(class_of(module)),
             "missing": list(getattr(result, "missing_keys", ()))[:_MAX_KEYS],
             "unexpected": list(getattr(result, "unexpected_keys", ()))[:_MAX_KEYS],
-            "changed": sum(before.get(key) != digest for key, digest in _digests(module).items()),
+            "changed": sum(before.digests.get(key) != digest for key, digest in now.items()),
             "entries": len(state),
+            "matched": sum(key in own for key in state),
+            "shared": before.shared,
+            "untied": [f"{path}.{name}" for name in before.ties if name not in after][:_MAX_KEYS],
+            "where": where(),
+        }
+
+    def _describe_optimizer(
+        self, before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> dict[str, Any]:
+        state = _state_of(args, kwargs)
+        live = self.session.live_optimizers()
+        return {
+            "op": "load_state_dict",
+            "target": dotted(type(args[0])),
+            "owner": next((name for name, found in live if found is args[0]), None),
+            "entries": len(state.get("state", ())),
+            "where": where(),
         }
 
 
-def _digests(module: torch.nn.Module) -> _Digests:
+def _state_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    state = args[1] if len(args) > 1 else kwargs.get("state_dict")
+    return state if isinstance(state, Mapping) else {}
+
+
+def _ties(module: torch.nn.Module) -> _Ties:
+    """Parameters with more than one name."""
+    named = {name: id(p) for name, p in module.named_parameters(remove_duplicate=False)}
+    counts = Counter(named.values())
+    return {name: identity for name, identity in named.items() if counts[identity] > 1}
+
+
+def _shared(module: torch.nn.Module, state: Mapping[str, Any]) -> int:
+    """How many given tensors are the memory of the module's own."""
+    count = 0
+    for name, own in module.named_parameters(remove_duplicate=False):
+        given = state.get(name)
+        if isinstance(given, torch.Tensor) and own.numel() and given.device == own.device:
+            count += given.data_ptr() == own.data_ptr()
+    return count
+
+
+def _digests(module: torch.nn.Module) -> dict[str, str | None]:
     tensors = [*module.named_parameters(), *module.named_buffers()]
     return {name: fingerprint(tensor) if tensor.is_cpu else None for name, tensor in tensors}
 
 
 def _describe_save(
-    before: _Digests, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> dict[str, Any]:
     path = args[1] if len(args) > 1 else kwargs.get("f")
     return _describe_file("save", args[0] if args else kwargs.get("obj"), path)
 
 
 def _describe_load(
-    before: _Digests, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> dict[str, Any]:
     return _describe_file("load", result, args[0] if args else kwargs.get("f"))
 
 
 def _describe_file(op: str, state: Any, path: Any) -> dict[str, Any]:
+    parts = {
+        str(key): part
+        for key, value in (list(state.items())[:_MAX_KEYS] if isinstance(state, dict) else ())
+        if (part := _part(value)) is not None
+    }
     return {
         "op": op,
         "target": dotted(type(state)),
         "path": os.fspath(path) if isinstance(path, (str, os.PathLike)) else None,
         "entries": len(state) if isinstance(state, dict) else None,
+        "parts": parts,
+        "where": where(),
     }
 
 
-def _describe_optimizer(
-    before: _Digests, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+def _part(value: Any) -> dict[str, Any] | None:
+    """What one entry of a checkpoint is, as far as its own keys tell."""
+    if not isinstance(value, dict) or not value:
+        return None
+    if value.keys() >= _OPTIMIZER and isinstance(value["param_groups"], list):
+        groups = [group for group in value["param_groups"] if isinstance(group, dict)]
+        rates = [group.get("initial_lr", group.get("lr")) for group in groups]
+        return {
+            "kind": "optimizer",
+            "params": sum(len(group.get("params", ())) for group in groups),
+            "entries": len(value["state"]),
+            "lr": [rate for rate in rates if isinstance(rate, (int, float))],
+        }
+    if _SCHEDULER in value:
+        return {"kind": "scheduler", "last_epoch": summarize(value[_SCHEDULER])}
+    tensors = all(isinstance(item, torch.Tensor) for item in value.values())
+    return {"kind": "model", "entries": len(value)} if tensors else None
+
+
+def _describe_scheduler(
+    before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> dict[str, Any]:
-    state = args[1] if len(args) > 1 else kwargs.get("state_dict", {})
-    return {
-        "op": "load_state_dict",
-        "target": dotted(type(args[0])),
-        "entries": len(state.get("state", {})) if isinstance(state, dict) else None,
-    }
+    return {"op": "load_state_dict", "target": dotted(type(args[0])), "where": where()}

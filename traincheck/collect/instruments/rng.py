@@ -56,6 +56,8 @@ class Rng(Instrument):
         fields: dict[str, Any] = {"source": source, "change": "seed"}
         if isinstance(given, int) and -(1 << 63) <= given < 1 << 63:
             fields["seed"] = given
+        if source == "torch":
+            fields["fingerprint"] = fingerprint(torch.default_generator.get_state())
         em.event("rng", fields)
 
     def _state(self, em: Emitter) -> None:

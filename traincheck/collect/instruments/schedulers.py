@@ -43,6 +43,9 @@ class Schedulers(Instrument):
                 "api": f"{dotted(type(args[0]))}.__init__",
                 "family": Families.SCHEDULER_CREATED,
                 "owner": self._owner(args[0]),
+                "args": {
+                    "last_epoch": summarize(kwargs.get("last_epoch", next(iter(args[2:]), -1)))
+                },
                 "where": where(),
             }
 
