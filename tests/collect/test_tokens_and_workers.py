@@ -1,0 +1,116 @@
+"""What is told of token batches, of draws, and of the generators of workers."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from tests.collect.recording import recording
+from traincheck.collect.tokens import token_facts
+from traincheck.collect.workers import MARK, states
+
+EOS = 1
+
+
+def rows(*values):
+    return torch.tensor(values)
+
+
+def test_padding_and_on_which_side_it_is():
+    behind = {"attention_mask": rows([1, 1, 1, 0], [1, 1, 1, 1])}
+    before = {"attention_mask": rows([0, 1, 1, 1], [1, 1, 1, 1])}
+    assert token_facts(behind) == {"padding": 0.125, "left_padded": False}
+    assert token_facts(before) == {"padding": 0.125, "left_padded": True}
+    assert token_facts({"attention_mask": rows([1, 1])}) == {"padding": 0.0}
+
+
+def test_rows_in_which_positions_begin_anew():
+    assert token_facts({"position_ids": rows([0, 1, 0, 1], [0, 1, 2, 3])}) == {"resets": 1}
+    assert token_facts({"position_ids": rows([0, 1, 2, 3])}) == {"resets": 0}
+
+
+IDS = rows([5, 6, EOS, EOS], [7, 8, 9, EOS])
+MASK = rows([1, 1, 1, 0], [1, 1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("labels", "lost"),
+    [
+        (IDS.masked_fill(IDS == EOS, -100), EOS),  # all that are padding by their id
+        (IDS.masked_fill(MASK == 0, -100), None),  # padding alone
+        (rows([-100, 6, EOS, -100], [-100, 8, 9, EOS]), None),  # a prompt
+        (rows([-100, -100, -100, -100], [-100, -100, -100, -100]), None),
+        (rows([5, 6, -100, -100], [7, 8, 9, EOS]), None),  # one row cut short
+    ],
+)
+def test_the_end_that_is_never_a_label(labels, lost):
+    facts = token_facts({"input_ids": IDS, "attention_mask": MASK, "labels": labels})
+    assert facts.get("lost_end") == lost
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [IDS, [IDS, IDS], {"x": IDS}, {"attention_mask": torch.ones(2, 2)}, {"position_ids": [1, 0]}],
+)
+def test_other_batches_say_nothing(batch):
+    assert token_facts(batch) == {}
+
+
+class Noisy(Dataset):
+    of_class = np.random.default_rng(1)
+
+    def __init__(self):
+        self.own = torch.Generator()
+        self.transforms = [{"flip": random.Random(2)}]
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor(float(index) + self.of_class.random())
+
+
+def test_generators_are_found_wherever_they_are_kept():
+    dataset = Noisy()
+    before = states(dataset)
+    assert {"dataset.own", "dataset.of_class", "dataset.transforms[0]['flip']"} < set(before)
+    assert {"python", "numpy", "torch"} < set(before)
+    assert states(dataset) == before  # looking draws nothing
+    torch.rand(1, generator=dataset.own)
+    after = states(dataset)
+    assert [name for name in before if before[name] != after[name]] == ["dataset.own"]
+
+
+def test_workers_tell_what_they_draw_from_and_batches_which_rows(tmp_path):
+    with recording(tmp_path) as run:
+        loader = DataLoader(Noisy(), 2, shuffle=True, num_workers=2, multiprocessing_context="fork")
+        for _ in loader:
+            pass
+    told = [mark.data for mark in run.marks(MARK)]
+    assert sorted((d["worker"], d["loader"], d["epoch"]) for d in told) == [
+        (0, "loader0", 0),
+        (1, "loader0", 0),
+    ]
+    first, second = told
+    assert first["start"]["dataset.of_class"] == second["start"]["dataset.of_class"]
+    assert first["after"]["dataset.of_class"] != first["start"]["dataset.of_class"]
+    assert first["start"]["torch"] != second["start"]["torch"]
+    batches = run.of("batch")
+    assert sorted(i for batch in batches for i in batch.indices) == list(range(8))
+    assert {batch.drawn for batch in batches} == {2}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(4.0))
+
+
+def test_a_stream_draws_no_indices(tmp_path):
+    with recording(tmp_path) as run:
+        for _ in DataLoader(Stream(), 2):
+            pass
+    assert {(batch.indices, batch.drawn) for batch in run.of("batch")} == {((), 0)}
