@@ -277,15 +277,17 @@ class Session:
                 em.event("stage", {"previous": previous})
 
     def signal(self) -> None:
-        """After any sign of activity: whether skipped steps must watch for the boundary."""
+        """After a step of an optimizer: whether skipped steps must watch for the boundary."""
         self.switch.idle = not self.switch.on and not self.steps.is_between
 
     def _end_step(self) -> None:
         em = self.local.em or self.emitter()
+        busy, em.busy = em.busy, True
         try:
             self._finish_step(em)
         except Exception as error:  # the count goes on whatever we got wrong
             self.fault(self._finish_step, error)
+        em.busy = busy
         self.clock.set(self.steps.step + 1, self.clock.stage)
         self._apply_sampling()
         if self.after_step:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 MAX_ACCUMULATION = 128
 
 COUNTERS = ("batch", "forward", "backward", "zero_grad", "optimizer_step", "scaler_step")
+_ZEROS = dict.fromkeys(COUNTERS, 0)
 
 
 class StepCounter:
@@ -28,7 +29,7 @@ class StepCounter:
 
     def __init__(self, on_end: Callable[[], None], optimizers: Callable[[], set[str]]) -> None:
         self.step = 0
-        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.counters = _ZEROS.copy()
         self.manual = False  # the user marks steps; signals count but do not end them
         self._on_end = on_end
         self._optimizers = optimizers
@@ -131,5 +132,4 @@ class StepCounter:
             self._expected = self._stepped
         self._stepped = set()
         self._zeroed = set()
-        for name in COUNTERS:
-            self.counters[name] = 0
+        self.counters.update(_ZEROS)

@@ -26,6 +26,7 @@ Describe: TypeAlias = Callable[
     [Emitter, tuple[Any, ...], Mapping[str, Any], Any], "dict[str, Any] | bytes"
 ]
 Encode: TypeAlias = Callable[[Emitter, Any], bytes]
+Count: TypeAlias = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 Before: TypeAlias = Callable[[Emitter, tuple[Any, ...]], None]
 After: TypeAlias = Callable[[Emitter, int, tuple[Any, ...], Mapping[str, Any], Any], None]
 
@@ -37,7 +38,8 @@ def span_wrapper(
     *,
     before: Before | None = None,
     after: After | None = None,
-    sees_idle: bool = False,
+    count: Count | None = None,
+    counted: Count | None = None,
 ) -> Callable[..., Any]:
     """Wrap a landmark of the training loop, so that each call becomes a span with looks around it.
 
@@ -48,14 +50,22 @@ def span_wrapper(
             after an exception).
         before: runs inside our guard before the call.
         after: runs inside our guard after the call, before the record is written.
-        sees_idle: run ``before`` and ``after`` also on steps that are not recorded: steps are
-            counted by a few calls.
+        count: tells the step counter of the call before it; also on steps that are not recorded,
+            where nothing else is done: each line here is cold by then and takes ten times as long.
+        counted: the same after the call.
     """
     switch, local = session.switch, session.local
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or (switch.idle and not sees_idle):
+        if is_compiling():
             return function(*args, **kwargs)
+        if count is not None:
+            _tell(session, count, args, kwargs)  # may end the step, and so turn the switch
+        if not switch.on:
+            result = function(*args, **kwargs)
+            if counted is not None:
+                _tell(session, counted, args, kwargs)
+            return result
         em = local.em or session.emitter()
         if em.busy:
             return function(*args, **kwargs)
@@ -73,13 +83,22 @@ def span_wrapper(
             guarded(em, _close, describe, (span, parent, start), args, kwargs, type(error).__name__)
             raise
         em.top = parent
-        if after is not None:
+        if counted is not None:
+            _tell(session, counted, args, kwargs)
+        if after is not None and switch.on:
             guarded(em, after, span, args, kwargs, result)
         if switch.on:
             guarded(em, _close, describe, (span, parent, start), args, kwargs, None, result)
         return result
 
     return hidden(wrapper)
+
+
+def _tell(session: Session, count: Count, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    try:
+        count(args, kwargs)
+    except Exception as error:  # training must go on whatever we got wrong
+        session.fault(count, error)
 
 
 def guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:

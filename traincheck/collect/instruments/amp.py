@@ -63,12 +63,10 @@ class Amp(Instrument):
         ) -> dict[str, Any]:
             return self._describe(Families.SCALER_STEP, args, result)
 
-        def after(
-            em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-        ) -> None:
+        def counted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             owner = self._owner(args[1] if len(args) > 1 else kwargs.get("optimizer"))
             if owner is not None:
                 self.session.steps.scaler_step(owner)
                 self.session.signal()
 
-        return span_wrapper(original, self.session, describe, after=after, sees_idle=True)
+        return span_wrapper(original, self.session, describe, counted=counted)

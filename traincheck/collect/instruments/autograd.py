@@ -40,23 +40,22 @@ class Autograd(Instrument):
             self._describe,
             before=self._before,
             after=self._after,
-            sees_idle=True,
+            count=self._count,
         )
 
+    def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.session.steps.backward()
+
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
-        session = self.session
-        session.steps.backward()
-        session.signal()
-        if session.switch.on:
-            session.stage(em, "train")
-            if session.tracker.wants("gradient", "backward"):
-                # The span that begins now; its own changes come after it
-                session.tracker.glance_gradients(em, em.next_span)
+        self.session.stage(em, "train")
+        if self.session.tracker.wants("gradient", "backward"):
+            # The span that begins now; its own changes come after it
+            self.session.tracker.glance_gradients(em, em.next_span)
 
     def _after(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        if self.session.switch.on and self.session.tracker.wants("gradient", "backward"):
+        if self.session.tracker.wants("gradient", "backward"):
             self.session.tracker.look_gradients(em, span, norms=True)
 
     def _describe(

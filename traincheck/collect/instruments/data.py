@@ -141,7 +141,6 @@ class Data(Instrument):
         session = self.session
         if torch.is_grad_enabled():
             session.steps.batch()
-            session.signal()
         if not session.switch.on:
             return
         if torch.is_grad_enabled():

@@ -119,7 +119,6 @@ class Modules(Instrument):
             grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
             if grad:
                 session.steps.forward()
-                session.signal()
             session.stage(em, "train" if grad else "eval")
             if session.switch.on:
                 _, root = session.tracker.find(module)

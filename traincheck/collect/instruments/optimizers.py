@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from traincheck.collect.emit import Emitter, hidden, place, where
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import dotted, encode, summarize
-from traincheck.collect.wrap import guarded, span_wrapper
+from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
 from traincheck.schema.events import Families
 
 _WRAPPED = "_traincheck_wrapped"
@@ -213,14 +213,9 @@ class Optimizers(Instrument):
             self._describe_step,
             before=self._before_step,
             after=self._after_step,
-            sees_idle=True,
         )
-        stepping, owner_of, steps, signal = (
-            self._stepping,
-            self.owner,
-            self.session.steps,
-            self.session.signal,
-        )
+        session, stepping, owner_of = self.session, self._stepping, self.owner
+        steps, switch, signal = session.steps, session.switch, session.signal
 
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             owner = owner_of(optimizer)
@@ -230,7 +225,9 @@ class Optimizers(Instrument):
             stepping.add(id(optimizer))
             steps.enter_optimizer(owner)
             try:
-                return recorded(optimizer, *args, **kwargs)
+                if switch.on:
+                    return recorded(optimizer, *args, **kwargs)
+                return original(optimizer, *args, **kwargs)
             finally:
                 stepping.discard(id(optimizer))
                 steps.exit_optimizer(owner)
@@ -239,21 +236,19 @@ class Optimizers(Instrument):
         return hidden(step)
 
     def _before_step(self, em: Emitter, args: tuple[Any, ...]) -> None:
-        if self.session.switch.on:
-            self.session.stage(em, "train")
-            self._groups(em, args[0])
+        self.session.stage(em, "train")
+        self._groups(em, args[0])
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         session, optimizer = self.session, args[0]
         owner = self.owner(optimizer) or ""
-        if session.switch.on:
-            tracker = session.tracker
-            if tracker.wants("parameter", "step"):
-                tracker.look_parameters(em, span)
-            if tracker.wants("optimizer_state", "step"):
-                tracker.look_optimizer(em, span, owner, optimizer)
+        tracker = session.tracker
+        if tracker.wants("parameter", "step"):
+            tracker.look_parameters(em, span)
+        if tracker.wants("optimizer_state", "step"):
+            tracker.look_optimizer(em, span, owner, optimizer)
 
     def _describe_step(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -285,12 +280,10 @@ class Optimizers(Instrument):
             parts = (head, _set_to_none(args, kwargs), place(sys._getframe(1)))
             return b'%b,"args":%b,"where":%b' % parts
 
-        def before(em: Emitter, args: tuple[Any, ...]) -> None:
-            self._zeroing(em, self.owner(args[0]))
+        def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            self.session.steps.zero_grad(self.owner(args[0]))
 
-        return span_wrapper(
-            original, self.session, describe, before=before, after=self._after_zero, sees_idle=True
-        )
+        return self._wrap_zeroing(original, describe, count)
 
     def _wrap_module_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
         def describe(
@@ -304,23 +297,30 @@ class Optimizers(Instrument):
                 "where": where(),
             }
 
-        def before(em: Emitter, args: tuple[Any, ...]) -> None:
-            self._zeroing(em, None)
+        def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            self.session.steps.zero_grad(None)
 
+        return self._wrap_zeroing(original, describe, count)
+
+    def _wrap_zeroing(
+        self, original: Callable[..., None], describe: Describe, count: Count
+    ) -> Callable[..., None]:
         return span_wrapper(
-            original, self.session, describe, before=before, after=self._after_zero, sees_idle=True
+            original,
+            self.session,
+            describe,
+            before=self._before_zero,
+            after=self._after_zero,
+            count=count,
         )
 
-    def _zeroing(self, em: Emitter, owner: str | None) -> None:
-        self.session.steps.zero_grad(owner)
-        self.session.signal()
-        if self.session.switch.on:
-            self.session.stage(em, "train")
+    def _before_zero(self, em: Emitter, args: tuple[Any, ...]) -> None:
+        self.session.stage(em, "train")
 
     def _after_zero(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        if self.session.switch.on and self.session.tracker.wants("gradient", "zero_grad"):
+        if self.session.tracker.wants("gradient", "zero_grad"):
             self.session.tracker.look_gradients(em, span)
 
 
