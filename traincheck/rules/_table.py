@@ -14,6 +14,7 @@ from traincheck.rules.tc106_unused_parameter import UnusedParameter
 from traincheck.rules.tc107_frozen_parameter_updated import FrozenParameterUpdated
 from traincheck.rules.tc108_adapter_frozen import AdapterFrozen
 from traincheck.rules.tc109_frozen_norm_statistics import FrozenNormStatistics
+from traincheck.rules.tc110_weights_untied import WeightsUntied
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
@@ -26,6 +27,9 @@ from traincheck.rules.tc209_scheduler_before_optimizer import SchedulerBeforeOpt
 from traincheck.rules.tc210_learning_rate_exhausted import LearningRateExhausted
 from traincheck.rules.tc211_scheduler_never_stepped import SchedulerNeverStepped
 from traincheck.rules.tc212_same_loss_twice import SameLossTwice
+from traincheck.rules.tc213_scheduler_stepped_by_batch_and_epoch import (
+    SchedulerSteppedByBatchAndEpoch,
+)
 from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
@@ -57,6 +61,11 @@ from traincheck.rules.tc504_workers_draw_the_same import WorkersDrawTheSame
 from traincheck.rules.tc505_epochs_draw_the_same import EpochsDrawTheSame
 from traincheck.rules.tc506_labels_in_order import LabelsInOrder
 from traincheck.rules.tc507_batch_folded_into_one_row import BatchFoldedIntoOneRow
+from traincheck.rules.tc510_seeded_again import SeededAgain
+from traincheck.rules.tc601_nothing_loaded import NothingLoaded
+from traincheck.rules.tc602_optimizer_not_restored import OptimizerNotRestored
+from traincheck.rules.tc603_scheduler_not_restored import SchedulerNotRestored
+from traincheck.rules.tc604_state_not_copied import StateNotCopied
 from traincheck.rules.tc701_non_finite_value import NonFiniteValue
 from traincheck.rules.tc702_exploding_gradient import ExplodingGradient
 from traincheck.rules.tc703_vanishing_gradient import VanishingGradient
@@ -111,6 +120,7 @@ RULES: tuple[Rule, ...] = (
     FrozenParameterUpdated(),
     AdapterFrozen(),
     FrozenNormStatistics(),
+    WeightsUntied(),
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),
@@ -123,6 +133,7 @@ RULES: tuple[Rule, ...] = (
     LearningRateExhausted(),
     SchedulerNeverStepped(),
     SameLossTwice(),
+    SchedulerSteppedByBatchAndEpoch(),
     TrainedInEvalMode(),
     EvaluatedInTrainingMode(),
     DropoutInEvaluation(),
@@ -154,6 +165,11 @@ RULES: tuple[Rule, ...] = (
     EpochsDrawTheSame(),
     LabelsInOrder(),
     BatchFoldedIntoOneRow(),
+    SeededAgain(),
+    NothingLoaded(),
+    OptimizerNotRestored(),
+    SchedulerNotRestored(),
+    StateNotCopied(),
     NonFiniteValue(),
     ExplodingGradient(),
     VanishingGradient(),

@@ -1,0 +1,65 @@
+"""TC602: a resume that leaves the optimizer behind."""
+
+from __future__ import annotations
+
+from tests.checking import fires, quiet
+from tests.rules.resuming import PARTS, PATH, Resuming
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+
+def resumed(*, path: str = PATH, lr: float = 1e-3, load: bool = False) -> list[Event]:
+    builder = Resuming().begin()
+    builder.optimizer(lr=lr)
+    if load:
+        builder.load_optimizer()
+    return builder.train(path=path).steps(1).build()
+
+
+BROKEN = resumed()
+
+
+def test_fires_when_the_optimizer_begins_anew() -> None:
+    finding = fires("TC602", BROKEN)
+    assert finding.first_step == 0
+    assert "Adam" in finding.message
+    assert PATH in finding.message
+
+
+def test_fires_within_the_run_that_saved() -> None:
+    builder = Resuming().process().model("Net")
+    builder.optimizer().steps(2)
+    builder.checkpoint("save", path=PATH, parts=PARTS)  # type: ignore[attr-defined]
+    builder.checkpoint("load", path=PATH, parts=PARTS)  # type: ignore[attr-defined]
+    builder.checkpoint("load_state_dict", target="Net", matched=4, changed=4)  # type: ignore[attr-defined]
+    builder.end_step()
+    builder.optimizers.clear()
+    builder._step = 2
+    builder.optimizer()
+    builder._events[-1] = builder._events[-1]._replace(id="opt1")  # type: ignore[call-arg]
+    builder.optimizers["opt1"] = builder.optimizers.pop("opt0")
+    builder.optimizers["opt1"].id = "opt1"
+    assert fires("TC602", builder.steps(2).build()).first_step == 2
+
+
+def test_quiet_when_it_is_restored() -> None:
+    assert quiet("TC602", resumed(load=True)) is Verdict.HELD
+
+
+def test_quiet_on_fine_tuning() -> None:
+    assert quiet("TC602", resumed(path="tuned/last.pt")) is Verdict.HELD
+    assert quiet("TC602", resumed(lr=0.5)) is Verdict.HELD
+
+
+def test_quiet_when_the_file_holds_no_optimizer() -> None:
+    builder = Resuming().begin(parts={"model": PARTS["model"]})
+    assert quiet("TC602", builder.optimizer().train().build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_a_rollback_to_the_best_model() -> None:
+    builder = Resuming().process().model("Net")
+    builder.optimizer().steps(2)
+    builder.checkpoint("save", path=PATH, parts=PARTS)  # type: ignore[attr-defined]
+    builder.checkpoint("load", path=PATH, parts=PARTS)  # type: ignore[attr-defined]
+    builder.checkpoint("load_state_dict", target="Net", matched=4, changed=4)  # type: ignore[attr-defined]
+    assert quiet("TC602", builder.steps(2).build()) is Verdict.HELD

@@ -1,0 +1,93 @@
+"""What was loaded from a checkpoint, and what was not, up to the next step. Judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import (
+    CallEvent,
+    CheckpointEvent,
+    Event,
+    Families,
+    OptimizerEvent,
+)
+
+RESUME = Needs(
+    calls=frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED}),
+    kinds=frozenset({"checkpoint", "optimizer", "step"}),
+)
+
+
+class Resume:
+    """Follows one process.
+
+    Attributes:
+        file: the last checkpoint file that was read, since which the others are counted.
+        model: the load of a model that changed something since.
+        optimizer, scheduler: loads since.
+        saved: paths that this run writes.
+        fresh: optimizers that have not stepped, as they were created.
+        stepped: steps of optimizers since the file was read, by id.
+        scheduled: first steps of schedulers since, by id of their optimizer.
+        continued: optimizers whose schedule began at a given epoch, or had run before.
+    """
+
+    def __init__(self) -> None:
+        self.file: CheckpointEvent | None = None
+        self.model: CheckpointEvent | None = None
+        self.optimizer: CheckpointEvent | None = None
+        self.scheduler: CheckpointEvent | None = None
+        self.saved: set[str] = set()
+        self.fresh: dict[str, OptimizerEvent] = {}
+        self.stepped: dict[str, CallEvent] = {}
+        self.first_steps: dict[str, OptimizerEvent] = {}
+        self.scheduled: dict[str, CallEvent] = {}
+        self.continued: set[str] = set()
+
+    def part(self, kind: str) -> Mapping[str, Any] | None:
+        """What the file holds of one kind."""
+        parts = {} if self.file is None else self.file.parts
+        return next((p for p in parts.values() if p.get("kind") == kind), None)
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, CheckpointEvent):
+            self._checkpoint(event)
+        elif isinstance(event, OptimizerEvent):
+            if event.change == "created":
+                self.fresh[event.id] = event
+        elif isinstance(event, CallEvent) and event.owner is not None:
+            self._call(event.owner, event)
+
+    def _checkpoint(self, event: CheckpointEvent) -> None:
+        if event.op == "save":
+            if event.path is not None:
+                self.saved.add(event.path)
+        elif event.op == "load":
+            # A checkpoint may be read once for each part of it.
+            if self.file is None or event.path is None or event.path != self.file.path:
+                self.model = self.optimizer = self.scheduler = None
+                self.stepped, self.first_steps, self.scheduled = {}, {}, {}
+            self.file = event
+        elif "optim" in (event.target or "") and "lr_scheduler" not in (event.target or ""):
+            self.optimizer = event
+        elif "lr_scheduler" in (event.target or ""):
+            self.scheduler = event
+        elif event.changed:
+            self.model = event
+
+    def _call(self, owner: str, event: CallEvent) -> None:
+        family = event.family or event.api
+        if family == Families.OPTIMIZER_STEP:
+            self.stepped.setdefault(owner, event)
+            created = self.fresh.pop(owner, None)
+            if created is not None:
+                self.first_steps[owner] = created
+        elif family == Families.SCHEDULER_CREATED:
+            if event.args.get("last_epoch") not in (-1, None):
+                self.continued.add(owner)
+        elif family == Families.SCHEDULER_STEP:
+            self.scheduled.setdefault(owner, event)
+            if self.file is None:
+                self.continued.add(owner)

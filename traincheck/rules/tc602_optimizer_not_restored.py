@@ -1,0 +1,115 @@
+"""TC602: training is resumed with a new optimizer state. Needs proof that it is a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traincheck.rules._resume import RESUME, Resume
+from traincheck.rules._single import SingleEvents
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class OptimizerNotRestored:
+    """TC602 optimizer-not-restored: the model is resumed from a checkpoint, the optimizer is not.
+
+    What it checks:
+        When a model was loaded from a file that also holds the state of an optimizer, training goes
+        on, and the run writes the same file: an optimizer's load_state_dict was called, too.
+
+    Why it matters:
+        Momentum and second moments begin at zero. The first steps after every resume are too large
+        and in a wrong direction; with frequent restarts training never gets far.
+
+    Fires on:
+        A resume that loads the model only; one that runs before the optimizer exists.
+
+    Stays quiet on:
+        Fine-tuning from a checkpoint of another run; an optimizer over other parameters or with
+        another learning rate; a rollback to the best model with the optimizer that has trained so
+        far; checkpoints without optimizer state; loading for evaluation.
+
+    Fix:
+        Call optimizer.load_state_dict(checkpoint["optimizer"]) after the optimizer is built.
+
+    Source:
+        https://github.com/LibreYOLO/libreyolo/pull/277,
+        https://github.com/NVIDIA-NeMo/Automodel/issues/763
+    """
+
+    info = CheckInfo(
+        check_id="TC602",
+        kind="rule",
+        code="TC602",
+        severity="error",
+        title="The optimizer is not restored on resume",
+        likely_cause=(
+            "The checkpoint holds the state of an optimizer, but optimizer.load_state_dict() is "
+            "never called, or was called before this optimizer was built{where}."
+        ),
+        fix="Call optimizer.load_state_dict() with the saved state before training goes on.",
+    )
+    needs = RESUME
+
+    def monitor(self) -> RestoredOptimizer:
+        return RestoredOptimizer()
+
+
+class RestoredOptimizer(SingleEvents):
+    """Looks at the first steps after a load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resume = Resume()
+        self._is_told = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        resume = self._resume
+        resume.observe(event)
+        if not isinstance(event, StepEvent) or self._is_told:
+            return []
+        part, file = resume.part("optimizer"), resume.file
+        if part is None or file is None or resume.model is None or not resume.stepped:
+            return []
+        self.triggered += 1
+        if resume.optimizer is not None or file.path not in resume.saved or not part["entries"]:
+            return []
+        for owner, created in resume.first_steps.items():
+            if _is_like(created, part):
+                self._is_told = True
+                step = resume.stepped[owner]
+                return [_violation(owner, created, (file, resume.model), step)]
+        return []
+
+
+def _violation(
+    owner: str,
+    created: OptimizerEvent,
+    loads: tuple[CheckpointEvent, CheckpointEvent],
+    step: CallEvent,
+) -> Violation:
+    file, model = loads
+    cls = created.cls.rpartition(".")[2]
+    return Violation(
+        check_id="TC602",
+        step=step.step,
+        rank=step.rank,
+        stage="train",
+        subject=Subject(api=f"{created.cls}.load_state_dict"),
+        symptom=Symptom.NOT_RESTORED,
+        message=(
+            f"{owner} ({cls}) steps with a state that begins anew, although the model was "
+            f"loaded from {file.path}, which holds the state of an optimizer"
+        ),
+        expected="optimizer.load_state_dict() before training goes on",
+        observed=f"{model.target} was loaded, {owner} ({cls}) was not",
+        evidence=(created, file, model, step),
+    )
+
+
+def _is_like(created: OptimizerEvent, part: Mapping[str, Any]) -> bool:
+    """Whether an optimizer was built as the one that was saved."""
+    rates = [group.hyper.get("lr") for group in created.groups]
+    count = sum(len(group.params) for group in created.groups)
+    return count == part["params"] and (not part["lr"] or rates == part["lr"])
