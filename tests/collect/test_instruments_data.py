@@ -309,6 +309,21 @@ def test_a_warning_is_kept_with_its_place(tmp_path):
     ]
 
 
+def test_a_warning_that_does_not_pass_through_warn_is_kept_once(tmp_path):
+    with recording(tmp_path) as run, warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        warnings.warn_explicit(
+            "from C++", UserWarning, "elsewhere.py", 7
+        )  # as torch's own code does
+        warnings.warn("from Python", stacklevel=1)
+        warnings.simplefilter("ignore")
+        warnings.warn_explicit("not shown", UserWarning, "elsewhere.py", 8)
+    assert [str(w.message) for w in shown] == ["from C++", "from Python"]
+    found = [(e.text, e.where) for e in run.of("warning")]
+    assert [text for text, _ in found] == ["from C++", "from Python"]
+    assert found[0][1] == "elsewhere.py:7"
+
+
 WARNS = """
 import warnings
 import torch

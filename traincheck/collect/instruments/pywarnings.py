@@ -23,7 +23,10 @@ class PythonWarnings(Instrument):
 
     def install(self) -> None:
         self._count = 0
+        self._depth = 0  # of calls of warn() that we see
         self.replace(warnings, "warn", self._wrap)
+        if hasattr(warnings, "_showwarnmsg"):
+            self.replace(warnings, "_showwarnmsg", self._wrap_show)
 
     def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
         def warn(
@@ -34,13 +37,29 @@ class PythonWarnings(Instrument):
             **kwargs: Any,
         ) -> None:
             frame, distance = _target(sys._getframe(1), stacklevel)
-            self._note(message, category, frame)
-            # Our own frame is between; being hidden, it makes the interpreter count each frame.
-            original(message, category, distance + 1, source, **kwargs)
+            kind = type(message) if isinstance(message, Warning) else category or UserWarning
+            at = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._note(message, kind, at)
+            self._depth += 1
+            try:
+                # Our own frame is between; being hidden, it makes the interpreter count each frame.
+                original(message, category, distance + 1, source, **kwargs)
+            finally:
+                self._depth -= 1
 
         return hidden(warn)
 
-    def _note(self, message: Any, category: Any, frame: FrameType | None) -> None:
+    def _wrap_show(self, original: Callable[..., None]) -> Callable[..., None]:
+        """C++ code warns without warn(): of that we see what is shown."""
+
+        def _showwarnmsg(msg: Any) -> None:
+            if not self._depth:
+                self._note(msg.message, msg.category, f"{msg.filename}:{msg.lineno}")
+            original(msg)
+
+        return hidden(_showwarnmsg)
+
+    def _note(self, message: Any, kind: type[Warning], at: str | None) -> None:
         session = self.session
         em = session.local.em
         self._count += 1
@@ -48,8 +67,6 @@ class PythonWarnings(Instrument):
             return
         try:
             em = em or session.emitter()
-            kind = type(message) if isinstance(message, Warning) else category or UserWarning
-            at = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
             em.event(
                 "warning",
                 {"category": kind.__name__, "text": str(message)[:_MAX_TEXT], "where": at},
