@@ -27,7 +27,7 @@ def run(half: Collection[str], *, frozen: bool = False) -> list[Event]:
 BROKEN = run(ALL)
 
 
-def test_advises_at_the_first_step() -> None:
+def test_fires_as_advice_at_the_first_step() -> None:
     finding = fires("TC805", BROKEN)
     assert (finding.severity, finding.first_step) == ("info", 0)
     assert finding.variables == ALL

@@ -26,7 +26,7 @@ BROKEN = warned(TEXTS["scheduler-epoch"])
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
-def test_advises_on_each(known: object) -> None:
+def test_fires_as_advice_on_each(known: object) -> None:
     finding = fires("TC951", warned(TEXTS[known.name]))  # type: ignore[attr-defined]
     assert (finding.severity, finding.subject.api) == ("info", known.name)  # type: ignore[attr-defined]
 
