@@ -215,6 +215,7 @@ def test_where_a_launcher_records_it_leaves_the_process_alone(tmp_path) -> None:
         assert CURRENT.session is session
     assert codes(run) == []
     assert not run.is_active
+    assert "the launcher records this process" in str(run)
 
 
 class TestDecorator:

@@ -190,7 +190,7 @@ class Watch:
         except Exception as error:  # training must go on whatever we got wrong
             text = f"nothing was watched: {type(error).__name__}: {error}"
             _logger.warning("traincheck: %s", text, exc_info=error)
-            self._report = replace(make_engine(rules=False).so_far(), notes=[text])
+            self._report = _nothing(text)
             return
         CURRENT.watch = self
 
@@ -210,8 +210,7 @@ class Watch:
             self._joined = outer
             outer.add(*self._given)
             return
-        _logger.info("this process is recorded by its launcher, which checks it or lets it be")
-        self._report = make_engine(rules=False).so_far()
+        self._report = _nothing("nothing was watched: the launcher records this process already")
 
     def __enter__(self) -> Watch:
         self.start()
@@ -367,6 +366,11 @@ def _directory(output: str | Path | None) -> Path:
             fix="give output= a folder that can be written",
         ) from error
     return directory
+
+
+def _nothing(reason: str) -> Report:
+    """The report where nothing was watched."""
+    return replace(make_engine(rules=False).so_far(), notes=[reason])
 
 
 def _remove(directory: Path, pid: int, is_kept: bool) -> None:
