@@ -120,6 +120,7 @@ class Tracker:
         self._by_parameter: dict[int, tuple[weakref.ref[torch.Tensor], str, str | None]] = {}
         self._optimizer_state: dict[str, dict[str, Variable]] = {}
         self._plans: dict[str, _Plan] = {}
+        self.maps = 0  # how often modules were given their paths
         self.names_version = 0  # another number when a parameter got another name
 
     def wants(self, role: str, moment: str) -> bool:
@@ -187,6 +188,7 @@ class Tracker:
         return None
 
     def _map(self, root: Root, top: torch.nn.Module) -> None:
+        self.maps += 1
         root.holders = []
         for path, module in walk(top):
             name = f"{root.name}.{path}" if path else root.name
