@@ -7,17 +7,6 @@ from traincheck.schema.findings import CheckInfo
 
 KNOWN = (
     Known(
-        name="scheduler-before-optimizer",
-        text=r"Detected call of `lr_scheduler\.step\(\)` before `optimizer\.step\(\)`",
-        title="The learning-rate scheduler steps before the optimizer",
-        cause=(
-            "scheduler.step() comes before the first optimizer.step(){where}, so that the first "
-            "value of the schedule is skipped; or no step of the optimizer takes place at all."
-        ),
-        fix="Call optimizer.step() first, then scheduler.step().",
-        unless_scaled=True,
-    ),
-    Known(
         name="checkpoint-without-gradient",
         text=r"None of the inputs have requires_grad=True\. Gradients will be None",
         title="A checkpointed block gets no gradients",
@@ -45,16 +34,6 @@ KNOWN = (
         cause="Autocast was asked for{where}, and torch has switched it off: {observed}",
         fix="Give autocast the device type the model is on, and a dtype that device supports.",
     ),
-    Known(
-        name="gradient-of-non-leaf",
-        text=r"The \.grad attribute of a Tensor that is not a leaf Tensor is being accessed",
-        title="The gradient of a tensor is read that never has one",
-        cause=(
-            "A tensor that is not a leaf{where} is read for its .grad, which is None: a parameter "
-            "was moved or cast (.to(), .cuda()) after requires_grad was set."
-        ),
-        fix="Move the tensor first and then set requires_grad, or call retain_grad().",
-    ),
 )
 
 
@@ -69,20 +48,19 @@ class TorchWarning:
         They are printed once among hundreds of lines, or filtered out, and nobody reads them.
 
     Fires on:
-        A scheduler that steps before the optimizer; re-entrant checkpointing of inputs without
-        grad; clipping over no parameter; autocast for a device or dtype that is not there; .grad of
-        a tensor that is no leaf.
+        Re-entrant checkpointing of inputs without grad; clipping over no parameter; autocast for a
+        device or dtype that is not there.
 
     Stays quiet on:
         All other warnings: deprecations, notes on speed, warnings of other libraries; what is
-        harmless in evaluation; schedulers where GradScaler skips the first steps; losses that
-        broadcast, which TC313 judges by their shapes.
+        harmless in evaluation; losses that broadcast, which TC313 judges by their shapes; what may
+        be harmless, which TC951 tells.
 
     Fix:
         As the warning says; the finding names the line.
 
     Source:
-        https://docs.pytorch.org/docs/stable/optim.html, https://github.com/huggingface/transformers/issues/26221
+        https://docs.pytorch.org/docs/stable/amp.html, https://github.com/huggingface/transformers/issues/26221
     """
 
     info = CheckInfo(

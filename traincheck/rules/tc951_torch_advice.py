@@ -7,6 +7,27 @@ from traincheck.schema.findings import CheckInfo
 
 KNOWN = (
     Known(
+        name="scheduler-before-optimizer",
+        text=r"Detected call of `lr_scheduler\.step\(\)` before `optimizer\.step\(\)`",
+        title="The learning-rate scheduler steps before the optimizer",
+        cause=(
+            "scheduler.step() comes before the first optimizer.step(){where}, so that the first "
+            "value of the schedule is skipped; or no step of the optimizer takes place at all."
+        ),
+        fix="Call optimizer.step() first, then scheduler.step().",
+        unless_scaled=True,
+    ),
+    Known(
+        name="gradient-of-non-leaf",
+        text=r"The \.grad attribute of a Tensor that is not a leaf Tensor is being accessed",
+        title="The gradient of a tensor is read that never has one",
+        cause=(
+            "A tensor that is not a leaf{where} is read for its .grad, which is None: a parameter "
+            "was moved or cast (.to(), .cuda()) after requires_grad was set."
+        ),
+        fix="Move the tensor first and then set requires_grad, or call retain_grad().",
+    ),
+    Known(
         name="implicit-softmax-dim",
         text=r"Implicit dimension choice for (log_)?softm(ax|in) has been deprecated",
         title="softmax chooses its dim by itself",
@@ -50,17 +71,19 @@ class TorchAdvice:
         They tell of defaults, of settings without effect and of memory that must not be written to.
 
     Fires on:
-        softmax without dim; GradScaler for a device that is not there; scheduler.step() with an
-        epoch; a tensor over read-only memory.
+        A scheduler that steps before the optimizer; .grad of a tensor that is no leaf; softmax
+        without dim; GradScaler for a device that is not there; scheduler.step() with an epoch; a
+        tensor over read-only memory.
 
     Stays quiet on:
-        All other warnings; those that TC950 reports.
+        All other warnings; those that TC950 reports; schedulers where GradScaler skips the first
+        steps.
 
     Fix:
         As the warning says; the finding names the line.
 
     Source:
-        https://docs.pytorch.org/docs/stable/amp.html
+        https://docs.pytorch.org/docs/stable/optim.html
     """
 
     info = CheckInfo(

@@ -6,24 +6,15 @@ import pytest
 
 from tests.checking import fires, net, quiet, report_of
 from traincheck.rules.tc950_torch_warning import KNOWN
-from traincheck.schema.events import Event, Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 # As torch words them.
-SCHEDULER = (
-    "Detected call of `lr_scheduler.step()` before `optimizer.step()`. In PyTorch 1.1.0 and later, "
-    "you should call them in the opposite order"
-)
 CHECKPOINT = "None of the inputs have requires_grad=True. Gradients will be None"
 TEXTS = {
-    "scheduler-before-optimizer": SCHEDULER,
     "checkpoint-without-gradient": CHECKPOINT,
     "clip-of-nothing": "`parameters` is an empty generator, no gradient clipping will occur.",
     "autocast-off": "CUDA is not available or torch_xla is imported. Disabling autocast.",
-    "gradient-of-non-leaf": (
-        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad "
-        "attribute won't be populated during autograd.backward()."
-    ),
 }
 
 
@@ -62,12 +53,6 @@ def test_two_warnings_are_two_findings() -> None:
 )
 def test_quiet_on_others(text: str) -> None:
     assert quiet("TC950", warned(text)) is Verdict.HELD
-
-
-def test_quiet_on_a_scheduler_after_a_skipped_step() -> None:
-    trace = net().begin_step().zero_grad().forward().backward()
-    trace.call(Families.SCALER_STEP, family=Families.SCALER_STEP)
-    assert quiet("TC950", trace.warning("UserWarning", SCHEDULER).build()) is Verdict.HELD
 
 
 def test_quiet_on_a_checkpoint_in_evaluation() -> None:

@@ -6,11 +6,20 @@ import pytest
 
 from tests.checking import fires, net, quiet
 from traincheck.rules.tc951_torch_advice import KNOWN
-from traincheck.schema.events import Event
+from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import Verdict
 
 # As torch words them.
+SCHEDULER = (
+    "Detected call of `lr_scheduler.step()` before `optimizer.step()`. In PyTorch 1.1.0 and later, "
+    "you should call them in the opposite order"
+)
 TEXTS = {
+    "scheduler-before-optimizer": SCHEDULER,
+    "gradient-of-non-leaf": (
+        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad "
+        "attribute won't be populated during autograd.backward()."
+    ),
     "implicit-softmax-dim": "Implicit dimension choice for softmax has been deprecated.",
     "scaler-off": "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.",
     "scheduler-epoch": "The epoch parameter in `scheduler.step()` was not necessary and is",
@@ -33,3 +42,9 @@ def test_fires_as_advice_on_each(known: object) -> None:
 
 def test_quiet_on_others() -> None:
     assert quiet("TC951", warned("something else")) is Verdict.HELD
+
+
+def test_quiet_on_a_scheduler_after_a_skipped_step() -> None:
+    trace = net().begin_step().zero_grad().forward().backward()
+    trace.call(Families.SCALER_STEP, family=Families.SCALER_STEP)
+    assert quiet("TC951", trace.warning("UserWarning", SCHEDULER).build()) is Verdict.HELD
