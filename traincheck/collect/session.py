@@ -62,6 +62,9 @@ class Session:
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
         self.modes: dict[str, weakref.ref[torch.nn.Module]] = {}
+        # Of this step: rates when the optimizers stepped, modes of models when they were called
+        self.used_rates: dict[str, list[float | None]] = {}
+        self.called_modes: dict[str, bool] = {}
         self.at_step_end: list[Callable[[Emitter], None]] = []
         self.after_step: list[Callable[[], None]] = []  # what a step left is written by then
         self.instruments: dict[str, str] = {}
@@ -210,8 +213,19 @@ class Session:
             "recorded": None if self.needs is None else needs_json(self.needs),
             "stats": sorted(self.numbers.asked),
             "worker": self.is_worker,
+            "world_size": _world_size(),
         }
         em.event("mark", {"text": "process", "data": data})
+
+    def rates_of(self, optimizer: torch.optim.Optimizer) -> list[float | None]:
+        """The learning rate of each group, as it is now."""
+        return [_lr(group.get("lr")) for group in optimizer.param_groups]
+
+    def is_evaluating(self) -> bool:
+        """Whether every live model with parameters that was called is in eval mode."""
+        live = [m for ref in self.modes.values() if (m := ref()) is not None]
+        mode = [m.training for m in live if next(m.parameters(), None) is not None]
+        return bool(mode) and not any(mode)
 
     def set_rank(self, rank: int) -> None:
         """The process group told the rank: files get their right name."""
@@ -354,14 +368,21 @@ class Session:
             return
         fields: dict[str, Any] = {"counters": {k: v for k, v in self.steps.counters.items() if v}}
         fields["lr"] = {
-            name: [_lr(g.get("lr")) for g in o.param_groups] for name, o in self.live_optimizers()
+            **{name: self.rates_of(o) for name, o in self.live_optimizers()},
+            **self.used_rates,  # not what a scheduler has set since, for the next step
         }
-        fields["modes"] = {
-            name: m.training for name, ref in self.modes.items() if (m := ref()) is not None
-        }
+        live = {name: m.training for name, ref in self.modes.items() if (m := ref()) is not None}
+        # At the end of a program its models may be gone: then as in their last call
+        fields["modes"] = {**self.called_modes, **live}
+        self.used_rates, self.called_modes = {}, {}
         if not complete:
             fields["complete"] = False
         em.event("step", fields)
+
+
+def _world_size() -> int:
+    text = os.environ.get("WORLD_SIZE", "")
+    return int(text) if text.isdecimal() else 1
 
 
 def _lr(value: Any) -> float | None:

@@ -181,6 +181,10 @@ def summarize(value: Any, depth: int = 0) -> Any:
         return summarize_tensor(value)
     if issubclass(kind, enum.Enum):
         return f"{kind.__name__}.{value._name_}"
+    if issubclass(kind, float):  # numpy.float64 is one
+        return number(float.__float__(value))
+    if issubclass(kind, int):
+        return number(int.__int__(value))
     if issubclass(kind, tuple):
         return _sequence(tuple.__getitem__(value, slice(None)), depth)
     if issubclass(kind, dict):

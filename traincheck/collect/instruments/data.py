@@ -44,6 +44,7 @@ class Data(Instrument):
     def install(self) -> None:
         self._loaders: dict[int, _Loader] = {}
         self._count = 0
+        self._feeding: set[str] = set()
         self._starting: tuple[str, int] | None = None  # forked workers find it as it was
         needs = self.session.needs
         self._is_recorded = needs is None or "batch" in needs.kinds
@@ -137,13 +138,39 @@ class Data(Instrument):
 
         return hidden(__next__)
 
+    def _is_training(self, iterator: Any) -> bool:
+        """Whether a batch is a sign of the next iteration.
+
+        Not without grad. Trainers fetch batches for evaluation with grad enabled, too: then all
+        models are in eval mode, and nothing was ever fetched from this loader when one was not.
+        """
+        if not torch.is_grad_enabled():
+            return False
+        label = getattr(iterator, "_traincheck", _UNKNOWN)[0]
+        if label in self._feeding:
+            return True
+        if self.session.is_evaluating():
+            return False
+        self._feeding.add(label)
+        return True
+
+    def _skip(self, iterator: Any) -> None:
+        """A batch that is not recorded: the next one that is has its own index and indices."""
+        if hasattr(iterator, "_traincheck"):
+            iterator._traincheck[2] += 1
+        drawn = getattr(iterator, "_traincheck_drawn", None)
+        if drawn:
+            drawn.popleft()
+
     def _fetched(self, em: Emitter, iterator: Any, batch: Any) -> None:
         session = self.session
-        if torch.is_grad_enabled():
+        is_training = self._is_training(iterator)
+        if is_training:
             session.steps.batch()
         if not session.switch.on:
+            self._skip(iterator)
             return
-        if torch.is_grad_enabled():
+        if is_training:
             session.stage(em, "train")
         if not self._is_recorded:
             return

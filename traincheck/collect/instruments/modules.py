@@ -123,6 +123,7 @@ class Modules(Instrument):
                 self._root = root
                 if root.name not in session.modes:
                     session.modes[root.name] = root.ref
+                session.called_modes[root.name] = module.training
                 if grad:
                     session.tracker.track(em, root)
         except Exception as error:  # training must go on whatever we got wrong

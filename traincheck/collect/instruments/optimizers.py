@@ -236,8 +236,12 @@ class Optimizers(Instrument):
         return hidden(step)
 
     def _before_step(self, em: Emitter, args: tuple[Any, ...]) -> None:
-        self.session.stage(em, "train")
-        self._groups(em, args[0])
+        session, optimizer = self.session, args[0]
+        session.stage(em, "train")
+        owner = self.owner(optimizer)
+        if owner is not None:
+            session.used_rates[owner] = session.rates_of(optimizer)
+        self._groups(em, optimizer)
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
