@@ -149,8 +149,8 @@ def test_groups_and_their_changes(tmp_path):
     assert [g.hyper["lr"] for g in joined.groups] == [0.5, 0.1]
     assert list(joined.groups[1].params) == ["Sequential.1.weight", "Sequential.1.bias"]
     assert changed.groups[0].hyper["nesterov"] is True
-    # Rates are those at the end of a step, when what follows the update has set the next ones.
-    assert [list(e.lr["opt0"]) for e in run.of("step")] == [[0.3, 0.1]] * 3
+    # Rates are those that were used: what a schedule sets after the update is for the next step.
+    assert [list(e.lr["opt0"]) for e in run.of("step")] == [[0.5, 0.1], [0.3, 0.1], [0.3, 0.1]]
 
 
 def test_weight_decay_is_a_change_of_groups(tmp_path):
