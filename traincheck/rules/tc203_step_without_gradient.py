@@ -5,9 +5,16 @@ One such step proves nothing; two in a row do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor
+from traincheck.rules._ledger import (
+    DISCOVERY,
+    GRADIENTS,
+    Moment,
+    StepFacts,
+    StepMonitor,
+    listing,
+)
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -70,7 +77,8 @@ class _Run:
     wasted: int = 0
     first: int | None = None
     first_call: CallEvent | None = None
-    reached: bool = False  # backward has computed gradients since the last step
+    reached: set[int] = field(default_factory=set)  # by backward, since the last step
+    lost: set[int] = field(default_factory=set)  # of all these steps
 
 
 class EmptySteps(StepMonitor):
@@ -88,8 +96,9 @@ class EmptySteps(StepMonitor):
         for moment in facts.moments:
             if moment.reached:
                 for key, holder in self.ledger.holders.items():
-                    if not moment.reached.isdisjoint(holder.names):
-                        self._runs.setdefault(key, _Run()).reached = True
+                    ours = moment.reached.intersection(holder.names)
+                    if ours:
+                        self._runs.setdefault(key, _Run()).reached |= ours
             if (
                 moment.family == Families.OPTIMIZER_STEP
                 and moment.call.owner in self.ledger.holders
@@ -100,7 +109,8 @@ class EmptySteps(StepMonitor):
     def _step(self, moment: Moment, facts: StepFacts) -> list[Violation]:
         owner = str(moment.call.owner)
         run = self._runs.setdefault(owner, _Run())
-        was_reached, run.reached = run.reached, False
+        reached, run.reached = run.reached, set()
+        was_reached = bool(reached)
         self.triggered += was_reached
         if moment.applied or not facts.changed.isdisjoint(self.ledger.holders[owner].names):
             self._runs[owner] = _Run()
@@ -108,6 +118,7 @@ class EmptySteps(StepMonitor):
         if run.first_call is None or not was_reached:
             run.first, run.first_call, run.wasted = facts.event.step, moment.call, 0
         run.wasted += was_reached
+        run.lost |= reached
         if run.wasted < _CONFIRMED:
             return []
         step = run.first if run.wasted == _CONFIRMED else facts.event.step
@@ -117,19 +128,22 @@ class EmptySteps(StepMonitor):
         event = facts.event
         label = self.ledger.holders[owner].label
         calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
+        names = self.ledger.names(run.lost)
         first = [run.first_call] if run.first_call is not None else []
         return Violation(
             check_id="TC203",
             step=step,
             rank=event.rank,
             stage="train",
-            subject=Subject(api=Families.OPTIMIZER_STEP),
+            subject=Subject(
+                api=Families.OPTIMIZER_STEP, variable=names[0] if len(names) == 1 else None
+            ),
             symptom=Symptom.STEP_WITHOUT_GRADIENT,
             message=(
                 f"{label} steps while every gradient it could apply is None or zero, and the "
-                "gradients that backward() computes are cleared unused"
+                f"gradients that backward() computes of {listing(names)} are cleared unused"
             ),
             expected="gradients from backward() are there when the optimizer steps",
-            observed=f"{label} finds no gradient at its step",
+            observed=f"{label} finds no gradient of {listing(names)} at its step",
             evidence=(*first, *calls),
         )

@@ -15,6 +15,7 @@ def test_fires_when_the_step_comes_before_backward() -> None:
     finding = fires("TC203", net().steps(4, style="C").build())
     assert (finding.first_step, finding.last_step) == (0, 3)
     assert "train.py:88" in finding.likely_cause
+    assert all(name in finding.message for name in ALL)  # the variables that are not trained
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
