@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import pickle
 import random
 import sys
@@ -128,9 +129,10 @@ def _generators(dataset: Any) -> Iterator[tuple[str, Any]]:
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
     """Attributes of an object and of its class, or items."""
-    if isinstance(value, dict):
-        return [(f"[{key!r}]", item) for key, item in list(value.items())[:_MAX_ITEMS]]
-    if isinstance(value, (list, tuple)):
+    if type(value) is dict:
+        first = itertools.islice(value.items(), _MAX_ITEMS)
+        return [(f"[{key!r}]" if type(key) is str else "[]", item) for key, item in first]
+    if type(value) in (list, tuple):  # no subclass, whose items may cost something
         return [(f"[{number}]", item) for number, item in enumerate(value[:_MAX_ITEMS])]
     if isinstance(value, type) or not hasattr(value, "__dict__"):
         return []
