@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import read_folder, recording
-from traincheck.collect import emit
+from traincheck.collect import emit, run_manifest
 from traincheck.schema.claims import Needs
-from traincheck.schema.layout import EVENT_GLOB
+from traincheck.schema.layout import EVENT_GLOB, storage_notes
+from traincheck.store.reader import TraceReader
 
 
 def train(steps, model=None, optimizer=None):
@@ -148,6 +149,17 @@ def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, room
     assert recorded == sorted(recorded, reverse=True), "after the gap steps are only counted"
     assert recorded[-1] is False
     assert bool(run.of("call")) is bool(room)
+    (note,) = storage_notes(tmp_path)  # also where the file ends exactly behind a record
+    assert str(os.getpid()) in note
+    assert note in TraceReader(tmp_path).notes
+    assert note in run_manifest.ended({"notes": []}, tmp_path, 0)["notes"]
+
+
+def test_a_whole_trace_has_no_such_note(tmp_path):
+    with recording(tmp_path):
+        train(2)
+    assert storage_notes(tmp_path) == []
+    assert not any("full disk" in note for note in TraceReader(tmp_path).notes)
 
 
 def seeded_training():

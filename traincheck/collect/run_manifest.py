@@ -18,7 +18,7 @@ import orjson
 import traincheck
 from traincheck.collect.settings import Settings
 from traincheck.schema.codec import SCHEMA_VERSION
-from traincheck.schema.layout import EVENT_GLOB, MANIFEST, parse_event_file_name
+from traincheck.schema.layout import EVENT_GLOB, MANIFEST, parse_event_file_name, storage_notes
 
 NOT_TRACED_GLOB = "not-traced-p*.json"
 
@@ -108,6 +108,7 @@ def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict
     """The manifest after the program ended. returncode: its status, -n when signal n ended it."""
     processes = find_processes(directory)
     notes = [*manifest["notes"], *_not_traced(directory), *_cut_off(directory)]
+    notes += storage_notes(directory)
     if not processes and not notes:
         notes.append("nothing was recorded: no process used torch")
     return {

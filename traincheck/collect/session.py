@@ -33,6 +33,7 @@ from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
+from traincheck.schema.layout import lost_file_name
 
 logger = logging.getLogger(__name__)
 
@@ -270,6 +271,11 @@ class Session:
         )
         self.switch.on, self.switch.idle = False, True
         logger.debug("trace storage failed", exc_info=error)
+        # The file may end exactly behind a record. An empty file needs no room of its own
+        try:
+            (Path(self.settings.directory) / lost_file_name(os.getpid())).touch()
+        except OSError:
+            logger.debug("could not leave a marker", exc_info=True)
 
     # -- steps
 

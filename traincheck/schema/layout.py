@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 MANIFEST = "manifest.json"
 EVENT_GLOB = "events-*.jsonl"
+LOST_GLOB = "storage-lost-*"
 _EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
+
+
+def lost_file_name(pid: int) -> str:
+    """Name of the empty file that a process leaves when its records could not be written."""
+    return f"storage-lost-p{pid}"
+
+
+def storage_notes(directory: Path) -> list[str]:
+    """One sentence for each process whose recording was ended by a write that failed."""
+    return [
+        f"process {path.name.rpartition('-p')[2]} could not write all of its records, most likely "
+        "on a full disk: its trace ends before the program did"
+        for path in sorted(directory.glob(LOST_GLOB))
+    ]
 
 
 def event_file_name(rank: int, pid: int, thread: int) -> str:

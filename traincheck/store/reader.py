@@ -13,7 +13,7 @@ import orjson
 from traincheck.errors import TraceFormatError
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
-from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
+from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name, storage_notes
 from traincheck.store.filter import LineFilter
 from traincheck.store.lines import CHUNK_BYTES, EventFile, Skip, SkipLog
 from traincheck.store.manifest import Manifest, read_manifest
@@ -55,7 +55,8 @@ class TraceReader:
         check_run(self.path)
         self.manifest: Manifest | None
         self.manifest, notes = read_manifest(self.path)
-        self.notes: list[str] = notes
+        known = self.manifest.notes if self.manifest is not None else ()
+        self.notes: list[str] = notes + [n for n in storage_notes(self.path) if n not in known]
         self._wanted: LineFilter | None = None
         self._log = SkipLog()
         self._reading: list[EventFile] = []
