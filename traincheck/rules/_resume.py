@@ -30,7 +30,7 @@ class Resume:
         saved: paths that this run writes.
         fresh: optimizers that have not stepped, as they were created.
         stepped: steps of optimizers since the file was read, by id.
-        scheduled: first steps of schedulers since, by id of their optimizer.
+        schedules: creations of schedulers, by id of their optimizer.
         continued: optimizers whose schedule began at a given epoch, or had run before.
     """
 
@@ -43,7 +43,7 @@ class Resume:
         self.fresh: dict[str, OptimizerEvent] = {}
         self.stepped: dict[str, CallEvent] = {}
         self.first_steps: dict[str, OptimizerEvent] = {}
-        self.scheduled: dict[str, CallEvent] = {}
+        self.schedules: dict[str, CallEvent] = {}
         self.continued: set[str] = set()
 
     def part(self, kind: str) -> Mapping[str, Any] | None:
@@ -68,7 +68,7 @@ class Resume:
             # A checkpoint may be read once for each part of it.
             if self.file is None or event.path is None or event.path != self.file.path:
                 self.model = self.optimizer = self.scheduler = None
-                self.stepped, self.first_steps, self.scheduled = {}, {}, {}
+                self.stepped, self.first_steps = {}, {}
             self.file = event
         elif "optim" in (event.target or "") and "lr_scheduler" not in (event.target or ""):
             self.optimizer = event
@@ -87,7 +87,6 @@ class Resume:
         elif family == Families.SCHEDULER_CREATED:
             if event.args.get("last_epoch") not in (-1, None):
                 self.continued.add(owner)
-        elif family == Families.SCHEDULER_STEP:
-            self.scheduled.setdefault(owner, event)
-            if self.file is None:
-                self.continued.add(owner)
+            self.schedules[owner] = event
+        elif family == Families.SCHEDULER_STEP and self.model is None:
+            self.continued.add(owner)

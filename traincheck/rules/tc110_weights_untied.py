@@ -117,7 +117,6 @@ class Ties(SingleEvents):
         return found
 
     def _violation(self, look: StateEvent, looks: list[StateEvent], event: StepEvent) -> Violation:
-        others = ", ".join(other.name for other in looks if other is not look)
         return Violation(
             check_id="TC110",
             step=event.step,
@@ -125,7 +124,7 @@ class Ties(SingleEvents):
             stage="train",
             subject=Subject(variable=look.name),
             symptom=Symptom.SHARING_LOST,
-            message=f"{look.name} was the same parameter as {others} and no longer is",
+            message=f"{look.name} shared one parameter and hold different ones now",
             expected="names that shared one parameter still do",
             observed="they hold different objects",
             evidence=tuple(looks[:3]),

@@ -13,8 +13,8 @@ class SchedulerNotRestored:
 
     What it checks:
         When model and optimizer were loaded from a file that also holds the state of a scheduler,
-        and a new scheduler steps afterwards: its load_state_dict was called, or it was built with
-        last_epoch.
+        and training goes on with a new scheduler: its load_state_dict was called, or it was built
+        with last_epoch.
 
     Why it matters:
         Warm-up and decay begin again at every resume, so the learning rate is not the planned one,
@@ -54,7 +54,7 @@ class SchedulerNotRestored:
 
 
 class RestoredScheduler(SingleEvents):
-    """Looks at the first step of a scheduler after a load."""
+    """Looks at the first step after a load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,23 +71,25 @@ class RestoredScheduler(SingleEvents):
             return []
         if resume.part("scheduler") is None:
             return []
-        for owner, call in resume.scheduled.items():
-            if owner not in resume.continued:
+        for owner, call in resume.schedules.items():
+            if owner in resume.stepped and owner not in resume.continued:
                 self.triggered += 1
                 if resume.scheduler is None:
                     self._is_told = True
-                    return [_violation(call, file, model)]
+                    return [_violation(call, event, file, model)]
         return []
 
 
-def _violation(call: CallEvent, file: CheckpointEvent, model: CheckpointEvent) -> Violation:
+def _violation(
+    call: CallEvent, event: StepEvent, file: CheckpointEvent, model: CheckpointEvent
+) -> Violation:
     cls = call.api.rpartition(".")[0].rpartition(".")[2]
     return Violation(
         check_id="TC603",
-        step=call.step,
+        step=event.step,
         rank=call.rank,
         stage="train",
-        subject=Subject(api=call.api.replace(".step", ".load_state_dict")),
+        subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
         symptom=Symptom.NOT_RESTORED,
         message=(
             f"{cls} begins anew, although model and optimizer were loaded from {file.path}, "
