@@ -25,7 +25,7 @@ class Net(nn.Module):
 
 
 model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 for step, (x, y) in enumerate(loader):
     if step == 6:
         model.fc1.requires_grad_(False)
