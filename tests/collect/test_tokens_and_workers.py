@@ -52,6 +52,27 @@ def test_the_end_that_is_never_a_label(labels, lost):
     assert facts.get("lost_end") == lost
 
 
+SPECIAL = {"pad_token_id": 0, "unk_token_id": 3, "eos_token_id": EOS}
+
+
+def test_padding_that_is_attended_to():
+    ids = rows([5, 6, 0, 0], [7, 8, 9, 0], [0, 0, 5, 6])
+    right = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+    wrong = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    assert token_facts(right, SPECIAL)["attended_padding"] == 0
+    assert token_facts(wrong, SPECIAL)["attended_padding"] == 2
+    assert "attended_padding" not in token_facts(wrong)
+    assert "attended_padding" not in token_facts(wrong, {**SPECIAL, "eos_token_id": 0})
+    assert "attended_padding" not in token_facts({"input_ids": ids}, SPECIAL)
+
+
+def test_the_share_of_unknown_tokens_leaves_padding_out():
+    ids = rows([3, 6, 0, 0], [3, 8, 0, 0])
+    assert token_facts({"input_ids": ids}, SPECIAL)["unknown"] == 0.5
+    assert "unknown" not in token_facts({"input_ids": ids}, {"pad_token_id": 0})
+    assert "unknown" not in token_facts({"input_ids": ids}, {"unk_token_id": None})
+
+
 @pytest.mark.parametrize(
     "batch",
     [IDS, [IDS, IDS], {"x": IDS}, {"attention_mask": torch.ones(2, 2)}, {"position_ids": [1, 0]}],

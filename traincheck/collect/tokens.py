@@ -6,20 +6,24 @@ Never a text: at most the id that is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 IGNORED = -100
 _MAX_ELEMENTS = 1 << 20
+_NO_IDS: Mapping[str, int | None] = MappingProxyType({})
 
 
-def token_facts(batch: Any) -> dict[str, Any]:
+def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict[str, Any]:
     """Facts about ``input_ids``, ``attention_mask``, ``position_ids`` and ``labels`` of a batch.
 
     padding: share of positions that the mask leaves out. left_padded: whether rows begin with them.
     resets: rows in which positions go back. lost_end: the id with which rows end, if it is the only
-    one that is attended to and yet left out of the labels.
+    one that is attended to and yet left out of the labels. special: ids that configurations of
+    models name. With them: unknown, share of tokens that are the unknown one; attended_padding,
+    rows that begin or end with two or more padding ids that the mask attends to.
     """
     if not isinstance(batch, Mapping):
         return {}
@@ -38,6 +42,25 @@ def token_facts(batch: Any) -> dict[str, Any]:
         lost = _lost_end(ids, labels, mask)
         if lost is not None:
             out["lost_end"] = lost
+    if ids is not None:
+        out.update(_special(ids, mask, special))
+    return out
+
+
+def _special(
+    ids: torch.Tensor, mask: torch.Tensor | None, special: Mapping[str, int | None]
+) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    padding, unknown = special.get("pad_token_id"), special.get("unk_token_id")
+    is_padding = ids == padding if padding is not None else torch.zeros_like(ids, dtype=torch.bool)
+    if unknown is not None and unknown != padding:
+        tokens = int((~is_padding).sum())
+        out["unknown"] = int((ids == unknown).sum()) / tokens if tokens else 0.0
+    is_its_own = padding is not None and padding not in (special.get("eos_token_id"), unknown)
+    if mask is not None and is_its_own and mask.shape == ids.shape and ids.shape[1] > 1:
+        attended = is_padding & (mask != 0)
+        at_an_end = attended[:, :2].all(1) | attended[:, -2:].all(1)
+        out["attended_padding"] = int(at_an_end.sum())
     return out
 
 

@@ -122,6 +122,8 @@ class Tracker:
         self._plans: dict[str, _Plan] = {}
         self.maps = 0  # how often modules were given their paths
         self.names_version = 0  # another number when a parameter got another name
+        # Ids of special tokens that configurations of models name; None where they differ.
+        self.special_ids: dict[str, int | None] = {}
 
     def wants(self, role: str, moment: str) -> bool:
         """Whether this view records changes of ``role`` at ``moment``."""
@@ -236,7 +238,10 @@ class Tracker:
                     root.buffers[name] = (*slot, variable)
         self._gone(em, old_parameters, root.parameters)
         self._gone(em, old_buffers, root.buffers)
-        em.event("mark", {"text": "model", "data": structure(top, root.name)})
+        facts = structure(top, root.name)
+        for key, value in facts["tokens"].items():  # models that differ say nothing
+            self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
+        em.event("mark", {"text": "model", "data": facts})
 
     def _follow(
         self, em: Emitter, name: str, role: str, slot: Slot, cls: str, known: Any

@@ -43,6 +43,7 @@ from traincheck.rules.tc317_mask_inverted import MaskInverted
 from traincheck.rules.tc318_packed_rows_not_separated import PackedRowsNotSeparated
 from traincheck.rules.tc319_end_token_not_learned import EndTokenNotLearned
 from traincheck.rules.tc320_micro_batches_weighted_alike import MicroBatchesWeightedAlike
+from traincheck.rules.tc329_initialized_again import InitializedAgain
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
 from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
@@ -95,88 +96,11 @@ from traincheck.rules.tc908_decay_on_embedding import DecayOnEmbedding
 from traincheck.rules.tc909_even_kernel import EvenKernel
 from traincheck.rules.tc910_padding_index_missing import PaddingIndexMissing
 from traincheck.rules.tc911_padding_index_differs import PaddingIndexDiffers
+from traincheck.rules.tc912_mask_attends_to_padding import MaskAttendsToPadding
 from traincheck.rules.tc913_mostly_padding import MostlyPadding
 from traincheck.rules.tc914_tiny_batch_norm import TinyBatchNorm
 from traincheck.rules.tc915_batch_norm_reused import BatchNormReused
-from traincheck.rules.tc917_untied_embedding import UntiedEmbedding
-from traincheck.rules.tc918_unscaled_image import UnscaledImage
-from traincheck.rules.tc919_flat_batch import FlatBatch
-from traincheck.rules.tc920_channels_last_batch import ChannelsLastBatch
-from traincheck.rules.tc921_negative_index import NegativeIndex
-from traincheck.rules.tc950_torch_warning import TorchWarning
-from traincheck.rules.tc951_torch_advice import TorchAdvice
-from traincheck.rules.tc213_scheduler_stepped_by_batch_and_epoch import (
-    SchedulerSteppedByBatchAndEpoch,
-)
-from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
-from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
-from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
-from traincheck.rules.tc304_part_left_in_eval_mode import PartLeftInEvalMode
-from traincheck.rules.tc305_spectral_norm_before_training import SpectralNormBeforeTraining
-from traincheck.rules.tc310_cross_entropy_of_probabilities import CrossEntropyOfProbabilities
-from traincheck.rules.tc311_logit_loss_of_probabilities import LogitLossOfProbabilities
-from traincheck.rules.tc312_nll_loss_without_log import NllLossWithoutLog
-from traincheck.rules.tc313_loss_broadcasts import LossBroadcasts
-from traincheck.rules.tc314_no_valid_label import NoValidLabel
-from traincheck.rules.tc315_single_class import SingleClass
-from traincheck.rules.tc316_mask_not_used import MaskNotUsed
-from traincheck.rules.tc317_mask_inverted import MaskInverted
-from traincheck.rules.tc318_packed_rows_not_separated import PackedRowsNotSeparated
-from traincheck.rules.tc319_end_token_not_learned import EndTokenNotLearned
-from traincheck.rules.tc320_micro_batches_weighted_alike import MicroBatchesWeightedAlike
-from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
-from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
-from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
-from traincheck.rules.tc404_step_without_sync import StepWithoutSync
-from traincheck.rules.tc405_parameter_outside_ddp import ParameterOutsideDdp
-from traincheck.rules.tc410_collectives_out_of_order import CollectivesOutOfOrder
-from traincheck.rules.tc411_collective_shapes_differ import CollectiveShapesDiffer
-from traincheck.rules.tc412_clip_norms_differ import ClipNormsDiffer
-from traincheck.rules.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
-from traincheck.rules.tc502_same_batch_on_every_rank import SameBatchOnEveryRank
-from traincheck.rules.tc503_shuffled_order_repeats import ShuffledOrderRepeats
-from traincheck.rules.tc504_workers_draw_the_same import WorkersDrawTheSame
-from traincheck.rules.tc505_epochs_draw_the_same import EpochsDrawTheSame
-from traincheck.rules.tc506_labels_in_order import LabelsInOrder
-from traincheck.rules.tc507_batch_folded_into_one_row import BatchFoldedIntoOneRow
-from traincheck.rules.tc510_seeded_again import SeededAgain
-from traincheck.rules.tc601_nothing_loaded import NothingLoaded
-from traincheck.rules.tc602_optimizer_not_restored import OptimizerNotRestored
-from traincheck.rules.tc603_scheduler_not_restored import SchedulerNotRestored
-from traincheck.rules.tc604_state_not_copied import StateNotCopied
-from traincheck.rules.tc701_non_finite_value import NonFiniteValue
-from traincheck.rules.tc702_exploding_gradient import ExplodingGradient
-from traincheck.rules.tc703_vanishing_gradient import VanishingGradient
-from traincheck.rules.tc704_gradient_all_zero import GradientAllZero
-from traincheck.rules.tc705_dead_units import DeadUnits
-from traincheck.rules.tc706_saturated_activation import SaturatedActivation
-from traincheck.rules.tc707_exploding_activation import ExplodingActivation
-from traincheck.rules.tc708_poor_initialization import PoorInitialization
-from traincheck.rules.tc709_update_ratio import UpdateRatio
-from traincheck.rules.tc710_loss_not_decreasing import LossNotDecreasing
-from traincheck.rules.tc711_constant_loss import ConstantLoss
-from traincheck.rules.tc712_overfitting import Overfitting
-from traincheck.rules.tc713_class_imbalance import ClassImbalance
-from traincheck.rules.tc714_dead_filters import DeadFilters
-from traincheck.rules.tc801_autocast_without_effect import AutocastWithoutEffect
-from traincheck.rules.tc802_position_buffer_in_half import PositionBufferInHalf
-from traincheck.rules.tc803_eps_vanishes import EpsVanishes
-from traincheck.rules.tc804_loss_not_scaled import LossNotScaled
-from traincheck.rules.tc805_parameters_in_half import ParametersInHalf
-from traincheck.rules.tc901_unaligned_size import UnalignedSize
-from traincheck.rules.tc902_channels_first_on_gpu import ChannelsFirst
-from traincheck.rules.tc903_full_precision_on_gpu import FullPrecision
-from traincheck.rules.tc904_model_off_the_gpu import OffTheGpu
-from traincheck.rules.tc905_bias_before_norm import BiasBeforeNorm
-from traincheck.rules.tc906_adam_with_decay import AdamWithDecay
-from traincheck.rules.tc907_decay_on_bias_or_norm import DecayOnBiasOrNorm
-from traincheck.rules.tc908_decay_on_embedding import DecayOnEmbedding
-from traincheck.rules.tc909_even_kernel import EvenKernel
-from traincheck.rules.tc910_padding_index_missing import PaddingIndexMissing
-from traincheck.rules.tc911_padding_index_differs import PaddingIndexDiffers
-from traincheck.rules.tc913_mostly_padding import MostlyPadding
-from traincheck.rules.tc914_tiny_batch_norm import TinyBatchNorm
-from traincheck.rules.tc915_batch_norm_reused import BatchNormReused
+from traincheck.rules.tc916_unknown_tokens import UnknownTokens
 from traincheck.rules.tc917_untied_embedding import UntiedEmbedding
 from traincheck.rules.tc918_unscaled_image import UnscaledImage
 from traincheck.rules.tc919_flat_batch import FlatBatch
@@ -227,6 +151,7 @@ RULES: tuple[Rule, ...] = (
     PackedRowsNotSeparated(),
     EndTokenNotLearned(),
     MicroBatchesWeightedAlike(),
+    InitializedAgain(),
     ReplicasDiffer(),
     RanksStepUnequally(),
     DdpBypassed(),
@@ -279,9 +204,11 @@ RULES: tuple[Rule, ...] = (
     EvenKernel(),
     PaddingIndexMissing(),
     PaddingIndexDiffers(),
+    MaskAttendsToPadding(),
     MostlyPadding(),
     TinyBatchNorm(),
     BatchNormReused(),
+    UnknownTokens(),
     UntiedEmbedding(),
     UnscaledImage(),
     FlatBatch(),

@@ -189,7 +189,7 @@ class Data(Instrument):
         if first is not None and is_plain_cpu(first) and has_content:
             fields["samples"] = row_fingerprints(first, MAX_SAMPLES)
         fields.update(_drawn(iterator))
-        tokens = token_facts(batch)
+        tokens = token_facts(batch, session.tracker.special_ids)
         if tokens:
             fields["tokens"] = tokens
         fields["sampler"] = sampler
