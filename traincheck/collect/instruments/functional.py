@@ -138,6 +138,8 @@ class Functional(Instrument):
             outcome = functools.partial(_outcome, numbers, FUNCTIONS[api])
         elif api in MODAL:
             outcome = functools.partial(_placed, self.session.tracker)
+        elif holder is init:
+            outcome = functools.partial(_identified, self.session.tracker)
         # What a functional calls in turn is its own business, unless operators are asked for.
         is_inner = holder in (torch, torch.Tensor) and self.session.settings.level != "deep"
         self.replace(
@@ -194,6 +196,14 @@ def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:
     path = orjson.dumps(tracker.child(module, None))
     mode = b"true" if module.training else b"false"
     return b'%b,"module":%b,"training":%b' % (encode(result), path, mode)
+
+
+def _identified(tracker: Tracker, em: Emitter, result: Any) -> bytes:
+    """The parameter that was filled, with the identity that its changes will tell."""
+    plain = encode(result)
+    if not isinstance(result, torch.nn.Parameter) or not plain.endswith(b"}"):
+        return plain
+    return b'%b,"identity":%d}' % (plain[:-1], tracker.identities.of(result))
 
 
 def _in(table: dict[Any, Any], value: Any) -> bool:
