@@ -242,11 +242,6 @@ class Local(threading.local):
     em: Emitter | None = None
 
 
-def escaped(text: bytes) -> bytes:
-    """Text as a part of a template."""
-    return text.replace(b"%", b"%%")
-
-
 class _UserCode(dict[CodeType, bool]):
     """Whether code is the user's. Looking at each file name again would take 1 us a frame."""
 

@@ -93,6 +93,11 @@ def number(value: Any) -> Any:
     return repr(value)
 
 
+def escaped(text: bytes) -> bytes:
+    """Text as a part of a template."""
+    return text.replace(b"%", b"%%")
+
+
 def dotted(cls: Any) -> str:
     """Importable dotted name of a class or function."""
     module = getattr(cls, "__module__", None) or "builtins"

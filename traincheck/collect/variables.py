@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 import torch
 
-from traincheck.collect.emit import Emitter, escaped
+from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import (
     PLAIN_TYPES,
     PROBED,
@@ -34,6 +34,7 @@ from traincheck.collect.fingerprint import (
     start_device,
 )
 from traincheck.collect.stats import read_norms
+from traincheck.collect.summarize import escaped
 
 UNKNOWN = "unknown"
 GRADIENT = "gradient"

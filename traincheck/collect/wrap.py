@@ -13,8 +13,8 @@ import orjson
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
-from traincheck.collect.emit import CALL_HEAD, Emitter, any_autocast, context, escaped, hidden
-from traincheck.collect.summarize import encode, summarize
+from traincheck.collect.emit import CALL_HEAD, Emitter, any_autocast, context, hidden
+from traincheck.collect.summarize import encode, escaped, summarize
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session

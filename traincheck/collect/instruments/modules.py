@@ -39,6 +39,7 @@ class Modules(Instrument):
         self._plans: dict[int, _Plan] = {}
         self._root: Root | None = None
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
+        self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
         self.replace(torch.nn.Module, "__call__", self._wrap_call)
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -50,6 +51,16 @@ class Modules(Instrument):
                 created.add(module)
 
         return hidden(__init__)
+
+    def _wrap_setstate(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Copies and unpickled modules are made without ``__init__``."""
+        created = self.session.tracker.created
+
+        def __setstate__(module: torch.nn.Module, state: Any) -> None:
+            original(module, state)
+            created.add(module)
+
+        return hidden(__setstate__)
 
     def _api(self, cls: type) -> str:
         api = self._apis.get(cls)
