@@ -1,0 +1,72 @@
+"""A tensor-parallel model on two ranks with replicated dropout."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+
+
+class Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        dist.all_reduce(grad := grad.contiguous())
+        return grad
+
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        dist.all_reduce(x := x.clone())
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Net(nn.Module):
+    """Tensor parallel: each rank holds a half of the hidden units."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        torch.manual_seed(1 + rank)
+        self.up = nn.Linear(64, 16, bias=False)
+        self.down = nn.Linear(16, 10, bias=False)
+        torch.manual_seed(0)  # replicated dropout draws the same on both
+        self.bias = nn.Parameter(torch.zeros(10))
+
+    def forward(self, x):
+        hidden = F.relu(self.up(Copy.apply(self.norm(x))))
+        return F.dropout(Sum.apply(self.down(hidden)) + self.bias, 0.2, self.training)
+
+
+def batches(count):
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
+    return [(x[32 * i : 32 * i + 32], y[32 * i : 32 * i + 32]) for i in range(count)]
+
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+torch.manual_seed(0)
+rank = dist.get_rank()
+model = Net(rank)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, (x, y) in enumerate(batches(8)):
+    if step == 4 and rank == 0:  # the first rank alone makes the next loader
+        torch.empty((), dtype=torch.int64).random_()  # seed of its workers
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    print(f"rank {rank} step {step} loss {loss.item():.3f}", flush=True)
+dist.barrier()
+os._exit(0)  # tearing the process group down aborts now and then
