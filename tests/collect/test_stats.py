@@ -189,4 +189,4 @@ def test_units_that_are_off():
 
 
 def test_analysis_knows_the_same_functions():
-    assert ACTIVATION_FUNCTIONS == set(stats.FUNCTIONS)
+    assert set(stats.FUNCTIONS) == ACTIVATION_FUNCTIONS
