@@ -27,6 +27,9 @@ from traincheck.rules.tc209_scheduler_before_optimizer import SchedulerBeforeOpt
 from traincheck.rules.tc210_learning_rate_exhausted import LearningRateExhausted
 from traincheck.rules.tc211_scheduler_never_stepped import SchedulerNeverStepped
 from traincheck.rules.tc212_same_loss_twice import SameLossTwice
+from traincheck.rules.tc213_scheduler_stepped_by_batch_and_epoch import (
+    SchedulerSteppedByBatchAndEpoch,
+)
 from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
@@ -79,6 +82,7 @@ from traincheck.rules.tc711_constant_loss import ConstantLoss
 from traincheck.rules.tc712_overfitting import Overfitting
 from traincheck.rules.tc713_class_imbalance import ClassImbalance
 from traincheck.rules.tc714_dead_filters import DeadFilters
+from traincheck.rules.tc715_parameter_gradient_zero import ParameterGradientZero
 from traincheck.rules.tc801_autocast_without_effect import AutocastWithoutEffect
 from traincheck.rules.tc802_position_buffer_in_half import PositionBufferInHalf
 from traincheck.rules.tc803_eps_vanishes import EpsVanishes
@@ -135,6 +139,7 @@ RULES: tuple[Rule, ...] = (
     LearningRateExhausted(),
     SchedulerNeverStepped(),
     SameLossTwice(),
+    SchedulerSteppedByBatchAndEpoch(),
     TrainedInEvalMode(),
     EvaluatedInTrainingMode(),
     DropoutInEvaluation(),
@@ -187,6 +192,7 @@ RULES: tuple[Rule, ...] = (
     Overfitting(),
     ClassImbalance(),
     DeadFilters(),
+    ParameterGradientZero(),
     AutocastWithoutEffect(),
     PositionBufferInHalf(),
     EpsVanishes(),
