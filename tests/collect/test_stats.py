@@ -92,6 +92,16 @@ def test_a_look_that_takes_no_numbers_repeats_none(tmp_path):
     assert last.summary.stats["norm"] == pytest.approx(math.sqrt(48))
 
 
+def test_a_step_that_never_ends_is_not_looked_at_for_ever(tmp_path):
+    x = torch.ones(3, requires_grad=True)
+    with recording(tmp_path / "run") as run:
+        for _ in range(stats._MOST_LOOKS + 50):
+            F.relu(x * 1)
+    told = [call for call in run.calls(RELU) if "stats" in call.result]
+    assert len(run.calls(RELU)) == stats._MOST_LOOKS + 50
+    assert len(told) == stats._MOST_LOOKS
+
+
 def test_only_what_is_asked_for(tmp_path):
     needs = Needs(stats=frozenset({"gradient"}), states=frozenset({"gradient@backward"}))
     with recording(tmp_path / "run", needs=needs) as run:

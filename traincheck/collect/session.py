@@ -335,7 +335,7 @@ class Session:
         if self.switch.on:
             for look in self.at_step_end:
                 look(em)
-        self.numbers.spans.clear()
+        self.numbers.turn()
         if self.switch.on:
             # A follower that has read the end of a step has all of the step: of all threads
             for other in self._emitters:

@@ -26,6 +26,7 @@ SMALL = 1 << 16  # elements up to which arguments and parameters are looked at i
 LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
 _MOST_LABELS = 1000
+_MOST_LOOKS = 256  # at activations in one step: a step that never ends must not be slow for ever
 _LARGEST = 1 << 24  # elements of a parameter that is looked at when it is found
 DEAD_NORM = 1e-6  # of a row or filter that does nothing
 
@@ -72,6 +73,7 @@ class Numbers:
         self.activation = "activation" in self.asked
         self.spans: set[int] = set()
         self._clock = clock
+        self._left = _MOST_LOOKS
         self._always = every > 1  # few steps are recorded at all
         self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
 
@@ -80,6 +82,11 @@ class Numbers:
         """Whether this step is one of those in which everything is looked at."""
         step = self._clock.step
         return step is not None and (step < FIRST_STEPS or self._always or step % EVERY == 0)
+
+    def turn(self) -> None:
+        """The step ended."""
+        self.spans.clear()
+        self._left = _MOST_LOOKS
 
     def wants_api(self, api: str) -> bool:
         """Whether calls of ``api`` are recorded for their numbers."""
@@ -126,6 +133,7 @@ class Numbers:
         if ref is None or ref() is not result:  # else just taken: of the function in the module
             if not (_is_countable(result) and result.dtype in _FLOATS):
                 return plain
+            self._left -= 1
             text = self._text(em, result, _activation(result, activation))
             self._last = (weakref.ref(result), text)
         return _with(plain, text)
@@ -163,7 +171,7 @@ class Numbers:
         return b'"nonfinite":' in told and b'"nonfinite":0' not in told
 
     def _is_now(self) -> bool:
-        return self.is_sampled and torch.is_grad_enabled()
+        return self._left > 0 and self.is_sampled and torch.is_grad_enabled()
 
     def _text(self, em: Emitter, tensor: torch.Tensor, taken: Taken) -> bytes:
         names, values = tuple(taken), list(taken.values())
