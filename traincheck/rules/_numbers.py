@@ -15,7 +15,9 @@ from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
 NORMS = DISCOVERY | GRADIENTS | Needs(stats=frozenset({"gradient"}))
 MATRIX = 2  # dims of a weight; biases and scales have fewer
-_KERNEL_CLASSES = ("Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d")
+_KERNEL_CLASSES = (
+    "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
+)  # fmt: skip
 
 
 def number(event: StateEvent | None, name: str) -> float | None:

@@ -1,0 +1,51 @@
+"""TC715: a parameter whose gradient is zero at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.builders import MLP
+from tests.checking import fires, net, quiet
+from traincheck.schema.events import Event, StateEvent
+from traincheck.schema.findings import Verdict
+
+EMBEDDING = "torch.nn.modules.sparse.Embedding"
+
+
+def run(is_zero: Callable[[str, int], bool], module_class: str | None = None) -> list[Event]:
+    def changed(event: Event) -> Event:
+        if not isinstance(event, StateEvent) or event.role != "gradient" or event.summary is None:
+            return event
+        zero = is_zero(event.name, event.step or 0)
+        kind = module_class or event.module_class
+        return event._replace(summary=event.summary._replace(zero=zero), module_class=kind)
+
+    return [changed(event) for event in net().steps(22).build()]
+
+
+BROKEN = run(lambda name, step: name == "Net.fc1.weight")
+
+
+def test_fires_as_advice() -> None:
+    finding = fires("TC715", BROKEN)
+    assert (finding.severity, finding.first_step) == ("info", 0)
+    assert finding.variables == ("Net.fc1.weight",)
+
+
+def test_quiet_when_it_is_used_now_and_then() -> None:
+    events = run(lambda name, step: name == "Net.fc1.weight" and step != 10)
+    assert quiet("TC715", events) is Verdict.HELD
+
+
+def test_quiet_on_lora() -> None:
+    assert quiet("TC715", run(lambda name, step: "fc1" in name and step == 0)) is Verdict.HELD
+
+
+def test_quiet_on_embeddings() -> None:
+    events = run(lambda name, step: name == "Net.fc1.weight", EMBEDDING)
+    assert quiet("TC715", events) is Verdict.HELD
+
+
+def test_a_flat_loss_is_left_to_another_rule() -> None:
+    events = run(lambda name, step: name.removeprefix("Net.") in MLP)
+    assert quiet("TC715", events) is Verdict.NOT_TRIGGERED

@@ -1,0 +1,110 @@
+"""TC715: a parameter whose gradient is exactly zero, step after step. Advice only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class ParameterGradientZero:
+    """TC715 parameter-gradient-zero: backward() reaches a parameter, but with nothing but zeros.
+
+    What it checks:
+        The gradients of the parameters that an optimizer holds are not exactly zero for many steps,
+        while others of it have some that are not.
+
+    Why it matters:
+        Such a parameter does not learn: the units behind it are dead, its output is multiplied by
+        zero, or it serves a branch that is never taken.
+
+    Fires on:
+        Twenty optimizer steps in a row at which the gradient of a parameter is there and all zero.
+
+    Stays quiet on:
+        A single step, as the A of LoRA has while B is zero; gradients that are None; embeddings,
+        whose rows are used now and then; models of which all gradients are zero (TC704).
+
+    Fix:
+        Look at what is behind the parameter: activations that are off, masks, weights of zero.
+
+    Options:
+        steps: steps in a row.
+
+    Source:
+        https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
+    """
+
+    info = CheckInfo(
+        check_id="TC715",
+        kind="rule",
+        code="TC715",
+        severity="info",
+        title="The gradient of {variables} is zero at every step",
+        likely_cause=(
+            "{observed}: what is behind it is off, multiplied by zero, or in a branch that is "
+            "never taken."
+        ),
+        fix="Look at the activations, masks and weights behind these parameters.",
+    )
+    needs: Needs = DISCOVERY | GRADIENTS
+
+    def __init__(self, steps: int = 20) -> None:
+        self.steps = steps
+
+    def monitor(self) -> Zeros:
+        return Zeros(self.steps)
+
+
+@dataclass(slots=True)
+class _Streak:
+    count: int
+    first: int | None
+
+
+class Zeros(StepMonitor):
+    """Counts for each parameter the optimizer steps in a row that had only zeros for it."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+        self._streaks: dict[int, _Streak] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            self._streaks.clear()
+            return []
+        found: list[Violation] = []
+        for moment in facts.updates():
+            if not moment.applied:
+                continue
+            self.triggered += 1
+            for identity in moment.applied & self._streaks.keys():
+                del self._streaks[identity]
+            for identity in moment.present - moment.applied:
+                found += self._count(identity, facts)
+        return found
+
+    def _count(self, identity: int, facts: StepFacts) -> list[Violation]:
+        look = facts.gradients.get(identity)
+        if look is not None and "Embedding" in (look.module_class or ""):
+            return []
+        streak = self._streaks.setdefault(identity, _Streak(0, facts.event.step))
+        streak.count += 1
+        if streak.count != self._steps:
+            return []
+        name = self.ledger.name(identity)
+        return [
+            proof(
+                ("TC715", Symptom.NOT_LEARNING),
+                facts,
+                step=streak.first,
+                subject=Subject(variable=name),
+                message=f"the gradient of {name} is exactly zero, step after step",
+                expected="a gradient that is not zero now and then",
+                observed=f"zero in {streak.count} steps in a row",
+                evidence=() if look is None else (look,),
+            )
+        ]
