@@ -280,3 +280,17 @@ def test_checkpointing_of_activations(tmp_path, level):
     with recording(tmp_path, level=level) as run:
         assert torch.equal(gradient(), plain)
     assert len([e for e in run.of("step")]) <= 1
+
+
+def test_a_model_that_holds_a_builtin_is_scripted_as_without_us(tmp_path):
+    """Of ``F.gelu`` there is no source to compile: TorchScript knows the builtin itself."""
+    expected = torch.jit.script(net(F.gelu))(X)
+    with recording(tmp_path) as run:
+        model = nn.Sequential(net(F.gelu))
+        held = model[0].act
+        assert torch.equal(torch.jit.script(model)(X), expected)
+        assert model[0].act is held  # as the user set it
+        with pytest.raises(RuntimeError):  # the twin: what cannot be scripted still cannot
+            torch.jit.script(net(lambda x: object()))
+        model(X)
+    assert run.calls("torch.nn.functional.gelu")

@@ -56,7 +56,7 @@ class Transforms(Instrument):
 
     def _wrap_script(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def script(*args: Any, **kwargs: Any) -> Any:
-            with self._aside():
+            with self._aside(), _originals_in(args[0] if args else None):
                 # names are resolved in the caller's frame, which is now one further up
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
                 first: Any = args[0] if args else None
@@ -71,3 +71,31 @@ class Transforms(Instrument):
                 return original(*args, **kwargs)
 
         return hidden(script)
+
+
+@contextlib.contextmanager
+def _originals_in(model: Any) -> Iterator[None]:
+    """Builtins that modules hold (``self.act = F.gelu``) stand there themselves meanwhile.
+
+    TorchScript knows a builtin by its identity; a function of Python it compiles from its source.
+    """
+    held = [
+        (vars(module), name, value, original)
+        for module in (model.modules() if isinstance(model, torch.nn.Module) else ())
+        for name, value in vars(module).items()
+        if (original := _builtin_behind(value)) is not None
+    ]
+    for attributes, name, _, original in held:
+        attributes[name] = original
+    try:
+        yield
+    finally:
+        for attributes, name, ours, _ in held:
+            attributes[name] = ours
+
+
+def _builtin_behind(value: Any) -> types.BuiltinFunctionType | None:
+    if not isinstance(value, types.FunctionType) or value.__code__.co_filename != HIDDEN_FILE:
+        return None
+    original = getattr(value, "__wrapped__", None)
+    return original if isinstance(original, types.BuiltinFunctionType) else None
