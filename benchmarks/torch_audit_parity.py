@@ -63,14 +63,14 @@ def judge(case: Case, said: Mapping[str, Any], names: Iterable[str]) -> dict[str
     others = sum(count for name, count in counts.items() if name not in named)
     if case.kind == HOST:
         verdict = said["end"].partition(":")[0] or "unharmed"
+    elif said["end"] and case.kind != STOPS:
+        verdict = "crash"
     elif case.kind == HEALTHY:
         loud = [name for name in said.get("loud", ()) if name not in named]
         named, others = [*named, *loud], others - sum(counts[name] for name in loud)
         verdict = "false alarm" if named else "quiet"
     elif case.kind == STOPS and not named:
         verdict = STOPPED if said["end"] else "missed"
-    elif said["end"] and case.kind != STOPS:
-        verdict = "crash"
     else:
         verdict = "found" if named else "missed"
     return {
