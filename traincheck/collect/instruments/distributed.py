@@ -47,6 +47,7 @@ class Distributed(Instrument):
             self.session.tracker.compare_ranks()
         self.replace(dist, "init_process_group", self._wrap_init)
         needs = self.session.needs
+        self._digests = needs is None or needs.exact
         if needs is None or "collective" in needs.kinds:
             for name in COLLECTIVES:
                 if hasattr(dist, name):
@@ -127,9 +128,12 @@ class Distributed(Instrument):
             fields: dict[str, Any] = {"op": op}
             tensor = _first_tensor(args, kwargs)
             group = kwargs.get("group") or next((a for a in args if isinstance(a, _Group)), None)
-            guarded(em, self._before, fields, tensor, group)
             if any(kwargs.get(name) for name in _SIZES) or (op in _SPLIT and args[2:]):
                 fields["uneven"] = True
+            guarded(em, self._before, fields, tensor, group)
+            if not self._digests:
+                guarded(em, self._entered, fields)
+                return original(*args, **kwargs)
             result = None
             try:
                 result = original(*args, **kwargs)
@@ -156,21 +160,21 @@ class Distributed(Instrument):
         if tensor is not None:
             fields["shape"] = list(tensor.shape)
             fields["dtype"] = str(tensor.dtype).removeprefix("torch.")
-            fields["before"] = self._digest(tensor)
+            if self._digests and tensor.is_cpu:
+                fields["before"] = fingerprint(tensor)
             variable = self._name_of(tensor)
             if variable is not None:
                 fields["variable"] = variable
 
-    def _after(self, em: Emitter, fields: dict[str, Any], tensor: torch.Tensor | None) -> None:
-        if tensor is not None:
-            fields["after"] = self._digest(tensor)
+    def _entered(self, em: Emitter, fields: dict[str, Any]) -> None:
+        """Nothing is to be seen afterwards: a process that hangs or dies in there has told it."""
         em.event("collective", fields)
+        em.flush()
 
-    def _digest(self, tensor: torch.Tensor) -> str | None:
-        needs = self.session.needs
-        if not tensor.is_cpu or (needs is not None and not needs.exact):
-            return None
-        return fingerprint(tensor)
+    def _after(self, em: Emitter, fields: dict[str, Any], tensor: torch.Tensor | None) -> None:
+        if tensor is not None and tensor.is_cpu:
+            fields["after"] = fingerprint(tensor)
+        em.event("collective", fields)
 
     def _name_of(self, tensor: torch.Tensor) -> str | None:
         """The parameter whose data or gradient a tensor is. Names are collected once a backward."""
