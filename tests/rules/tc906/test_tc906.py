@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.builders import LINEAR, TraceBuilder
 from tests.checking import fires, net, quiet
 from traincheck.schema.findings import Verdict
 
-BROKEN = net(weight_decay=0.01).steps(2).build()
+WEIGHTS = {"fc1.weight": LINEAR, "fc2.weight": LINEAR}
+BROKEN = TraceBuilder().process().model("Net", WEIGHTS).optimizer(weight_decay=0.01).build()
 
 
 def test_fires_on_coupled_decay() -> None:
