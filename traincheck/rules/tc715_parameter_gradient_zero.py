@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
+from traincheck.rules._numbers import MATRIX
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
@@ -25,7 +26,7 @@ class ParameterGradientZero:
 
     Stays quiet on:
         A single step, as the A of LoRA has while B is zero; gradients that are None; embeddings,
-        whose rows are used now and then; models of which all gradients are zero (TC704).
+        whose rows are used now and then; biases, which a loss of differences cancels; models of which all gradients are zero (TC704).
 
     Fix:
         Look at what is behind the parameter: activations that are off, masks, weights of zero.
@@ -89,7 +90,10 @@ class Zeros(StepMonitor):
 
     def _count(self, identity: int, facts: StepFacts) -> list[Violation]:
         look = facts.gradients.get(identity)
+        parameter = self.ledger.parameters.get(identity)
         if look is not None and "Embedding" in (look.module_class or ""):
+            return []
+        if parameter is None or len(parameter.shape) < MATRIX:
             return []
         streak = self._streaks.setdefault(identity, _Streak(0, facts.event.step))
         streak.count += 1

@@ -49,3 +49,8 @@ def test_quiet_on_embeddings() -> None:
 def test_a_flat_loss_is_left_to_another_rule() -> None:
     events = run(lambda name, step: name.removeprefix("Net.") in MLP)
     assert quiet("TC715", events) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_biases_that_a_difference_cancels() -> None:
+    # the last bias of a Wasserstein critic
+    assert quiet("TC715", run(lambda name, step: name == "Net.fc2.bias")) is Verdict.HELD
