@@ -26,8 +26,8 @@ class ParameterGradientZero:
 
     Stays quiet on:
         A single step, as the A of LoRA has while B is zero; gradients that are None; embeddings,
-        whose rows are used now and then; biases, which a loss of differences cancels; models of which all
-        gradients are zero (TC704).
+        whose rows are used now and then; biases, which a loss of differences cancels; models of
+        which all gradients are zero (TC704).
 
     Fix:
         Look at what is behind the parameter: activations that are off, masks, weights of zero.
