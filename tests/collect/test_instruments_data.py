@@ -285,6 +285,45 @@ def test_files_and_optimizers(tmp_path):
     assert list(loaded) == ["model"]
 
 
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(3, 2), nn.Linear(2, 3, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def test_what_fits_is_shared_or_untied_by_a_load(tmp_path):
+    with recording(tmp_path / "run") as run:
+        model = Tied()
+        model.load_state_dict(model.state_dict())
+        copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict({f"module.{n}": t for n, t in copies.items()}, strict=False)
+        model.load_state_dict(copies, assign=True)
+    own, prefixed, assigned = run.of("checkpoint")
+    assert (own.matched, own.shared, own.changed, own.untied) == (2, 2, 0, [])
+    assert (prefixed.matched, prefixed.shared, prefixed.entries) == (0, 0, 2)
+    assert (assigned.matched, assigned.shared) == (2, 0)
+    assert assigned.untied == ["Tied.embed.weight", "Tied.head.weight"]
+    assert own.where.partition(":")[0] == __file__
+
+
+def test_parts_of_a_file(tmp_path):
+    with recording(tmp_path / "run") as run:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+        parts = {"net": model, "optim": optimizer, "schedule": schedule}
+        torch.save({**{k: v.state_dict() for k, v in parts.items()}, "epoch": 3}, tmp_path / "c.pt")
+        schedule.load_state_dict(schedule.state_dict())
+    saved, restored = run.of("checkpoint")
+    assert saved.parts == {
+        "net": {"kind": "model", "entries": 5},
+        "optim": {"kind": "optimizer", "params": 4, "entries": 0, "lr": [0.5]},
+        "schedule": {"kind": "scheduler", "last_epoch": 0},
+    }
+    assert restored.target == "torch.optim.lr_scheduler.StepLR"
+
+
 def test_a_load_that_fails_leaves_the_stage(tmp_path):
     with recording(tmp_path / "run") as run:
         with pytest.raises(FileNotFoundError):

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import harness
 from tests.collect.recording import read_folder
+from traincheck.rules._ranks import DDP_FORWARD, DDP_INIT, SYNC
 from traincheck.schema.events import Families
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
 
@@ -126,6 +127,18 @@ def test_ddp_is_seen_and_seen_through(ranks):
         changed = [e.name for e in events if e.kind == "state" and e.role == "parameter"]
         assert changed.count("Net.layer.weight") == 3
         assert [e.step for e in events if e.kind == "step"] == [0, 1]
+
+
+def test_what_ddp_exchanges_and_whether_a_forward_arms_it(ranks):
+    for rank, events in ranks.items():
+        (made,) = [e for e in events if e.kind == "call" and e.api == DDP_INIT]
+        assert made.module == "Net"
+        assert made.args["parameters"] == ["Net.layer.weight", "Net.layer.bias"]
+        assert len(made.args["ids"]) == made.args["group_size"] == 2
+        forwards = [e for e in events if e.kind == "call" and e.api == DDP_FORWARD]
+        assert [e.args[SYNC] for e in forwards] == [True, True]
+        (group,) = [e for e in events if e.kind == "mark" and e.text == "process group"]
+        assert group.data == {"rank": rank, "world_size": 2}
 
 
 def test_weights_of_the_ranks_stay_equal(ranks):
