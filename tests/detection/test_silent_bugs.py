@@ -29,7 +29,7 @@ CODES = {rule.info.code for rule in RULES}
 QUICK = ("A13", "B29", "B33", "B42")
 QUICK_CLEAN = ("amp_scaler", "gan")
 
-MOST_LINES = 80
+MOST_LINES = 90
 MOST_CHANGED = 8
 
 VALID = """
