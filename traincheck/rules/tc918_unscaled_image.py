@@ -16,14 +16,15 @@ class UnscaledImage:
     """TC918 unscaled-image: images that still have the values of bytes.
 
     What it checks:
-        Batches of floating-point images are not in 0..255.
+        Batches of floating-point images are not in 0..255, and not far below zero.
 
     Why it matters:
         Weights are initialized for inputs of about one: the first steps are wild, norms and
         decay are off.
 
     Fires on:
-        Float images with values from 0 to 255 in three batches in a row.
+        Float images with values from 0 to 255 in three batches in a row; values all of which are
+        below -50.
 
     Stays quiet on:
         Images in 0..1 or normalized; integers, which the model converts; tensors that are no
@@ -59,7 +60,8 @@ class Scaling(Leaves):
         if low is None or high is None or not is_image(tensor):
             return ()
         self.triggered += 1
-        if low < 0 or not _BRIGHT < high <= _BYTE:
+        is_of_bytes = low >= 0 and _BRIGHT < high <= _BYTE
+        if not is_of_bytes and high >= -_BRIGHT:  # a mean of bytes that was taken away too often
             return ()
         return self.again(
             event,

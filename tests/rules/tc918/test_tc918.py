@@ -24,9 +24,16 @@ def test_fires_in_the_third_batch() -> None:
     assert "values from 0 to 255" in finding.observed
 
 
+def test_fires_when_everything_is_far_below_zero() -> None:
+    finding = fires("TC918", batches((8, 3, 32, 32), -200, -199))
+    assert "values from -200 to -199" in finding.observed
+
+
 @pytest.mark.parametrize(
     "events",
     [
+        batches((8, 1, 80, 80), -80, 0),  # decibels
+        batches((8, 1, 64, 64), -1000, 400),  # Hounsfield units
         batches((8, 3, 32, 32), 0, 1),
         batches((8, 3, 32, 32), -2, 60),
         batches((8, 60), 0, 60),
