@@ -134,19 +134,26 @@ def labels(count: int) -> torch.Tensor:
     return torch.arange(count) % CLASSES
 
 
-def rows(size: int = 32, steps: int = STEPS, shift: float = 0.0) -> DataLoader[Any]:
-    """Batches of features around one centre a class."""
-    y = labels(size * steps)[torch.randperm(size * steps)]
-    x = torch.randn(CLASSES, FEATURES)[y] + 0.5 * torch.randn(size * steps, FEATURES) + shift
-    return loader(x, y, size=size)
+def row_tensors(count: int = 32 * STEPS) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features around one centre a class, and the classes."""
+    y = labels(count)[torch.randperm(count)]
+    return torch.randn(CLASSES, FEATURES)[y] + 0.5 * torch.randn(count, FEATURES), y
 
 
-def images(size: int = 16, steps: int = STEPS, side: int = 32, scale: float = 1.0) -> Any:
-    """Batches of images in 0..scale; a class is a brightness of one channel."""
-    y = labels(size * steps)[torch.randperm(size * steps)]
-    x = torch.rand(size * steps, 3, side, side)
+def rows(size: int = 32, steps: int = STEPS) -> DataLoader[Any]:
+    return loader(*row_tensors(size * steps), size=size)
+
+
+def image_tensors(count: int = 16 * STEPS, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images in 0..scale, and their classes: a class is a brightness of one channel."""
+    y = labels(count)[torch.randperm(count)]
+    x = torch.rand(count, 3, 32, 32)
     x[:, 0] *= 0.25 * (1 + y)[:, None, None]
-    return loader(x * scale, y, size=size)
+    return x * scale, y
+
+
+def images(scale: float = 1.0) -> DataLoader[Any]:
+    return loader(*image_tensors(scale=scale), size=16)
 
 
 def loader(*tensors: torch.Tensor, size: int, collate: Any = None) -> DataLoader[Any]:

@@ -19,11 +19,13 @@ from benchmarks.torch_audit_cases.case import (
     convnet,
     first,
     fit,
+    image_tensors,
     images,
     labels,
     loader,
     mlp,
     on_a_gpu,
+    row_tensors,
     rows,
     sgd,
 )
@@ -32,10 +34,10 @@ on_a_gpu("inputs-left-on-the-cpu", "float inputs on another device", checks="TA3
 on_a_gpu("sync-batch-norm", "SyncBatchNorm over 2 samples", checks="TA304 12", codes="TC914")
 
 
-def _mapped(change: Any, **kwargs: Any) -> Any:
+def _mapped(change: Any, scale: float = 1.0) -> Any:
     """Batches of images, all changed at once."""
-    x, y = (torch.cat(parts) for parts in zip(*images(**kwargs), strict=True))
-    return loader(change(x), y, size=kwargs.get("size", 16))
+    x, y = image_tensors(scale=scale)
+    return loader(change(x), y, size=16)
 
 
 @case("bytes-as-floats", "images in 0..255", checks="TA301 15 31", codes="TC918")
@@ -77,8 +79,7 @@ class TakesBatch(nn.Module):
 
 @case("own-batch-class", "0..255 in a UserDict", checks="TA301 15 31", codes="TC918")
 def own_batch_class(hands: Hands) -> None:
-    x, y = (torch.cat(parts) for parts in zip(*images(scale=255.0), strict=True))
-    batches = loader(x, y, size=16, collate=_as_user_dict)
+    batches = loader(*image_tensors(scale=255.0), size=16, collate=_as_user_dict)
 
     def loss(out: torch.Tensor, batch: Any) -> torch.Tensor:
         return nn.functional.cross_entropy(out, batch["label"])
@@ -88,10 +89,8 @@ def own_batch_class(hands: Hands) -> None:
 
 @case("table", "a column of ages, up to 60", checks="TA301 15 31", codes="TC918", kind=HEALTHY)
 def table(hands: Hands) -> None:
-    batches = [(x.clone(), y) for x, y in rows()]
-    for x, _ in batches:
-        x[:, 0] = torch.rand(len(x)) * 42 + 18
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    x, y = row_tensors()
+    x[:, 0] = torch.rand(len(x)) * 42 + 18
     model = nn.Sequential(nn.BatchNorm1d(FEATURES), mlp())
     fit(hands, model, loader(x, y, size=32))
 

@@ -19,6 +19,7 @@ from benchmarks.torch_audit_cases.case import (
     fit,
     loader,
     mlp,
+    row_tensors,
     rows,
     sgd,
 )
@@ -41,9 +42,8 @@ def nan_gradient(hands: Hands) -> None:
 
 
 def _broken_row(value: float) -> Any:
-    batches = list(rows())
-    batches[4][0][3, 2] = value
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    x, y = row_tensors()
+    x[4 * 32 + 3, 2] = value
     return loader(x, y, size=32)
 
 

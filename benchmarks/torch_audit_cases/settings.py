@@ -20,6 +20,7 @@ from benchmarks.torch_audit_cases.case import (
     loader,
     mlp,
     on_a_gpu,
+    row_tensors,
     rows,
     sgd,
 )
@@ -159,14 +160,13 @@ def decay_on_embedding(hands: Hands) -> None:
 @case("small-eps", "Adam's eps of 1e-8 in float16", checks="11 TA100", codes="TC803")
 def small_eps(hands: Hands) -> None:
     model = mlp().half()
-    batches = [(x.half(), y) for x, y in rows()]
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    x, y = row_tensors()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def loss(out: torch.Tensor, batch: Any) -> torch.Tensor:
         return classify(out.float(), batch)
 
-    fit(hands, model, loader(x, y, size=32), optimizer=optimizer, loss=loss)
+    fit(hands, model, loader(x.half(), y, size=32), optimizer=optimizer, loss=loss)
 
 
 @case("even-kernel", "a 4 x 4 convolution", checks="TA404 34", codes="TC909")
