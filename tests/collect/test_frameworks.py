@@ -124,9 +124,10 @@ def test_a_loop_of_a_framework(tmp_path, name):
     assert digest(traced) == digest(plain)
 
     events = read_folder(tmp_path / "run")
-    troubles = [e for e in events if e.kind == "mark" and e.text != "process"]
+    bad = ("fault", "dropped", "instrument disabled")
+    troubles = [e for e in events if e.kind == "mark" and e.text in bad]
     assert not troubles
-    # Trainer fetches the batches of its last evaluation with grad enabled: they begin a step.
+    # Trainer fetches the batches of its last evaluation with grad enabled: they may begin a step.
     steps = [e for e in events if e.kind == "step" and (e.complete or "backward" in e.counters)]
     assert [e.step for e in steps] == [0, 1, 2, 3]
     assert [e.counters["backward"] for e in steps] == [microsteps] * 4
