@@ -118,7 +118,7 @@ class FirstBroken:
                 summary = tensor_summary(leaf)
                 if summary is not None and is_broken(summary.stats):
                     words = f"{_many(summary.stats)} in {path} of {event.loader}"
-                    self._note("batch", _Place(words, Subject(variable=path), event))
+                    self._places.setdefault("batch", _Place(words, Subject(variable=path), event))
         elif isinstance(event, StepEvent):
             return self._end(event)
         return ()
@@ -126,16 +126,15 @@ class FirstBroken:
     def finish(self) -> Sequence[Violation]:
         return ()
 
-    def _note(self, kind: str, place: _Place) -> None:
-        self._places.setdefault(kind, place)
-
     def _state(self, event: StateEvent) -> None:
         stats = None if event.summary is None else event.summary.stats
         if event.role == "gradient":
             if is_broken(stats):
                 self._gradients[event.name] = event
                 words = f"{_many(stats)} in the gradient of {event.name}"
-                self._note("gradient", _Place(words, Subject(variable=event.name), event))
+                self._places.setdefault(
+                    "gradient", _Place(words, Subject(variable=event.name), event)
+                )
             else:
                 self._gradients.pop(event.name, None)
         elif event.role == "parameter":
@@ -159,11 +158,15 @@ class FirstBroken:
             summary = tensor_summary(event.result)
             if event.grad_enabled and summary is not None and is_broken(summary.stats):
                 words = f"{_many(summary.stats)} in the result of {event.module or event.api}"
-                self._note("module", _Place(words, Subject(module=event.module), event))
+                self._places.setdefault(
+                    "module", _Place(words, Subject(module=event.module), event)
+                )
         elif family == Families.BACKWARD:
             value = loss_of(event)
             if value is not None and value != value:  # noqa: PLR0124  # NaN stands for both
-                self._note("loss", _Place("a loss that is not finite", Subject(), event))
+                self._places.setdefault(
+                    "loss", _Place("a loss that is not finite", Subject(), event)
+                )
         elif family == Families.OPTIMIZER_STEP and event.exception is None:
             self._stepped = event
             self.triggered += 1
@@ -198,8 +201,7 @@ class FirstBroken:
             return []
         self._streak += 1
         place = self._begin() or self._place_of(unseen[0])
-        if self._first is None:
-            self._first = (event.step, place)
+        self._first = self._first or (event.step, place)
         if self._streak < _CONFIRMED:
             return []
         step, place = self._first
@@ -210,8 +212,7 @@ class FirstBroken:
             self._lost, self._losses = None, 0
             return False
         self._losses += 1
-        if self._lost is None:
-            self._lost = (event.step, self._begin() or self._places["loss"])
+        self._lost = self._lost or (event.step, self._begin() or self._places["loss"])
         return self._losses >= _LOSSES
 
     def _place_of(self, name: str) -> _Place:
@@ -233,11 +234,8 @@ class FirstBroken:
         self, step: int | None, event: StepEvent, place: _Place, shown: str
     ) -> Violation:
         self._is_told = True
-        subject = place.subject
-        if subject == Subject():
-            subject = Subject(api=Families.BACKWARD)
+        subject = place.subject if place.subject != Subject() else Subject(api=Families.BACKWARD)
         observed = place.words if place.words == shown else f"{place.words}, then {shown}"
-        evidence = [place.event, *([self._stepped] if self._stepped is not None else [])]
         return Violation(
             check_id="TC701",
             step=step,
@@ -248,7 +246,7 @@ class FirstBroken:
             message=f"there are {observed}",
             expected="parameters are finite after each optimizer step",
             observed=observed,
-            evidence=tuple(evidence),
+            evidence=(place.event, *filter(None, [self._stepped])),
         )
 
 
