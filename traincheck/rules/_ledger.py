@@ -60,11 +60,15 @@ MODES = Needs(calls=MODAL | {Families.MODULE, Families.EVAL})
 
 @dataclass(slots=True)
 class Parameter:
-    """A parameter that a module owns. names: several when weights are tied."""
+    """A parameter that a module owns.
+
+    names: several when weights are tied. began_zero: whether all of it was zero when it was found.
+    """
 
     names: set[str]
     requires_grad: bool
     shape: tuple[int, ...] = ()
+    began_zero: bool = False
 
     @property
     def name(self) -> str:
@@ -268,6 +272,9 @@ class Ledger:
         parameter.requires_grad = event.requires_grad
         if event.summary is not None:
             parameter.shape = event.summary.shape
+            if event.change in ("new", "replaced"):
+                is_zero = (event.summary.stats or {}).get("norm") == 0
+                parameter.began_zero = is_zero or event.summary.zero is True
 
     def _forget_name(self, name: str, identity: int) -> None:
         self._ids.pop(name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,8 +28,9 @@ class UpdateRatio:
         A weight whose norm changes by more than half in each of three steps in a row.
 
     Stays quiet on:
-        Weights that begin with zeros, biases and scales, tensors of fewer than 16 elements, steps
-        whose norms were not taken (large models: all but the first four steps and each tenth).
+        Weights that begin with zeros, as long as they grow ever less; biases and scales, tensors of
+        fewer than 16 elements, steps whose norms were not taken (large models: all but the first
+        four steps and each tenth).
 
     Fix:
         Lower the learning rate by a factor of ten, or warm it up.
@@ -69,12 +71,16 @@ _ELEMENTS = 16
 
 @dataclass(slots=True)
 class _Size:
-    """Norm of a weight after a step. count: large changes in a row, since step ``first``."""
+    """Norm of a weight after a step. count: large changes in a row, since step ``first``.
+
+    growth: of a weight that began with zeros, the last change; 0 once it does not become less.
+    """
 
     norm: float
     step: int
     count: int = 0
     first: int = 0
+    growth: float = 0.0
 
 
 class Sizes(StepMonitor):
@@ -107,11 +113,17 @@ class Sizes(StepMonitor):
     ) -> list[Violation]:
         known = self._sizes.get(identity)
         size = self._sizes[identity] = _Size(norm, step)
-        if known is None or known.step != step - 1 or known.norm == 0:
+        if known is None:
+            size.growth = math.inf if self.ledger.parameters[identity].began_zero else 0.0
+            return []
+        if known.norm == 0 or known.step != step - 1:
             return []
         self.triggered += 1
         change = abs(norm - known.norm) / known.norm
         if change <= self._ratio:
+            return []
+        if change < known.growth:  # from zero by steps of one size: 100 %, 50 %, 33 %
+            size.growth = change
             return []
         size.count = known.count + 1
         size.first = known.first if known.count else step

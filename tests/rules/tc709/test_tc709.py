@@ -35,6 +35,11 @@ def test_quiet_on_single_large_steps() -> None:
 
 def test_quiet_on_weights_that_begin_with_zeros() -> None:
     assert quiet("TC709", run(0, 0.01, 0.015, 0.02, 0.025)) is Verdict.HELD
+    assert quiet("TC709", run(0, 0.01, 0.029, 0.056, 0.09, 0.13)) is Verdict.HELD  # by momentum
+
+
+def test_fires_on_weights_that_begin_with_zeros_and_grow_ever_more() -> None:
+    assert fires("TC709", run(0, 0.01, 0.1, 1, 10, 100, 1000)).first_step == 2
 
 
 def test_quiet_on_small_updates() -> None:
