@@ -82,7 +82,7 @@ class NonFiniteValue:
 
 
 class _Place(NamedTuple):
-    """Something that is not finite, in words, and what it is about."""
+    """What is not finite, in words, and what it is about."""
 
     words: str
     subject: Subject
@@ -118,7 +118,7 @@ class FirstBroken:
                 summary = tensor_summary(leaf)
                 if summary is not None and is_broken(summary.stats):
                     words = f"{_many(summary.stats)} in {path} of {event.loader}"
-                    self._places.setdefault("batch", _Place(words, Subject(variable=path), event))
+                    self._note("batch", words, Subject(variable=path), event)
         elif isinstance(event, StepEvent):
             return self._end(event)
         return ()
@@ -126,15 +126,16 @@ class FirstBroken:
     def finish(self) -> Sequence[Violation]:
         return ()
 
+    def _note(self, kind: str, words: str, subject: Subject, event: Event) -> None:
+        self._places.setdefault(kind, _Place(words, subject, event))
+
     def _state(self, event: StateEvent) -> None:
         stats = None if event.summary is None else event.summary.stats
         if event.role == "gradient":
             if is_broken(stats):
                 self._gradients[event.name] = event
                 words = f"{_many(stats)} in the gradient of {event.name}"
-                self._places.setdefault(
-                    "gradient", _Place(words, Subject(variable=event.name), event)
-                )
+                self._note("gradient", words, Subject(variable=event.name), event)
             else:
                 self._gradients.pop(event.name, None)
         elif event.role == "parameter":
@@ -158,15 +159,11 @@ class FirstBroken:
             summary = tensor_summary(event.result)
             if event.grad_enabled and summary is not None and is_broken(summary.stats):
                 words = f"{_many(summary.stats)} in the result of {event.module or event.api}"
-                self._places.setdefault(
-                    "module", _Place(words, Subject(module=event.module), event)
-                )
+                self._note("module", words, Subject(module=event.module), event)
         elif family == Families.BACKWARD:
             value = loss_of(event)
             if value is not None and value != value:  # noqa: PLR0124  # NaN stands for both
-                self._places.setdefault(
-                    "loss", _Place("a loss that is not finite", Subject(), event)
-                )
+                self._note("loss", "a loss that is not finite", Subject(), event)
         elif family == Families.OPTIMIZER_STEP and event.exception is None:
             self._stepped = event
             self.triggered += 1
@@ -178,8 +175,7 @@ class FirstBroken:
         elif self._stepped is not None:
             found = self._judge(event)
         for place in self._after:
-            if place.subject.variable is not None:
-                self._broken_parameters.setdefault(place.subject.variable, place)
+            self._broken_parameters.setdefault(str(place.subject.variable), place)
         if self._stepped is not None or not event.recorded:
             self._places.clear()
         self._after, self._stepped = [], None
@@ -188,12 +184,11 @@ class FirstBroken:
 
     def _judge(self, event: StepEvent) -> list[Violation]:
         if self._after:
-            place = self._begin() or self._after[0]
             step = event.step if self._first is None else self._first[0]
-            return [self._violation(step, event, place, self._after[0].words)]
+            shown = self._after[0]
+            return [self._violation(step, event, self._begin() or shown, shown.words)]
         if self._is_loss_broken(event):
-            place = self._lost[1] if self._lost is not None else self._places["loss"]
-            step = self._lost[0] if self._lost is not None else event.step
+            step, place = self._lost or (event.step, self._places["loss"])
             return [self._violation(step, event, place, "a loss that is not finite")]
         unseen = [name for name in self._gradients if name not in self._seen]
         if not unseen or event.counters.get("scaler_step", 0):
@@ -251,5 +246,5 @@ class FirstBroken:
 
 
 def _many(stats: dict[str, float] | None) -> str:
-    count = int((stats or {}).get("nonfinite", 0))
-    return "NaN or infinite elements" if count > 1 else "a NaN or infinite element"
+    is_many = (stats or {}).get("nonfinite", 0) > 1
+    return "NaN or infinite elements" if is_many else "a NaN or infinite element"
