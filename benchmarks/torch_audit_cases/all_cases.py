@@ -1,8 +1,18 @@
-"""All cases, in the order of the table. Importing the modules enters their programs."""
+"""All cases, in the order of the table: by the first check each belongs to."""
 
-from benchmarks.torch_audit_cases import data, graph, host, numbers, settings, tokens
-from benchmarks.torch_audit_cases.case import CASES
+from benchmarks.torch_audit_cases import case, data, graph, host, numbers, settings, tokens
+from benchmarks.torch_audit_cases.case import Case
 
-MODULES = (numbers, settings, data, graph, tokens, host)
+# Importing them enters their programs.
+THEMES = (numbers, settings, data, graph, tokens, host)
 
-__all__ = ["CASES", "MODULES"]
+
+def _place(one: Case) -> tuple[int, str, int]:
+    """Ids of the release, then numbers of older checks, then programs that belong to none."""
+    if not one.checks:
+        return 2, "", 0
+    check = one.checks[0]
+    return (1, "", int(check)) if check.isdigit() else (0, check, 0)
+
+
+CASES: dict[str, Case] = {one.id: one for one in sorted(case.CASES.values(), key=_place)}
