@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -26,10 +27,11 @@ from benchmarks.torch_audit_cases.case import HEALTHY, HOST, SABOTAGED, STOPS, C
 from benchmarks.torch_audit_checks import OLDER, RELEASE
 
 PAGE = harness.ROOT / "docs" / "torch-audit.md"
-COMMAND = "python -m benchmarks.torch_audit_parity --other .audit/bin/python --write"
+COMMAND = "python -m benchmarks.torch_audit_parity --other ../audit/bin/python --write"
 GPU = "needs a GPU"
 STOPPED = "stops by itself"
 _PROGRAMS = "benchmarks.torch_audit_cases"
+_ERROR = re.compile(r"(?!error:)[\w.]*(Error|Exception)\b")
 _LOUD = frozenset({"error", "warning"})
 
 
@@ -52,8 +54,14 @@ def ours(case: Case, folder: Path) -> dict[str, Any]:
         return {"findings": {}, "loud": [], "end": f"crash: {str(error).splitlines()[-1]}"}
     counts = Counter(finding["code"] for finding in report["findings"])
     loud = sorted({f["code"] for f in report["findings"] if f["severity"] in _LOUD})
-    end = f"crash: {done.stderr.splitlines()[-1]}" if done.returncode else ""
+    end = f"crash: {_last_error(done.stderr)}" if done.returncode else ""
     return {"findings": dict(counts), "loud": loud, "end": end}
+
+
+def _last_error(stderr: str) -> str:
+    """What the program died of, among what is printed behind it."""
+    errors = [line for line in stderr.splitlines() if _ERROR.match(line)]
+    return errors[-1] if errors else "no Python error"
 
 
 def judge(case: Case, said: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -209,10 +217,16 @@ def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 _INTRODUCTION = f"""\
-Written by `{COMMAND}`; not by hand. Both tools run over the same small training programs, on a CPU:
-torch-audit 0.3.0 in a virtual environment of its own, auditing every step in the way that its
-documentation calls the most accurate (a few cases are about the two other ways), traincheck by
-`traincheck collect --rules` and `traincheck check`. Nothing is configured on either side.
+Made by this, not by hand:
+
+    python3 -m venv ../audit
+    ../audit/bin/pip install torch==2.13.0 torch-audit==0.3.0
+    {COMMAND}
+
+Both tools run over the same small training programs, on a CPU: torch-audit 0.3.0 in a virtual
+environment of its own, auditing every step in the way that its documentation calls the most
+accurate (a few cases are about the two other ways), traincheck by `traincheck collect --rules` and
+`traincheck check`. Nothing is configured on either side.
 
 A *sabotaged* program has a fault that is to be found, a *healthy* one has none. A verdict counts
 only the rules that the case is about; for traincheck also any error or warning on a healthy

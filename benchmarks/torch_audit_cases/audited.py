@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -84,5 +85,6 @@ def audit(case: Case) -> dict[str, Any]:
         end = f"corrupted: {error}"
     except Exception as error:  # whatever stops the program
         where = traceback.extract_tb(error.__traceback__)[-1].filename
-        end = f"crash: {type(error).__name__} in {where.rpartition('/')[2]}: {str(error)[:80]}"
+        said = re.sub(r" at 0x\w+", "", str(error))[:60]
+        end = f"crash: {type(error).__name__} in {where.rpartition('/')[2]}: {said}"
     return {"findings": dict(Counter(f.rule_id for f in hands.findings)), "end": end}
