@@ -1,10 +1,21 @@
-"""Make `traincheck.cli` importable from a checkout, where the packaging map is not in force."""
+"""Make `traincheck.cli` importable from a checkout, where the packaging map is not in force.
+
+And give tests the signals of a terminal: in the background of a script some are ignored.
+"""
 
 import importlib.util
+import signal
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent
+
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 try:
     import traincheck

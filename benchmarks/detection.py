@@ -33,6 +33,7 @@ from benchmarks.lab import (
     VIEWS,
     Lab,
     Report,
+    alarms,
     brief,
     faults,
     faults_anywhere,
@@ -91,7 +92,7 @@ def healthy_trials(case: Healthy) -> Iterable[Trial]:
         def run(lab: Lab, view: str = view) -> tuple[Report, list[str]]:
             learned = lab.invariants(case.script)
             report = lab.check(case.script, case.env, view=view, invariants=learned)
-            return report, ["false alarm"] if report["findings"] else []
+            return report, ["false alarm"] if alarms(report) else []
 
         yield Trial(group="healthy", case=case.id, view=view, by="invariants+rules", run=run)
 
@@ -115,7 +116,7 @@ def apart_trial(reference: Path, target: Path) -> Trial:
     def run(lab: Lab) -> tuple[Report, list[str]]:
         learned = lab.invariants(reference)
         report = lab.check(target, {"UP_STEPS": TARGET_STEPS}, view=FULL, invariants=learned)
-        return report, ["false alarm"] if report["findings"] else []
+        return report, ["false alarm"] if alarms(report) else []
 
     case = f"{reference.stem}-on-{target.stem}"
     return Trial(group="apart", case=case, view=FULL, by="invariants+rules", run=run, must=False)

@@ -99,6 +99,11 @@ class Lab:
         return harness.check(trace, [invariants] if invariants else [], rules=rules)
 
 
+def alarms(report: Report) -> list[dict[str, Any]]:
+    """Findings of severity warning or above."""
+    return [finding for finding in report["findings"] if finding["severity"] != "info"]
+
+
 def first_finding(report: Report) -> dict[str, Any] | None:
     """The finding that is shown first, the cause."""
     findings = report["findings"]

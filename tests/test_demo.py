@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.lab import alarms
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BUILT = "    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)\n"
 REPLACED = "    model.head = nn.Linear(64, 10)\n"
@@ -79,4 +81,4 @@ def test_the_twin_that_replaces_the_head_first_is_quiet(demo: Path) -> None:
     (folder / "train_digits.py").write_text((EXAMPLES / "train_digits.py").read_text())
     done = shell(folder, "traincheck-collect", "-p", "twin.py", "-o", "twin")
     assert done.returncode == 0, done.stderr
-    assert check(folder, "-t", "twin", "-i", "out/invariant.json")["findings"] == []
+    assert alarms(check(folder, "-t", "twin", "-i", "out/invariant.json")) == []

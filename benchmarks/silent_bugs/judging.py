@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.lab import Report
+from benchmarks.lab import Report, alarms
 from benchmarks.silent_bugs.case import MARKS, RULE, RULE_MAYBE, Case
 
 Line = dict[str, Any]
@@ -16,11 +16,6 @@ MODES = (RULES, TWIN, TRANSFER)
 FIRST_SHARE = 0.9  # of the RULE cases, the true cause must come first
 AMONG_FIRST = 3  # and in all of them among so many
 MAYBE_SHARE = 0.6  # of the RULE~ cases must be found
-
-
-def alarms(report: Report) -> list[dict[str, Any]]:
-    """Findings of severity warning or above."""
-    return [finding for finding in report["findings"] if finding["severity"] != "info"]
 
 
 def is_true_cause(case: Case, finding: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.cases import CNN, FINETUNE, GPT, HEALTHY, MLP, TARGET_STEPS
 from benchmarks.harness import PROGRAMS
-from benchmarks.lab import FULL, VIEWS, brief
+from benchmarks.lab import FULL, VIEWS, alarms, brief
 
 QUICK = {("mlp_digits-sgd", "selective"), ("mlp_digits-no_eval", "full")}
 
@@ -45,7 +45,7 @@ QUICK_LOOPS = {"alternating", "scaled"}
 
 
 def assert_silent(report):
-    assert not report["findings"], brief(report["findings"])
+    assert not alarms(report), brief(alarms(report))
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ class FindingBook:
     def findings(self) -> list[Finding]:
         """Findings: earliest first, then the one that explains most others, severity, id.
 
+        Advice comes last.
+
         Those that were accepted are among them.
         """
         tallies = [(check_id, tally) for (check_id, *_), tally in self._tallies.items()]
@@ -190,8 +192,9 @@ def _short_api(api: str | None) -> str | None:
     return ".".join(parts[-2:]) if len(parts) > 1 and parts[-2][:1].isupper() else parts[-1]
 
 
-def _importance(finding: Finding) -> tuple[int, int, int, str]:
+def _importance(finding: Finding) -> tuple[bool, int, int, int, str]:
     return (
+        finding.severity == SEVERITIES[0],  # advice explains no fault, however early it is known
         -1 if finding.first_step is None else finding.first_step,
         -len(finding.explains),
         -SEVERITIES.index(finding.severity),

@@ -205,7 +205,6 @@ class Session:
             "pid": os.getpid(),
             "parent_pid": os.getppid(),
             "rank": self.rank,
-            "world_size": int(os.environ.get("WORLD_SIZE") or 1),
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
             "traincheck": traincheck.__version__,
