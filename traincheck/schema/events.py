@@ -155,8 +155,8 @@ class StepEvent(NamedTuple):
     Attributes:
         counters: calls since the step began (batch, forward, backward, zero_grad, optimizer_step,
             scaler_step).
-        lr: optimizer id -> learning rate per group, as it was when the optimizer stepped; at the end
-            of the step where it did not.
+        lr: optimizer id -> learning rate per group, as it was when the optimizer stepped; at the
+            end of the step where it did not.
         modes: root module name -> training flag at the end.
         recorded: false for a step that sampling skipped.
         complete: false for the last step when the run ended inside it.
