@@ -326,6 +326,6 @@ def test_two_ranks(tmp_path) -> None:
         env={"BROKEN": 1},
     )
     assert done.returncode == 1, done.stderr
-    assert done.stdout.split() == ["done", "done"]
+    assert done.stdout.count("done") == 2  # perhaps in one line
     assert done.stderr.count("TC201 error") == 2  # as it came, and in the summary
     assert "2 processes, 2 ranks, 5 steps" in done.stderr

@@ -38,9 +38,10 @@ COLLECT = [
     "import sys; from traincheck.cli.main import collect_main; sys.exit(collect_main())",
 ]
 LOOP = """
-import signal, sys, time
+import os, signal, sys, time
 def report(number, frame):
-    print("got", signal.Signals(number).name, flush=True)
+    # not print(): the signal may come while "ready" is still being flushed
+    os.write(1, b"got %s\\n" % signal.Signals(number).name.encode())
     sys.exit(5)
 for name in sys.argv[1:]:
     signal.signal(getattr(signal, name), report)
