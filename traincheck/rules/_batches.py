@@ -60,12 +60,6 @@ class Leaves(ABC):
         return [about(self._info, event, [where], expected=expected, observed=observed)]
 
 
-def number(tensor: TensorSummary, name: str) -> float | None:
-    """A number of a tensor all of which is finite."""
-    stats = tensor.stats or {}
-    return None if stats.get("nonfinite") else stats.get(name)
-
-
 def is_image(tensor: TensorSummary) -> bool:
     """Whether the tensor may be a batch of floating-point images."""
     shape = tensor.shape
