@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from traincheck.check.findings import Accept, FindingBook
 from traincheck.check.gate import Gate
 from traincheck.check.routing import Router
-from traincheck.check.seats import STEP_ENDS, RunSeats, Seat, is_for_run
+from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
-from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule
+from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is_for_run
 
 _logger = logging.getLogger(__name__)
 _PROCESS_MARK = "process"
@@ -35,6 +35,13 @@ class Checks:
     needs: Mapping[str, Needs]
     infos: Mapping[str, CheckInfo]
     unusable: Mapping[str, str] = field(default_factory=dict)
+
+    def sum_up(self, invariants: Iterable[Invariant]) -> tuple[Needs, tuple[str, ...]]:
+        """What invariants need together, and their ids."""
+        needs = Needs()
+        for invariant in invariants:
+            needs |= self.needs[invariant.id]
+        return needs, tuple(invariant.id for invariant in invariants)
 
 
 class Process:
@@ -123,15 +130,14 @@ class Process:
 
     def _seat_invariants(self) -> None:
         for name, invariants in self._checks.invariants.items():
+            if is_for_run(self._checks.relations[name]):
+                continue  # RunSeats has its seat
             usable = tuple(i for i in invariants if self._observable(i.id))
             if usable:
                 self._seat_relation(self._checks.relations[name], usable)
 
     def _seat_relation(self, relation: Relation, invariants: tuple[Invariant, ...]) -> None:
-        needs = Needs()
-        for invariant in invariants:
-            needs |= self._checks.needs[invariant.id]
-        ids = tuple(invariant.id for invariant in invariants)
+        needs, ids = self._checks.sum_up(invariants)
         self._sit(lambda: Gate(relation, invariants), needs, ids)
 
     def _sit(self, make: Callable[[], Monitor], needs: Needs, ids: tuple[str, ...]) -> None:
@@ -159,7 +165,7 @@ class Engine:
         accept: Accept | None = None,
     ) -> None:
         self._checks = _prepare(invariants, rules, relations or {})
-        self._run = RunSeats(self._checks.rules)
+        self._run = RunSeats(self._checks.rules, _seats_for_run(self._checks))
         self._book = FindingBook(self._checks.infos, accept)
         self._processes: dict[tuple[int, str], Process] = {}
         self._violated: dict[str, int] = defaultdict(int)
@@ -377,6 +383,16 @@ def _prepare(
         infos=infos,
         unusable=unusable,
     )
+
+
+def _seats_for_run(checks: Checks) -> list[Seat]:
+    """A seat for each relation that speaks of all ranks."""
+    seats = []
+    for name, invariants in checks.invariants.items():
+        if is_for_run(checks.relations[name]):
+            needs, ids = checks.sum_up(invariants)
+            seats.append(Seat(Gate(checks.relations[name], invariants), needs, needs, ids))
+    return seats
 
 
 def _bare_info(invariant: Invariant) -> CheckInfo:

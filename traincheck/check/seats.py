@@ -2,7 +2,7 @@
 
 Feeds nothing. A rule with ``scope = "run"`` has one monitor for the whole run, with a seat in each
 process' router. It waits by itself until every rank has ended a step (rules/_ranks.py), so the
-order in which ranks are fed makes no difference.
+order in which ranks are fed makes no difference. So has a relation, for all its invariants.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from traincheck.rules._ranks import RankKeeper, RankMonitor
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Violation
-from traincheck.schema.protocols import Monitor, Rule
+from traincheck.schema.protocols import Monitor, Rule, is_for_run
 
 STEP_ENDS = Needs(kinds=frozenset({"step"}))
 
@@ -42,19 +42,15 @@ class Seat:
         return {self.check_ids[0]: self.monitor.triggered}
 
 
-def is_for_run(rule: Rule) -> bool:
-    """Whether a rule has one monitor for all ranks."""
-    return getattr(rule, "scope", "process") == "run"
-
-
 class RunSeats:
     """The monitors of one run that see all ranks.
 
     Args:
         rules: those among which they are looked for.
+        relations: seats of those that speak of all ranks.
     """
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], relations: Sequence[Seat] = ()) -> None:
         self.failed: dict[str, str] = {}  # check -> why it was taken out
         self.seats = [
             Seat(rule.monitor(), rule.needs, rule.needs, (rule.info.check_id,))
@@ -63,6 +59,7 @@ class RunSeats:
         ]
         self._keeper: RankKeeper | None = None
         self._share()
+        self.seats += relations
 
     def _share(self) -> None:
         """Let one keeper see the events for all monitors that judge by books of all ranks."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.check.routing import Router
+from traincheck.infer.propose import by_scope
 from traincheck.schema.claims import Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Example
@@ -81,7 +82,9 @@ def collect(
     source: EventSource, relations: Mapping[str, Relation], claims: Mapping[str, Hypothesis]
 ) -> dict[str, Rows]:
     """Rows by key of the claim, from one pass over a run."""
-    groups = _groups(relations, claims)
+    own, shared = by_scope(relations)
+    groups = _groups(own, claims)
+    everywhere = _Process(_groups(shared, claims))
     processes: dict[tuple[int, str], _Process] = {}
     last: tuple[int, str] | None = None
     process: _Process | None = None
@@ -94,8 +97,9 @@ def collect(
             if process is None:
                 process = processes[key] = _Process(groups)
         process.observe(event)
+        everywhere.observe(event)
     found: dict[str, Rows] = {}
-    for _, process in sorted(processes.items()):
+    for process in (*(process for _, process in sorted(processes.items())), everywhere):
         process.finish()
         process.into(found)
     for rows in found.values():
@@ -126,7 +130,7 @@ def _groups(relations: Mapping[str, Relation], claims: Mapping[str, Hypothesis])
 
 
 class _Process:
-    """The deciders of one process, each given the events that a check would give it."""
+    """The deciders of one process, or of all, each given the events that a check would give it."""
 
     def __init__(self, groups: Sequence[_Group]) -> None:
         self._groups = groups

@@ -11,7 +11,7 @@ import orjson
 from traincheck.relations._variables import is_judged
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import StepEvent
-from traincheck.schema.protocols import EventSource, Proposer, Relation
+from traincheck.schema.protocols import EventSource, Proposer, Relation, is_for_run
 
 
 def key_of(claim: Hypothesis) -> str:
@@ -33,9 +33,22 @@ class Proposed:
     skipped: int
 
 
+def by_scope(
+    relations: Mapping[str, Relation],
+) -> tuple[dict[str, Relation], dict[str, Relation]]:
+    """Those that look at one process, and those that look at all of a run."""
+    shared = {name: relation for name, relation in relations.items() if is_for_run(relation)}
+    return {name: r for name, r in relations.items() if name not in shared}, shared
+
+
 def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
-    """Hypotheses by key, from one pass over a run. Each process is watched by itself."""
+    """Hypotheses by key, from one pass over a run.
+
+    Each process is watched by itself, but by relations that speak of all ranks: these see all.
+    """
     processes: dict[tuple[int, str], list[Proposer]] = {}
+    own, shared = by_scope(relations)
+    for_all = [shared[name].proposer() for name in sorted(shared)]
     last: tuple[int, str] | None = None
     current: list[Proposer] = []
     steps: Counter[tuple[int, str]] = Counter()
@@ -49,7 +62,7 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
             last = at
             process = (event.rank, event.stream.partition("-")[0])
             if process not in processes:
-                processes[process] = [relations[name].proposer() for name in sorted(relations)]
+                processes[process] = [own[name].proposer() for name in sorted(own)] + for_all
             current = processes[process]
         for proposer in current:
             proposer.observe(event)

@@ -50,7 +50,7 @@ class Rule(Protocol):
 
     Its class docstring is its documentation (headings: What it checks, Why it matters, Fires on,
     Stays quiet on, Fix). A class attribute ``scope = "run"`` gives it one monitor for all ranks
-    (check/run_scope.py); else each process has its own.
+    (check/seats.py); else each process has its own.
     """
 
     info: CheckInfo
@@ -81,7 +81,9 @@ class Proposer(Protocol):
 class Relation(Protocol):
     """A kind of property that can be learned.
 
-    Inference and checking both run its decider; nothing is judged elsewhere.
+    Inference and checking both run its decider; nothing is judged elsewhere. A class attribute
+    ``scope = "run"`` gives it one proposer and one decider for all ranks; else each process has its
+    own.
     """
 
     name: str
@@ -105,6 +107,11 @@ class Relation(Protocol):
         ...
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo: ...
+
+
+def is_for_run(check: Rule | Relation) -> bool:
+    """Whether one monitor sees all ranks."""
+    return getattr(check, "scope", "process") == "run"
 
 
 JSON = Any
