@@ -75,7 +75,8 @@ def run_case(case: Case, mode: str, recordings: Recordings, view: str) -> Line:
     """Record a case and its twin as a mode demands, and judge."""
     view = view if mode == RULES else FULL
     runs = [
-        recordings.run(script, case.launcher, view=view) for script in (case.buggy, case.healthy)
+        recordings.run(case.buggy, case.launcher, view=view, aborts=case.aborts),
+        recordings.run(case.healthy, case.launcher, view=view),
     ]
     learned = None
     if mode == TWIN:

@@ -34,7 +34,8 @@ class Case:
     """A bug and its healthy twin.
 
     codes: rules that may name it. names: words of which a finding must hold one. first_step: the
-    first step that is affected; last_step: the latest that a finding may name.
+    first step that is affected; last_step: the latest that a finding may name. aborts: buggy.py
+    ends with an error; it is judged by what was recorded until then.
     """
 
     folder: Path
@@ -49,6 +50,7 @@ class Case:
     first_step: int
     last_step: int
     fault: str
+    aborts: bool = False
 
     @property
     def buggy(self) -> Path:
@@ -72,6 +74,7 @@ _KINDS: dict[str, type] = {
     "last_step": int,
     "fault": str,
 }
+_OPTIONAL: dict[str, type] = {"aborts": bool}
 
 
 def load_case(folder: Path) -> Case:
@@ -94,11 +97,13 @@ def load_case(folder: Path) -> Case:
 
 
 def _faults(values: dict[str, Any]) -> list[str]:
-    wrong = [f"unknown key {key}" for key in sorted(values.keys() - _KINDS)]
+    wrong = [
+        f"unknown key {key}" for key in sorted(values.keys() - _KINDS.keys() - _OPTIONAL.keys())
+    ]
     wrong += [f"{key} is missing" for key in _KINDS if key not in values]
     wrong += [
         f"{key} must be of type {kind.__name__}"
-        for key, kind in _KINDS.items()
+        for key, kind in (_KINDS | _OPTIONAL).items()
         if key in values and type(values[key]) is not kind
     ]
     if wrong:

@@ -28,9 +28,19 @@ class Recordings:
         self.folder = folder
 
     def run(
-        self, script: Path, launcher: str, *, view: str = FULL, is_reseeded: bool = False
+        self,
+        script: Path,
+        launcher: str,
+        *,
+        view: str = FULL,
+        is_reseeded: bool = False,
+        aborts: bool = False,
     ) -> Path:
-        """A recorded run. is_reseeded: with other seeds than those the script names."""
+        """A recorded run.
+
+        is_reseeded: with other seeds than those the script names. aborts: the program is known to
+        end with an error; what it left is kept.
+        """
         content = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
         seed = "-reseeded" if is_reseeded else ""
         name = f"{script.parent.name}-{script.stem}-{content}{seed}"
@@ -38,16 +48,19 @@ class Recordings:
             self.folder / f"{name}.src", lambda out: _stage(script, out, is_reseeded=is_reseeded)
         )
         before = _TORCHRUN if launcher == "torchrun" else (sys.executable,)
-        return made_once(
-            self.folder / f"{name}-{view}",
-            lambda out: harness.collect(
+
+        def record(out: Path) -> None:
+            done = harness.collect(
                 [*before, staged / PROGRAM],
                 out,
                 rules=view == "rules",
                 more=["--quiet"],
                 timeout_s=_TIMEOUT_S,
-            ).expect(),
-        )
+            )
+            if not (aborts and out.is_dir()):
+                done.expect()
+
+        return made_once(self.folder / f"{name}-{view}", record)
 
     def invariants(self, runs: Sequence[Path]) -> Path:
         """What these runs have in common."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.harness import CommandFailedError
 from benchmarks.silent_bugs import bench, judging
 from benchmarks.silent_bugs.case import (
     CLEAN,
@@ -135,6 +136,7 @@ def test_a_valid_case_is_read(tmp_path) -> None:
         ('["Net.fc1.weight"]', "[]", "names must hold words"),
         ('"https://example.org"', '"example"', "source must be an address"),
         ("names =", "names", "case.toml"),
+        ("first_step", 'aborts = "yes"\nfirst_step', "aborts must be of type bool"),
     ],
 )
 def test_a_case_that_is_not_valid_is_refused(tmp_path, old, new, said) -> None:
@@ -252,3 +254,15 @@ def test_a_program_that_fails_is_told(tmp_path) -> None:
     )
     assert "ended with 3" in line["error"]
     assert judging.broken_promises([line])
+
+
+def test_a_case_that_aborts_is_judged_by_what_was_recorded(tmp_path) -> None:
+    folder = written(tmp_path / "a13", VALID + "aborts = true\n")
+    (folder / "buggy.py").write_text("raise SystemExit(3)\n")
+    case = load_case(folder)
+    assert case.aborts
+    recordings = Recordings(tmp_path)
+    assert recordings.run(case.buggy, case.launcher, aborts=True).is_dir()
+    (folder / "buggy.py").write_text("raise SystemExit(4)\n")
+    with pytest.raises(CommandFailedError, match="ended with 4"):
+        recordings.run(case.buggy, case.launcher)

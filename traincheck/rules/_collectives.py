@@ -16,6 +16,7 @@ SHAPE = "TC411"
 _PAIRWISE = frozenset({"send", "recv", "isend", "irecv"})  # not all ranks take part
 _ANY_SHAPE = frozenset({"barrier", "all_to_all", "all_gather_object", "broadcast_object_list"})
 _MOST_WAITING = 4096
+_ENTERED = "collective entered"
 
 
 class CollectiveLog:
@@ -29,6 +30,8 @@ class CollectiveLog:
         self.triggered = 0
         self._code = code
         self._is_over = False
+        # Calls that were entered and have not come back
+        self._inside: set[tuple[int, str, str, int]] = set()
         self._numbers: Counter[tuple[int, str, str]] = Counter()
         self._turns: dict[int, list[str]] = defaultdict(list)
         self._waiting: dict[tuple[int, str, int], dict[int, CollectiveEvent]] = defaultdict(dict)
@@ -37,16 +40,28 @@ class CollectiveLog:
         if self._is_over:
             return ()
         if isinstance(event, CollectiveEvent):
-            return self._compare(event) if event.op not in _PAIRWISE else ()
+            return self._enter(event, is_back=True)
         if isinstance(event, StepEvent):
             self._is_over = not event.recorded  # calls were made that nobody saw
         elif isinstance(event, MarkEvent):
+            if event.text == _ENTERED:
+                return self._enter(_collective(event), is_back=False)
             self._is_over = event.text == "dropped"
         return ()
 
     def finish(self) -> Sequence[Violation]:
         """Nothing: a rank that made fewer calls may just have ended earlier."""
         return ()
+
+    def _enter(self, event: CollectiveEvent, *, is_back: bool) -> Sequence[Violation]:
+        """Once a call, whether it was told on entry, when it came back, or both times."""
+        key = (event.rank, event.stream, event.group, event.number)
+        if is_back and key in self._inside:
+            self._inside.discard(key)
+            return ()
+        if not is_back:
+            self._inside.add(key)
+        return self._compare(event) if event.op not in _PAIRWISE else ()
 
     def _compare(self, event: CollectiveEvent) -> Sequence[Violation]:
         pid = event.stream.partition("-")[0]
@@ -95,6 +110,10 @@ class CollectiveLog:
             observed=observed,
             evidence=(first, other),
         )
+
+
+def _collective(mark: MarkEvent) -> CollectiveEvent:
+    return CollectiveEvent(*mark[:6], **mark.data)  # type: ignore[arg-type]
 
 
 def _difference(first: CollectiveEvent, other: CollectiveEvent) -> str | None:

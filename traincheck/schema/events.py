@@ -358,7 +358,8 @@ class MarkEvent(NamedTuple):
     Attributes:
         text: "process" (first in a file: versions, instruments), "model" (what one is made of),
             "worker" (states of a DataLoader worker's random generators when it started and after
-            its first batch), "instrument disabled", "dropped", or a user's.
+            its first batch), "collective entered" (with fields of its event, which follows when it
+            comes back), "instrument disabled", "dropped", or a user's.
         data: what belongs to it.
     """
 

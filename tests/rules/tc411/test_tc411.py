@@ -49,3 +49,27 @@ def test_quiet_where_shapes_may_differ(op: str, odd: dict[str, Any]) -> None:
 
 def test_quiet_on_equal_shapes() -> None:
     assert quiet("TC411", run()) is Verdict.HELD
+
+
+def entered(*, returns: bool, odd_shape: list[int] | None = None) -> list[Event]:
+    """Two calls as a full recording tells them: entered, and perhaps left."""
+
+    def play(rank: RankBuilder) -> None:
+        for number in range(2):
+            rank.begin_step()
+            shape = odd_shape if number and rank.rank and odd_shape else [4, 4]
+            data = {"op": "all_reduce", "group": "world", "number": number}
+            rank.mark("collective entered", **data, shape=shape, dtype="float32")
+            if returns or not number:
+                rank.collective(shape=shape)
+
+    return two_ranks(play, wrap=False)
+
+
+def test_fires_when_nobody_comes_back() -> None:
+    assert fires("TC411", entered(returns=False, odd_shape=[9])).first_step == 1
+
+
+def test_a_call_that_is_told_twice_counts_once() -> None:
+    assert quiet("TC411", entered(returns=True)) is Verdict.HELD
+    assert fires("TC411", entered(returns=True, odd_shape=[9])).violations == 1

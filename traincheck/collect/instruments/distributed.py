@@ -26,6 +26,7 @@ _SPLIT = frozenset({"all_to_all_single"})
 _Group: Any = getattr(dist, "ProcessGroup", ())
 # Those that take the sizes of parts: then shapes may differ between ranks
 _SIZES = ("input_split_sizes", "output_split_sizes")
+ENTERED = "collective entered"  # the mark of a call that may never come back
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
 DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
 
@@ -132,8 +133,9 @@ class Distributed(Instrument):
                 fields["uneven"] = True
             guarded(em, self._before, fields, tensor, group)
             if not self._digests:
-                guarded(em, self._entered, fields)
+                guarded(em, self._entered, "collective", fields)
                 return original(*args, **kwargs)
+            guarded(em, self._entered, "mark", {"text": ENTERED, "data": {**fields}})
             result = None
             try:
                 result = original(*args, **kwargs)
@@ -166,9 +168,9 @@ class Distributed(Instrument):
             if variable is not None:
                 fields["variable"] = variable
 
-    def _entered(self, em: Emitter, fields: dict[str, Any]) -> None:
-        """Nothing is to be seen afterwards: a process that hangs or dies in there has told it."""
-        em.event("collective", fields)
+    def _entered(self, em: Emitter, kind: str, fields: dict[str, Any]) -> None:
+        """A process that hangs or dies in there has told it."""
+        em.event(kind, fields)
         em.flush()
 
     def _after(self, em: Emitter, fields: dict[str, Any], tensor: torch.Tensor | None) -> None:
