@@ -1,4 +1,4 @@
-"""Run the program.py beside this file with other seeds than it asks for.
+"""Run program/train.py beside this file with other seeds than it asks for.
 
 The healthy twin of a case is learned from with these and checked with its own.
 """
@@ -29,4 +29,6 @@ np.random.seed = shifted(np.random.seed)
 np.random.default_rng = shifted(np.random.default_rng)
 random.seed = shifted(random.seed)
 
-runpy.run_path(str(Path(__file__).with_name("program.py")), run_name="__main__")
+# Of the same name as this file: what is learned of a program is kept to programs of its name.
+script = Path(__file__)
+runpy.run_path(str(script.with_name("program") / script.name), run_name="__main__")

@@ -79,4 +79,5 @@ def _stage(script: Path, out: Path, *, is_reseeded: bool) -> None:
     out.mkdir()
     shutil.copy(RESEEDED if is_reseeded else script, out / PROGRAM)
     if is_reseeded:
-        shutil.copy(script, out / "program.py")
+        (out / "program").mkdir()
+        shutil.copy(script, out / "program" / PROGRAM)
