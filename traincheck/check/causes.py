@@ -123,6 +123,13 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.STATE_UNCHANGED: _same_variable,
         _S.WRONG_VALUE: _says("requires_grad"),
     },
+    _S.STRUCTURE: {_S.STRUCTURE: _same_onset, _S.WRONG_VALUE: _same_onset},
+    _S.UNFROZEN: {
+        _S.UNFROZEN: _same_onset,
+        _S.FROZEN: _same_onset,  # which of the parts is trained was mixed up: one fault
+        _S.SILENT_WRITE: _same_variable,
+        _S.WRONG_VALUE: _says("requires_grad"),
+    },
     _S.STEP_WITHOUT_GRADIENT: {
         _S.NOT_LEARNING: _anything,
         _S.STEP_WITHOUT_GRADIENT: _same_onset,
@@ -320,6 +327,22 @@ WORDING: Mapping[Symptom, Wording] = {
             "Remove the line that freezes them, or call requires_grad_(True) before the "
             "optimizer is built."
         ),
+    ),
+    _S.UNFROZEN: Wording(
+        title="{variables} is trained although it is to stay as it is",
+        likely_cause=(
+            "Nothing sets requires_grad to False for {variables}, or it is set for another part."
+        ),
+        fix="Freeze it before the optimizer is built, and give the optimizer what is trained only.",
+        near="optimizer",
+    ),
+    _S.STRUCTURE: Wording(
+        title="{subject} has other parameters or buffers than it should",
+        likely_cause=(
+            "A part of {subject} is missing, was added, or is kept where neither state_dict() nor "
+            "named_parameters() sees it: {observed}."
+        ),
+        fix="Register it: assign an nn.Module or nn.Parameter, or call register_buffer().",
     ),
     _S.NOT_UPDATED: Wording(
         title="The optimizer step leaves {variables} as it was",

@@ -40,7 +40,7 @@ _PUBLIC = tuple(
         "transformers",
     )
 )
-_OPENINGS = frozenset({"After", "Between", "During", "In", "The", "Under"})
+_OPENINGS = frozenset({"After", "Between", "During", "Every", "In", "No", "The", "Under"})
 ROLE_NAMES = {
     "parameter": "parameter",
     "gradient": "gradient",

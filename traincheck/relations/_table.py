@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 
 from traincheck.relations.contains import Contains
 from traincheck.relations.input_output import InputOutput
+from traincheck.relations.membership import Membership
 from traincheck.relations.order import Order
 from traincheck.relations.periodic import Periodic
 from traincheck.schema.protocols import Relation
@@ -18,6 +19,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Order(),
     InputOutput(),
     Periodic(),
+    Membership(),
 )
 
 

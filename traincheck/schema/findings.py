@@ -32,6 +32,8 @@ class Symptom(str, Enum):
     EVAL_MODE = "eval_mode"  # trained while in evaluation mode, or the reverse
     NO_GRADIENT = "no_gradient"  # a parameter gets no gradient
     FROZEN = "frozen"  # a parameter does not require grad where it did
+    UNFROZEN = "unfrozen"  # a parameter is trained that is to stay as it is
+    STRUCTURE = "structure"  # a model has other parameters or buffers than it should
     NOT_UPDATED = "not_updated"  # a step leaves a parameter as it was
     # A buffer or optimizer state does not change where it should.
     STATE_UNCHANGED = "state_unchanged"

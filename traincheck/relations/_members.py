@@ -1,0 +1,121 @@
+"""Propose *membership*: which variables there are, are trained and are held by an optimizer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+from traincheck.relations._names import ProgramName
+from traincheck.relations._subtrees import fold, names_folded
+from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
+
+TRAINABLE, FROZEN, STILL, HELD, FREE = "trainable", "frozen", "still", "held", "free"
+REACHED = "reached"  # by a gradient: of any program
+PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE)
+ROLES = ("parameter", "buffer")
+MOST_STRUCTURE = 200  # patterns of the names of one model
+
+
+def is_of_model(name: str) -> bool:
+    """Whether a model owns it: ``opt0[0].3`` belongs to none that is known."""
+    return "[" not in name.partition(".")[0]
+
+
+def structure(variables: Variables, model: str, role: str) -> list[str]:
+    """Patterns of the names that a model has."""
+    return names_folded(
+        variable.name for variable in variables.by_role[role].values() if variable.model == model
+    )
+
+
+class MembershipProposer:
+    """Looks at the variables when each training step ends, and proposes what stayed the same."""
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._variables = Variables()
+        self._book = StepBook()
+        self._version = -1
+        self._began = False  # whether a training step has ended
+        self._grads: dict[str, bool] = {}
+        self._held: dict[str, bool] = {}
+        self._moved: set[str] = set()
+        self._structures: dict[tuple[str, str], list[str] | None] = {}
+        # Models of which something else is trained, or held, later on
+        self._varying: dict[str, set[str]] = {"grads": set(), "held": set()}
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StateEvent):
+            self._variables.observe(event)
+            self._book.observe(event)
+        elif isinstance(event, OptimizerEvent):
+            self._variables.hold(event)
+        elif isinstance(event, StepEvent):
+            if is_judged(event):
+                self._look()
+            self._book.turn(event)
+        else:
+            self._program.observe(event)
+
+    def _look(self) -> None:
+        self._moved |= self._book.changed["parameter"]
+        if self._version == self._variables.version:
+            return
+        self._version = self._variables.version
+        for variable in self._variables.by_role["parameter"].values():
+            now = self._variables.is_held(variable)
+            self._note("grads", self._grads, variable, variable.requires_grad)
+            self._note("held", self._held, variable, now)
+        for role in ROLES:
+            for model in {v.model for v in self._variables.by_role[role].values()}:
+                found = structure(self._variables, model, role)
+                known = self._structures.setdefault((model, role), found)
+                if known != found or len(found) > MOST_STRUCTURE:
+                    self._structures[model, role] = None
+
+    def _note(self, what: str, known: dict[str, bool], variable: Variable, now: bool) -> None:
+        if known.setdefault(variable.name, now) != now:
+            self._varying[what].add(variable.model)
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        yield _claim({"is": REACHED})
+        if self._program.name is None:
+            return
+        base = {"program": self._program.name}
+        for what, pattern in self._places():
+            yield _claim({**base, "is": what, "under": pattern})
+        for (model, role), found in sorted(self._structures.items()):
+            if found and is_of_model(model) and "#" not in model:
+                yield _claim({**base, "model": model, "role": role, "has": found})
+
+    def _places(self) -> Iterator[tuple[str, str]]:
+        """What is so, and where. Only of models that are trained: of others little is known."""
+        trained = {name.partition(".")[0] for name, held in self._held.items() if held}
+        names = [n for n in self._held if n.partition(".")[0] in trained and is_of_model(n)]
+        for model in sorted(trained):
+            mine = [name for name in names if name.partition(".")[0] == model]
+            if model not in self._varying["grads"]:
+                yield from _folded(
+                    {name: TRAINABLE if self._grads[name] else FROZEN for name in mine}
+                )
+                yield from _folded({name: STILL if self._is_still(name) else None for name in mine})
+            if model not in self._varying["held"]:
+                yield from _folded({name: HELD if self._held[name] else FREE for name in mine})
+
+    def _is_still(self, name: str) -> bool:
+        """Whether nothing has changed it, and there is a reason for it."""
+        return name not in self._moved and not (self._grads[name] and self._held[name])
+
+
+def _folded(labels: Mapping[str, Hashable]) -> Iterator[tuple[str, str]]:
+    if labels and Counter(labels.values())[None] != len(labels):
+        for pattern, label in fold({n: str(label) for n, label in labels.items()}):
+            if label != "None":
+                yield str(label), pattern
+
+
+def _claim(params: dict[str, Any]) -> Hypothesis:
+    return Hypothesis(relation="membership", params=params)

@@ -1,0 +1,203 @@
+"""Decide *membership*: which variables a model has, are trained, and an optimizer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traincheck.relations._members import (
+    FREE,
+    FROZEN,
+    HELD,
+    PLACES,
+    REACHED,
+    ROLES,
+    STILL,
+    TRAINABLE,
+    structure,
+)
+from traincheck.relations._memory import Examples
+from traincheck.relations._names import ProgramName
+from traincheck.relations._subtrees import expand, matcher
+from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import (
+    CallEvent,
+    Event,
+    Families,
+    OptimizerEvent,
+    StateEvent,
+    StepEvent,
+)
+from traincheck.schema.findings import Example, Subject, Symptom
+
+_HOLDS = Example(holds=True, context={})
+# What breaks it: symptom, expected, observed
+_BROKEN = {
+    TRAINABLE: (Symptom.FROZEN, "{name} requires grad", "requires_grad is False"),
+    FROZEN: (Symptom.UNFROZEN, "{name} is frozen", "requires_grad is True: it is trained"),
+    STILL: (Symptom.SILENT_WRITE, "{name} stays as it is", "this step changes it"),
+    HELD: (Symptom.NOT_IN_OPTIMIZER, "an optimizer holds {name}", "no optimizer holds it"),
+    FREE: (Symptom.UNFROZEN, "no optimizer holds {name}", "an optimizer holds it"),
+    REACHED: (
+        Symptom.NOT_IN_OPTIMIZER,
+        "an optimizer holds {name}, which gets a gradient",
+        "no optimizer holds it",
+    ),
+}
+
+
+@dataclass(slots=True)
+class _Claim:
+    index: int
+    params: Mapping[str, Any]
+    variables: tuple[Variable, ...] = ()
+    names: frozenset[str] = frozenset()
+    broken: tuple[tuple[str, str], ...] = ()  # names that are otherwise, and how
+    applies: bool = False
+
+
+class MembershipDecider:
+    """Decides when a training step ends; who has which flags is looked at when that changes."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._claims = [_Claim(index, claim.params) for index, claim in enumerate(claims)]
+        for claim in self._claims:
+            _refuse_unknown(claim.params)
+        self._program = ProgramName()
+        self._variables = Variables()
+        self._book = StepBook()
+        self._version = -1
+        self._stepped = False
+        self._last: Examples = ()
+
+    def observe(self, event: Event) -> Examples:
+        if isinstance(event, StateEvent):
+            self._variables.observe(event)
+            self._book.observe(event)
+        elif isinstance(event, OptimizerEvent):
+            self._variables.hold(event)
+        elif isinstance(event, StepEvent):
+            examples = self._decide(event) if is_judged(event) else ()
+            self._book.turn(event)
+            self._stepped = False
+            return examples
+        elif isinstance(event, CallEvent):
+            self._stepped |= event.family == Families.OPTIMIZER_STEP
+        else:
+            self._program.observe(event)
+        return ()
+
+    def finish(self) -> Examples:
+        """Nothing: an unfinished step proves nothing."""
+        return ()
+
+    def _decide(self, event: StepEvent) -> Examples:
+        if self._version != self._variables.version:
+            self._version = self._variables.version
+            for claim in self._claims:
+                if self._program.fits(claim.params):
+                    self._look(claim)
+        examples: list[tuple[int, Example]] = []
+        for claim in self._claims:
+            examples += self._each(claim, event)
+        if len(examples) == len(self._last) and all(
+            a[1] is b[1] is _HOLDS and a[0] == b[0] for a, b in zip(examples, self._last)
+        ):
+            return self._last
+        self._last = tuple(examples)
+        return self._last
+
+    def _look(self, claim: _Claim) -> None:
+        """Find out what does not depend on the step."""
+        params = claim.params
+        if "has" in params:
+            self._look_at_structure(claim)
+            return
+        if "under" not in params:
+            return
+        matches = matcher(params["under"]).match
+        found = self._variables.by_role["parameter"].values()
+        claim.variables = tuple(v for v in found if matches(v.name))
+        claim.names = frozenset(v.name for v in claim.variables)
+        claim.applies = bool(claim.names)
+        wanted = {TRAINABLE: True, FROZEN: False}.get(params["is"])
+        if wanted is not None:
+            claim.broken = tuple(
+                (v.name, "") for v in claim.variables if v.requires_grad is not wanted
+            )
+        elif params["is"] != STILL:
+            held = params["is"] == HELD
+            claim.broken = tuple(
+                (v.name, "") for v in claim.variables if self._variables.is_held(v) is not held
+            )
+
+    def _look_at_structure(self, claim: _Claim) -> None:
+        params = claim.params
+        found = structure(self._variables, params["model"], params["role"])
+        known = self._variables.by_role["parameter"], self._variables.by_role["buffer"]
+        claim.applies = any(v.model == params["model"] for role in known for v in role.values())
+        claim.broken = ()
+        if claim.applies and found != list(params["has"]):
+            have = {name for pattern in found for name in expand(pattern)}
+            wanted = {name for pattern in params["has"] for name in expand(pattern)}
+            missing = [(name, "is missing") for name in sorted(wanted - have)]
+            claim.broken = tuple(missing + [(n, "is new") for n in sorted(have - wanted)])
+
+    def _each(self, claim: _Claim, event: StepEvent) -> Iterator[tuple[int, Example]]:
+        what = claim.params.get("is")
+        broken = claim.broken
+        if what == STILL:
+            broken = tuple((n, "") for n in sorted(claim.names & self._book.changed["parameter"]))
+        elif what == REACHED:
+            reached = self._reached()
+            claim.applies = bool(reached)
+            broken = tuple((v.name, "") for v in reached if not self._variables.is_held(v))
+        for name, how in broken:
+            yield claim.index, _negative(claim.params, name, how, event)
+        if claim.applies and not broken:
+            yield claim.index, _HOLDS
+
+    def _reached(self) -> list[Variable]:
+        """Parameters that got a gradient and that an optimizer is to hold.
+
+        Where what is held gets none, the one that trains is another model.
+        """
+        if not self._stepped:
+            return []
+        known = self._variables.by_role["parameter"]
+        found = [known[name] for name in sorted(self._book.reached) if name in known]
+        models = self._variables.held_models()
+        own = [variable for variable in found if variable.model in models]
+        return own or [variable for variable in found if variable.requires_grad]
+
+
+def _negative(params: Mapping[str, Any], name: str, how: str, event: StepEvent) -> Example:
+    if "has" in params:
+        symptom, module = Symptom.STRUCTURE, params["model"]
+        expected, observed = f"{module} has the {params['role']}s of every reference run", ""
+        observed = f"{name} {how}"
+    else:
+        symptom, expected, observed = _BROKEN[params["is"]]
+        expected, module = expected.format(name=name), None
+    return Example(
+        holds=False,
+        context={},
+        step=event.step,
+        rank=event.rank,
+        subject=Subject(variable=name, module=module),
+        expected=expected,
+        observed=observed,
+        evidence=(event,),
+        symptom=symptom,
+    )
+
+
+def _refuse_unknown(params: Mapping[str, Any]) -> None:
+    if "is" in params:
+        known = params["is"] == REACHED or (params["is"] in PLACES and "under" in params)
+    else:
+        known = params.get("role") in ROLES and "model" in params and "has" in params
+    if not known:
+        raise ValueError(f"nothing is known of {dict(params)}")

@@ -1,0 +1,105 @@
+"""The relation *membership*: which variables a model has, are trained, and an optimizer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.relations._members import (
+    FREE,
+    FROZEN,
+    HELD,
+    REACHED,
+    STILL,
+    TRAINABLE,
+    MembershipProposer,
+)
+from traincheck.relations._membership import MembershipDecider
+from traincheck.relations._names import in_program
+from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.events import Families
+from traincheck.schema.findings import CheckInfo
+
+_SHOWN = 6  # names in a sentence
+_TEXTS = {
+    TRAINABLE: "Every parameter under {under} requires grad",
+    FROZEN: "Every parameter under {under} is frozen (requires_grad is False)",
+    STILL: "No training step changes a parameter under {under}",
+    HELD: "Every parameter under {under} is held by an optimizer",
+    FREE: "No optimizer holds a parameter under {under}",
+}
+
+
+class Membership:
+    """Which variables a model has, which of them are trained, and which an optimizer holds.
+
+    What it says:
+        Every parameter under a place of a model is trained (requires_grad), is frozen, is never
+        changed by a training step, is held by an optimizer, or is held by none. A model has
+        parameters, or buffers, of these names. And of any program: a parameter that gets a gradient
+        is held by an optimizer.
+
+    Example:
+        ``In train.py, every parameter under Classifier.backbone.stages.[0-1] is frozen.`` It breaks
+        when the function that freezes them is not called, in the first step that trains them.
+
+    Evidence:
+        One example for each place and training step; a counterexample for each variable of the
+        place that is otherwise. Places are the widest whose variables all are alike, so a large
+        model gives few. Of a model whose flags, or whose optimizer, change in the course of
+        training nothing is claimed. Loss networks, and averages that no optimizer holds, are left
+        out; so is a parameter whose model is not the one that trains.
+
+    Chance:
+        A coin for each step.
+
+    Not said:
+        In which group, or with which options, an optimizer holds a parameter. All but the last
+        claim are kept to programs of the same name.
+    """
+
+    name = "membership"
+
+    def proposer(self) -> MembershipProposer:
+        return MembershipProposer()
+
+    def decider(self, claims: Sequence[Hypothesis]) -> MembershipDecider:
+        return MembershipDecider(claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        kinds = frozenset({"mark", "step", "optimizer"})  # the mark tells the program
+        what = claim.params.get("is")
+        if what is None:
+            return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
+        if what == REACHED:
+            return Needs(
+                states=frozenset({"gradient@backward", "parameter@new"}),
+                calls=frozenset({Families.OPTIMIZER_STEP}),
+                kinds=kinds,
+            )
+        return Needs(
+            states=frozenset({"parameter@step" if what == STILL else "parameter@new"}), kinds=kinds
+        )
+
+    def text(self, claim: Hypothesis) -> str:
+        params = claim.params
+        what = params.get("is")
+        if what == REACHED:
+            return "Every parameter that gets a gradient is held by an optimizer"
+        if what is not None:
+            return in_program(params, _TEXTS[what].format(under=params["under"]))
+        start = len(params["model"]) + 1
+        names = [pattern[start:] for pattern in params["has"]]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        said = f"The {params['role']}s of {params['model']} are {', '.join(names[:_SHOWN])}{more}"
+        return in_program(params, said)
+
+    def chance(self, claim: Hypothesis, positive: int) -> float:
+        return float(0.5**positive)
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        return other.relation == self.name and dict(claim.params) == dict(other.params)
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        return CheckInfo(
+            check_id=check_id, kind="invariant", code=self.name, severity="error", title=text
+        )
