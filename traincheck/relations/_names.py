@@ -40,7 +40,9 @@ _PUBLIC = tuple(
         "transformers",
     )
 )
-_OPENINGS = frozenset({"After", "Between", "During", "Every", "In", "No", "The", "Under"})
+_OPENINGS = frozenset(
+    {"After", "Between", "During", "Every", "In", "No", "The", "Under", "Whenever"}
+)
 ROLE_NAMES = {
     "parameter": "parameter",
     "gradient": "gradient",

@@ -6,10 +6,12 @@ import logging
 from importlib.metadata import entry_points
 
 from traincheck.relations.contains import Contains
+from traincheck.relations.count import Count
 from traincheck.relations.input_output import InputOutput
 from traincheck.relations.membership import Membership
 from traincheck.relations.order import Order
 from traincheck.relations.periodic import Periodic
+from traincheck.relations.restored import Restored
 from traincheck.schema.protocols import Relation
 
 _logger = logging.getLogger(__name__)
@@ -19,7 +21,9 @@ BUILT_IN: tuple[Relation, ...] = (
     Order(),
     InputOutput(),
     Periodic(),
+    Count(),
     Membership(),
+    Restored(),
 )
 
 
