@@ -139,7 +139,7 @@ def test_one_relation_alone():
 def test_progress_is_told():
     told = []
     learn(healthy_run(8), on_progress=lambda done, total: told.append((done, total)))
-    assert told == [(1, 1), (2, 2), (3, 3)]
+    assert told == [(1, 1)]
 
 
 def test_no_run_is_an_error():

@@ -5,17 +5,18 @@ Equal examples are one row, so that memory does not grow with the length of a ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from traincheck.check.routing import Router
+from traincheck.check.verdicts import View, instrument_named
 from traincheck.infer.propose import by_scope
-from traincheck.schema.claims import Context, Hypothesis, Needs, Scalar
-from traincheck.schema.events import Event
+from traincheck.infer.view import Features, Groups, Views, features_of
+from traincheck.relations._variables import is_judged
+from traincheck.schema.claims import Context, Hypothesis
+from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.protocols import Decider, EventSource, Relation
-
-Features = tuple[tuple[str, Scalar], ...]  # a context, sorted by feature
 
 
 @dataclass(slots=True)
@@ -73,18 +74,31 @@ class _Tally:
                 cell[1] += 1
 
     def rows(self) -> Iterable[tuple[int, Features, int, int]]:
-        features = {key: tuple(sorted(c.items())) for key, c in self._contexts.items()}
+        features = {key: features_of(context) for key, context in self._contexts.items()}
         for (index, context), (positive, negative) in self._counts.items():
             yield index, features[context], positive, negative
 
 
+@dataclass(slots=True)
+class Decided:
+    """What a run says of one hypothesis.
+
+    objections: view -> contexts in which a negative example is seen in that view.
+    unobservable: why it cannot be decided; empty when it can.
+    """
+
+    rows: Rows = field(default_factory=Rows)
+    objections: dict[str, set[Features]] = field(default_factory=dict)
+    unobservable: str = ""
+
+
 def collect(
     source: EventSource, relations: Mapping[str, Relation], claims: Mapping[str, Hypothesis]
-) -> dict[str, Rows]:
-    """Rows by key of the claim, from one pass over a run."""
+) -> dict[str, Decided]:
+    """What a run says of each claim, by key, from one pass over it."""
     own, shared = by_scope(relations)
-    groups = _groups(own, claims)
-    everywhere = _Process(_groups(shared, claims))
+    groups = Groups.of(own, claims)
+    everywhere = _Process(Groups.of(shared, claims))
     processes: dict[tuple[int, str], _Process] = {}
     last: tuple[int, str] | None = None
     process: _Process | None = None
@@ -98,63 +112,66 @@ def collect(
                 process = processes[key] = _Process(groups)
         process.observe(event)
         everywhere.observe(event)
-    found: dict[str, Rows] = {}
+    found: dict[str, Decided] = {}
     for process in (*(process for _, process in sorted(processes.items())), everywhere):
         process.finish()
         process.into(found)
-    for rows in found.values():
-        rows.runs = 1
+    for decided in found.values():
+        decided.rows.runs = 1 if decided.rows.counts else 0
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The claims of one relation and what they need together."""
-
-    relation: Relation
-    keys: Sequence[str]
-    claims: Sequence[Hypothesis]
-    needs: Needs
-
-
-def _groups(relations: Mapping[str, Relation], claims: Mapping[str, Hypothesis]) -> list[_Group]:
-    groups = []
-    for name in sorted(relations):
-        keys = sorted(key for key, claim in claims.items() if claim.relation == name)
-        needs = Needs()
-        for key in keys:
-            needs |= relations[name].needs(claims[key])
-        if keys:
-            groups.append(_Group(relations[name], keys, [claims[key] for key in keys], needs))
-    return groups
 
 
 class _Process:
     """The deciders of one process, or of all, each given the events that a check would give it."""
 
-    def __init__(self, groups: Sequence[_Group]) -> None:
-        self._groups = groups
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups.whole
         self._tallies = [
-            _Tally(group.relation.decider(group.claims), len(group.keys)) for group in groups
+            _Tally(group.relation.decider(group.claims), len(group.keys)) for group in groups.whole
         ]
-        router = Router(list(zip([g.needs for g in groups], self._tallies)))
+        router = Router(list(zip([group.needs for group in groups.whole], self._tallies)))
         self._route = router.route
+        self._views = Views(groups.narrow)
+        self._sight = View()
+        self._steps = 0
 
     def observe(self, event: Event) -> None:
         for tally in self._route(event):
             examples = tally.decider.observe(event)
             if examples:
                 tally.count(examples, event.step)
+        self._views.observe(event)
+        if isinstance(event, StepEvent):
+            self._steps += is_judged(event)
+        elif isinstance(event, MarkEvent):
+            self._look(event)
 
     def finish(self) -> None:
         for tally in self._tallies:
             tally.count(tally.decider.finish(), None)
+        self._views.finish()
 
-    def into(self, found: dict[str, Rows]) -> None:
+    def into(self, found: dict[str, Decided]) -> None:
         """Add the counts to those of other processes; ranks see the same steps."""
         for group, tally in zip(self._groups, self._tallies):
             for index, features, positive, negative in tally.rows():
-                rows = found.setdefault(group.keys[index], Rows())
+                rows = found.setdefault(group.keys[index], Decided()).rows
                 mine = rows.counts.get(features, (0, 0))
                 rows.counts[features] = (mine[0] + positive, mine[1] + negative)
                 rows.steps = max(rows.steps, tally.steps[index])
+        for key, name, features in self._views.objections():
+            found.setdefault(key, Decided()).objections.setdefault(name, set()).add(features)
+        for group in self._groups if self._steps else ():
+            for key, claim in zip(group.keys, group.claims):
+                reason = self._sight.lacks(group.relation.needs(claim))
+                if reason is not None:
+                    found.setdefault(key, Decided()).unobservable = reason
+
+    def _look(self, mark: MarkEvent) -> None:
+        """Take note of what the process does not record."""
+        if mark.text == "process":
+            self._sight = View.of(mark)
+        elif mark.text == "instrument disabled":
+            name = instrument_named(str(mark.data.get("instrument")))
+            if name is not None:
+                self._sight.off[name] = str(mark.data.get("reason", "it failed"))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from traincheck.infer.examples import Features
+from traincheck.infer.view import Features
 from traincheck.schema.claims import Condition, Precondition, Scalar
 
 MAX_CLAUSES = 2

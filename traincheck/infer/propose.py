@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import orjson
 
+from traincheck.infer.vocabulary import Listener, Vocabulary, joined
 from traincheck.relations._variables import is_judged
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import StepEvent
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.protocols import EventSource, Proposer, Relation, is_for_run
 
 
@@ -24,10 +26,13 @@ def key_of(claim: Hypothesis) -> str:
 class Proposed:
     """What one pass over a run gave.
 
+    claims: by key; echoed: keys of those that are worth testing only if another run proposes them.
     steps: complete ones, of the process that has most. skipped: lines that could not be read.
     """
 
     claims: Mapping[str, Hypothesis]
+    echoed: frozenset[str]
+    vocabulary: Vocabulary
     events: int
     steps: int
     skipped: int
@@ -46,11 +51,11 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
 
     Each process is watched by itself, but by relations that speak of all ranks: these see all.
     """
-    processes: dict[tuple[int, str], list[Proposer]] = {}
+    processes: dict[tuple[int, str], tuple[Listener, list[Proposer]]] = {}
     own, shared = by_scope(relations)
     for_all = [shared[name].proposer() for name in sorted(shared)]
     last: tuple[int, str] | None = None
-    current: list[Proposer] = []
+    observers: list[Callable[[Event], None]] = []
     steps: Counter[tuple[int, str]] = Counter()
     events = 0
     for event in source.events():
@@ -62,18 +67,28 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
             last = at
             process = (event.rank, event.stream.partition("-")[0])
             if process not in processes:
-                processes[process] = [own[name].proposer() for name in sorted(own)] + for_all
-            current = processes[process]
-        for proposer in current:
-            proposer.observe(event)
-    found = {}
-    for proposers in processes.values():
-        for proposer in proposers:
-            for claim in proposer.hypotheses():
-                found[key_of(claim)] = claim
+                proposers = [own[name].proposer() for name in sorted(own)]
+                processes[process] = (Listener(), proposers)
+            listener, proposers = processes[process]
+            observers = [listener.observe, *(p.observe for p in (*proposers, *for_all))]
+        for observe in observers:
+            observe(event)
+    claims, echoed = _found([p for _, own_ in processes.values() for p in own_] + for_all)
     return Proposed(
-        claims=found,
+        claims=claims,
+        echoed=echoed,
+        vocabulary=reduce(joined, (ear.words() for ear, _ in processes.values()), Vocabulary()),
         events=events,
         steps=max(steps.values(), default=0),
         skipped=getattr(source, "skipped", 0),  # a source in memory has no lines
     )
+
+
+def _found(proposers: Iterable[Proposer]) -> tuple[dict[str, Hypothesis], frozenset[str]]:
+    proposed: dict[str, Hypothesis] = {}
+    echoed: dict[str, Hypothesis] = {}
+    for proposer in proposers:
+        proposed.update((key_of(claim), claim) for claim in proposer.hypotheses())
+        echoes = getattr(proposer, "echoes", tuple)
+        echoed.update((key_of(claim), claim) for claim in echoes())
+    return {**echoed, **proposed}, frozenset(echoed.keys() - proposed.keys())

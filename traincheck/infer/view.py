@@ -1,14 +1,33 @@
-"""The events that selective collection would record: a full trace is replayed as if selective."""
+"""The events that selective and sampled collection would record, and what deciders say of them.
+
+A full trace is replayed as if it were one of these: for each claim with what it needs and no more.
+"""
 
 from __future__ import annotations
 
-from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, Families
-from traincheck.schema.invariant_file import needs_json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from traincheck.check.routing import Router
+from traincheck.schema.claims import Context, Hypothesis, Needs, Scalar
+from traincheck.schema.events import CallEvent, Event, Families, StateEvent, StepEvent
+from traincheck.schema.findings import Example
+from traincheck.schema.invariant_file import needs_json
+from traincheck.schema.protocols import Decider, Relation
+
+SELECTIVE, SAMPLED = "the selective view", "the sampled view"
+EVERY = 3  # of so many steps one is in the sampled view
 _ALWAYS = frozenset({"step", "stage", "mark"})
 _TELLING = frozenset({"new", "gone", "replaced", "flags"})  # of variables, whatever was asked for
 _MOMENTS = {"parameter": "step", "optimizer_state": "step", "buffer": "forward"}
+_MOST_KNOWN = 256  # answers remembered
+
+Features = tuple[tuple[str, Scalar], ...]  # a context, sorted by feature
+
+
+def features_of(context: Context) -> Features:
+    """A context as a key."""
+    return tuple(sorted(context.items()))
 
 
 def selective(event: Event, needs: Needs) -> Event | None:
@@ -16,7 +35,7 @@ def selective(event: Event, needs: Needs) -> Event | None:
     kind = event.kind
     if kind == "call":
         family = event.family  # type: ignore[union-attr]
-        if event.api in needs.calls:  # type: ignore[union-attr]
+        if event.api in needs.heard:  # type: ignore[union-attr]
             return event
         # Of all modules only the outermost are recorded for their family.
         is_wanted = family in needs.calls and (
@@ -34,3 +53,165 @@ def selective(event: Event, needs: Needs) -> Event | None:
         data = {**event.data, "recorded": needs_json(needs)}  # type: ignore[union-attr]
         return event._replace(data=data)  # type: ignore[call-arg]
     return event if kind in _ALWAYS or kind in needs.kinds else None
+
+
+def sampled(event: Event, every: int = EVERY) -> Event | None:
+    """``event`` as a trace of every n-th step would hold it; None when it would not."""
+    if event.step is None or event.step % every == 0 or event.kind == "mark":
+        return event
+    if isinstance(event, StepEvent):
+        return StepEvent(*event[:6], counters=event.counters, recorded=False)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some claims of one relation and what they need together."""
+
+    relation: Relation
+    keys: Sequence[str]
+    claims: Sequence[Hypothesis]
+    needs: Needs
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Claims by relation; and by relation and what they need apart from calls."""
+
+    whole: Sequence[Group]
+    narrow: Sequence[Group]
+
+    @classmethod
+    def of(cls, relations: Mapping[str, Relation], claims: Mapping[str, Hypothesis]) -> Groups:
+        """Groups of the claims of these relations."""
+        whole: dict[str, list[str]] = {}
+        narrow: dict[tuple[str, str], list[str]] = {}
+        for key in sorted(claims):
+            name = claims[key].relation
+            if name in relations:
+                needs = relations[name].needs(claims[key])
+                apart = repr([sorted(s) for s in (needs.states, needs.kinds, needs.stats)])
+                whole.setdefault(name, []).append(key)
+                narrow.setdefault((name, apart), []).append(key)
+        return cls(
+            [_group(relations[name], keys, claims) for name, keys in sorted(whole.items())],
+            [_group(relations[name], keys, claims) for (name, _), keys in sorted(narrow.items())],
+        )
+
+
+def _group(relation: Relation, keys: Sequence[str], claims: Mapping[str, Hypothesis]) -> Group:
+    needs = Needs()
+    for key in keys:
+        needs |= relation.needs(claims[key])
+    return Group(relation, keys, [claims[key] for key in keys], needs)
+
+
+class Views:
+    """Runs the deciders of one process on what the selective and the sampled view would show."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = groups
+        self._seats = [_Seat(_Objections(group), _Objections(group)) for group in groups]
+        self._known: dict[tuple[object, ...], list[_Seat]] = {}
+        self._late = [seat for seat, g in zip(self._seats, groups) if _looks_late(g.needs)]
+        self._cleared: dict[str, StateEvent] = {}  # gradients, since the last backward
+
+    def observe(self, event: Event) -> None:
+        """Give the event to those who would see it."""
+        kind = event.kind
+        key: tuple[object, ...] = (kind,)
+        if kind == "call":
+            key = (event.api, event.family, event.root)  # type: ignore[union-attr]
+        elif kind == "state":
+            key = (event.role, event.change)  # type: ignore[union-attr]
+        seats = self._known.get(key)
+        if seats is None:
+            seats = self._known[key] = [
+                seat for seat, group in zip(self._seats, self._groups) if _sees(group.needs, event)
+            ]
+        if self._late:
+            self._look_late(event)
+        less = sampled(event) if seats else None
+        for seat in seats:
+            seat.observe(event, less)
+
+    def _look_late(self, event: Event) -> None:
+        """Who looks at gradients after a backward only sees there that they were cleared.
+
+        One that is set again by then is not seen to be cleared at all.
+        """
+        if isinstance(event, StateEvent):
+            if event.role == "gradient":
+                self._cleared.pop(event.name, None)
+                if event.change == "cleared":
+                    self._cleared[event.name] = event
+        elif self._cleared and isinstance(event, CallEvent) and _is_backward(event):
+            for cleared in self._cleared.values():
+                seen = cleared._replace(step=event.step, stage=event.stage, after=event.span)
+                for seat in self._late:
+                    seat.observe(seen, sampled(seen) if sampled(cleared) else None)
+            self._cleared.clear()
+
+    def finish(self) -> None:
+        for seat in self._seats:
+            seat.selective.finish()
+            seat.sampled.finish()
+
+    def objections(self) -> Iterator[tuple[str, str, Features]]:
+        """Key of a claim, the view in which it breaks, and the context."""
+        for group, seat in zip(self._groups, self._seats):
+            for name, objections in ((SELECTIVE, seat.selective), (SAMPLED, seat.sampled)):
+                for index, features in objections.negative:
+                    yield group.keys[index], name, features
+
+
+class _Objections:
+    """The contexts of negative examples."""
+
+    def __init__(self, group: Group) -> None:
+        self._decider: Decider = group.relation.decider(group.claims)
+        self.negative: set[tuple[int, Features]] = set()
+        self._fine: dict[int, Iterable[tuple[int, Example]]] = {}  # answers without objection
+
+    def observe(self, event: Event) -> None:
+        examples = self._decider.observe(event)
+        if examples and self._fine.get(id(examples)) is not examples:
+            self._judge(examples)
+
+    def finish(self) -> None:
+        self._judge(self._decider.finish())
+
+    def _judge(self, examples: Iterable[tuple[int, Example]]) -> None:
+        found = {(i, features_of(e.context)) for i, e in examples if not e.holds}
+        self.negative |= found
+        if not found and isinstance(examples, tuple):  # a decider gives equal answers as one object
+            if len(self._fine) >= _MOST_KNOWN:
+                self._fine.clear()
+            self._fine[id(examples)] = examples
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """The deciders of a group in the two views."""
+
+    selective: _Objections
+    sampled: _Objections
+
+    def observe(self, event: Event, less: Event | None) -> None:
+        """Give them an event; ``less`` is what of it is in the sampled view."""
+        self.selective.observe(event)
+        if less is not None:
+            self.sampled.observe(less)
+
+
+def _is_backward(event: CallEvent) -> bool:
+    return (event.family or event.api) == Families.BACKWARD
+
+
+def _looks_late(needs: Needs) -> bool:
+    states = needs.states
+    return "gradient@backward" in states and states.isdisjoint({"gradient@zero_grad", "gradient@*"})
+
+
+def _sees(needs: Needs, event: Event) -> bool:
+    return selective(event, needs) is not None and bool(Router([(needs, True)]).route(event))

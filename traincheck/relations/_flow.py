@@ -145,6 +145,15 @@ class FlowProposer:
             if api.is_function and flags:
                 yield self._claim({"api": name, "args": flags}, is_pinned=True)
 
+    def echoes(self) -> Iterator[Hypothesis]:
+        """What this run bears out if another one, in which dims varied, makes a claim of it."""
+        for name, autocast in sorted(self._apis, key=lambda key: (key[0], key[1] or "")):
+            base = {"api": name, **({"autocast": autocast} if autocast else {})}
+            for pair, equal in sorted(self._apis[name, autocast].equal.items()):
+                if equal:
+                    params = {**base, "left": pair[0], "right": pair[1], "equal": sorted(equal)}
+                    yield self._claim(params, is_pinned=is_private(name))
+
     def _claim(self, params: dict[str, Any], *, is_pinned: bool) -> Hypothesis:
         """is_pinned: another program may well do otherwise."""
         if is_pinned and self._program.name is not None:

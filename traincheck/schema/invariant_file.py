@@ -24,6 +24,8 @@ from traincheck.schema.claims import (
     Support,
 )
 from traincheck.schema.codec import SCHEMA_VERSION
+from traincheck.schema.excerpt_json import excerpt_id, excerpts_from_json, excerpts_json
+from traincheck.schema.excerpts import Excerpt
 
 SCHEMA_FILE = Path(__file__).with_name("invariant.schema.json")
 
@@ -64,6 +66,8 @@ def write_invariants(
     Raises:
         OutputError: the place is not writable or the disk is full; the message names the path.
     """
+    invariants = list(invariants)
+    excerpts = excerpts_json(invariant.excerpt for invariant in invariants)
     write_json(
         path,
         {
@@ -71,6 +75,7 @@ def write_invariants(
             "created_with": dict(created_with),
             "runs": list(runs),
             "invariants": [invariant_json(invariant) for invariant in invariants],
+            **({"excerpts": excerpts} if excerpts else {}),
         },
     )
 
@@ -81,7 +86,15 @@ def write_json(path: str | Path, value: Any) -> None:
     Raises:
         OutputError: the place is not writable or the disk is full; the message names the path.
     """
-    content = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write ``content``, atomically where ``path`` is a regular file or new.
+
+    Raises:
+        OutputError: the place is not writable or the disk is full; the message names the path.
+    """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -111,6 +124,7 @@ def invariant_json(invariant: Invariant) -> dict[str, Any]:
         "confidence": invariant.confidence,
         "text": invariant.text,
         "needs": needs_json(invariant.needs),
+        **({"excerpt": excerpt_id(invariant.excerpt)} if invariant.excerpt else {}),
     }
 
 
@@ -171,12 +185,18 @@ def _file(content: bytes) -> list[Invariant]:
             f"was written by invariant schema {version}, this is {SCHEMA_VERSION}",
             fix="pip install -U traincheck",
         )
-    found = _fields(value, "the file", _FILE_KEYS, ())
+    found = _fields(value, "the file", _FILE_KEYS, ("excerpts",))
     _typed(found["created_with"], dict, "created_with")
     for index, run in enumerate(_typed(found["runs"], list, "runs")):
         _typed(run, str, f"runs[{index}]")
     entries = _typed(found["invariants"], list, "invariants")
-    invariants = [_invariant(entry, f"invariants[{i}]") for i, entry in enumerate(entries)]
+    try:
+        excerpts = excerpts_from_json(found.get("excerpts", {}))
+    except ValueError as error:
+        raise _BadFormError(str(error)) from error
+    invariants = [
+        _invariant(entry, f"invariants[{i}]", excerpts) for i, entry in enumerate(entries)
+    ]
     seen: set[str] = set()
     for invariant in invariants:
         if invariant.id in seen:
@@ -185,8 +205,8 @@ def _file(content: bytes) -> list[Invariant]:
     return invariants
 
 
-def _invariant(value: Any, at: str) -> Invariant:
-    found = _fields(value, at, _INVARIANT_KEYS, ("needs",))
+def _invariant(value: Any, at: str, excerpts: Mapping[str, Excerpt]) -> Invariant:
+    found = _fields(value, at, _INVARIANT_KEYS, ("needs", "excerpt"))
     confidence = _typed(found["confidence"], _NUMBER, f"{at}.confidence")
     if not 0 <= confidence <= 1:
         raise _BadFormError(f"{at}.confidence is {confidence}, not between 0 and 1")
@@ -195,6 +215,9 @@ def _invariant(value: Any, at: str) -> Invariant:
         needs = needs_from_json(found.get("needs", {}))
     except _BadFormError as error:
         raise _BadFormError(f"{at}: {error}") from error
+    shown = found.get("excerpt")
+    if shown is not None and _text(shown, f"{at}.excerpt") not in excerpts:
+        raise _BadFormError(f"{at}.excerpt is {shown!r}, which the file does not hold")
     return Invariant(
         id=_text(found["id"], f"{at}.id"),
         hypothesis=Hypothesis(
@@ -206,6 +229,7 @@ def _invariant(value: Any, at: str) -> Invariant:
         confidence=float(confidence),
         text=_typed(found["text"], str, f"{at}.text"),
         needs=needs,
+        excerpt=None if shown is None else excerpts[shown],
     )
 
 

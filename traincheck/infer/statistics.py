@@ -1,0 +1,177 @@
+"""What one run contributes to inference, and how runs are put together. Accepts nothing.
+
+The statistics of a run depend on that run alone, so that runs can be added without reading others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from traincheck.infer.examples import Decided, Rows, collect
+from traincheck.infer.propose import key_of, propose
+from traincheck.infer.view import Features
+from traincheck.infer.vocabulary import Vocabulary
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.protocols import EventSource, Relation
+
+_SUBJECT = ("api", "outer", "after", "role", "program")  # claims that differ here imply no other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What one run says of one claim. is_proposed: of itself, not only to answer other runs."""
+
+    claim: Hypothesis
+    is_proposed: bool
+    rows: Rows
+    objections: Mapping[str, frozenset[Features]]
+    unobservable: str = ""
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing in the run speaks against the claim, whatever the precondition."""
+        return not (self.rows.negative or any(self.objections.values()) or self.unobservable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatistics:
+    """All that inference keeps of a run.
+
+    Attributes:
+        name: what people call it.
+        run_id: what it is known by; the same run is counted once.
+        events: how many there were.
+        steps: complete ones, of one rank.
+        skipped: lines that could not be read.
+        relations: that it was asked about.
+        vocabulary: what it could have told.
+        told: what it says of the claims that it knows, by key.
+    """
+
+    name: str
+    run_id: str
+    events: int
+    steps: int
+    skipped: int
+    relations: tuple[str, ...]
+    vocabulary: Vocabulary
+    told: Mapping[str, Told]
+
+
+def statistics_of(
+    source: EventSource, relations: Mapping[str, Relation], name: str
+) -> RunStatistics:
+    """What a run contributes, from two passes over it."""
+    proposed = propose(source, relations)
+    decided = collect(source, relations, proposed.claims)
+    told = {}
+    for key, claim in sorted(proposed.claims.items()):
+        found = decided.get(key, Decided())
+        told[key] = Told(
+            claim=claim,
+            is_proposed=key not in proposed.echoed,
+            rows=found.rows,
+            objections={
+                view: frozenset(contexts) for view, contexts in sorted(found.objections.items())
+            },
+            unobservable=found.unobservable,
+        )
+    run_id = getattr(getattr(source, "manifest", None), "run_id", None)
+    return RunStatistics(
+        name=name,
+        run_id=run_id or _content_id(name, told),
+        events=proposed.events,
+        steps=proposed.steps,
+        skipped=proposed.skipped,
+        relations=tuple(sorted(relations)),
+        vocabulary=proposed.vocabulary,
+        told=told,
+    )
+
+
+def _content_id(name: str, told: Mapping[str, Told]) -> str:
+    """For a run without a manifest."""
+    content = repr(
+        (name, [(key, sorted(one.rows.counts.items(), key=repr)) for key, one in told.items()])
+    )
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def distinct(runs: Iterable[RunStatistics]) -> list[RunStatistics]:
+    """Each run once, the last one given of each, in an order of its own."""
+    by_id = {run.run_id: run for run in runs}
+    return sorted(by_id.values(), key=lambda run: (run.name, run.run_id))
+
+
+@dataclass(slots=True)
+class Merged:
+    """What all runs say of a claim.
+
+    silent: names of the runs that could have told it and do not. objections: see `Told`.
+    unobservable: why a run cannot decide it.
+    """
+
+    key: str
+    claim: Hypothesis
+    rows: Rows = field(default_factory=Rows)
+    silent: list[str] = field(default_factory=list)
+    objections: dict[str, set[Features]] = field(default_factory=lambda: defaultdict(set))
+    unobservable: str = ""
+
+    def add(self, told: Told) -> None:
+        self.rows.add(told.rows)
+        self.unobservable = self.unobservable or told.unobservable
+        for view, contexts in told.objections.items():
+            self.objections[view] |= contexts
+
+
+def merged(runs: Sequence[RunStatistics], relations: Mapping[str, Relation]) -> Iterator[Merged]:
+    """All claims that any run proposes, by key. runs: as `distinct` gives them.
+
+    A run that does not know a claim has no part in it where what the claim speaks of never
+    occurred, or where it bears out one that says more. Else the claim does not hold in that run.
+    """
+    common = set(relations).intersection(*(run.relations for run in runs))
+    claims = {
+        key: told.claim
+        for run in runs
+        for key, told in run.told.items()
+        if told.is_proposed and told.claim.relation in common
+    }
+    vouchers = [_Vouchers(run, relations) for run in runs]
+    for key, claim in sorted(claims.items()):
+        one = Merged(key, claim)
+        relation = relations[claim.relation]
+        for run, vouching in zip(runs, vouchers):
+            told = run.told.get(key)
+            if told is not None:
+                one.add(told)
+            elif run.vocabulary.could_tell(relation, claim) and not vouching.answer(claim):
+                one.silent.append(run.name)
+        yield one
+
+
+class _Vouchers:
+    """The claims of a run against which nothing speaks in it."""
+
+    def __init__(self, run: RunStatistics, relations: Mapping[str, Relation]) -> None:
+        self._relations = relations
+        self._fine: dict[tuple[object, ...], list[Hypothesis]] = defaultdict(list)
+        for told in run.told.values():
+            if told.is_fine and told.claim.relation in relations:
+                self._fine[_subject(told.claim)].append(told.claim)
+
+    def answer(self, claim: Hypothesis) -> bool:
+        """Whether one of them implies ``claim``."""
+        implies = self._relations[claim.relation].implies
+        return any(implies(fine, claim) for fine in self._fine.get(_subject(claim), ()))
+
+
+def _subject(claim: Hypothesis) -> tuple[object, ...]:
+    return (claim.relation, *(claim.params.get(key) for key in _SUBJECT))
+
+
+__all__ = ["Merged", "RunStatistics", "Told", "distinct", "key_of", "merged", "statistics_of"]

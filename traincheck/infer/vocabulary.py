@@ -1,0 +1,109 @@
+"""What a run could have told: which calls and variables there were in it. Judges nothing.
+
+A claim that a run never proposed, although it speaks of what was there, does not hold in that run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from traincheck.relations._names import STEP, ProgramName
+from traincheck.relations._variables import TELLING, variable_of
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import CallEvent, Event, Families, StateEvent
+from traincheck.schema.protocols import Relation
+
+# Calls that stand for others, so that what they are called in a claim may have occurred.
+_STAND_FOR = {
+    Families.CLIP_VALUE: Families.CLIP_NORM,
+    Families.SCALER_STEP: Families.OPTIMIZER_STEP,
+}
+_CALLS = ("api", "outer", "after", "before")  # parameters of claims that name a call
+_NARROW = ("leaf", "module_class", "model")  # those that narrow a role
+Kind = tuple[str, str, str, str]  # of a variable: role, leaf, class of its module, model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """The words of one run. programs: file names. calls: APIs, families, dtypes of autocast.
+
+    modules: names of those that were called.
+    """
+
+    programs: frozenset[str] = frozenset()
+    calls: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    variables: frozenset[Kind] = frozenset()
+
+    def could_tell(self, relation: Relation, claim: Hypothesis) -> bool:
+        """Whether what the claim speaks of was there; in doubt, it was.
+
+        Looks at the parameters that mean the same in every relation. A relation whose claims have
+        others has a method ``antecedent(claim)`` that says what they speak of in these words.
+        """
+        antecedent = getattr(relation, "antecedent", None)
+        params: Mapping[str, Any] = claim.params if antecedent is None else antecedent(claim)
+        if "program" in params and params["program"] not in self.programs:
+            return False
+        calls = [params[key] for key in _CALLS if params.get(key, STEP) != STEP]
+        if params.get("autocast"):
+            calls.append(f"autocast {params['autocast']}")
+        if "module" in params and params["module"] not in self.modules:
+            return False
+        return self.calls.issuperset(calls) and self._has(params)
+
+    def _has(self, params: Mapping[str, Any]) -> bool:
+        if params.keys().isdisjoint(("role", "model", "under")):
+            return True
+        if "under" in params:  # a pattern that begins with the name of a model
+            params = {**params, "model": re.split(r"[.\[]", params["under"])[0]}
+        role = "parameter" if params.get("role") == "gradient" else params.get("role")
+        wanted = (role, *(params.get(key) for key in _NARROW))
+        return any(
+            all(word in (None, found) for word, found in zip(wanted, kind))
+            for kind in self.variables
+        )
+
+
+class Listener:
+    """Learns the words of one process."""
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._calls: set[tuple[str, str | None, str | None, str | None]] = set()
+        self._variables: set[Kind] = set()
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, CallEvent):
+            self._calls.add((event.api, event.family, event.autocast, event.module))
+        elif isinstance(event, StateEvent):
+            if event.change in TELLING and event.role != "gradient":
+                one = variable_of(event)
+                self._variables.add((one.role, one.leaf, one.module_class, one.model))
+        elif event.kind == "mark":
+            self._program.observe(event)
+
+    def words(self) -> Vocabulary:
+        calls = {word for api, family, *_ in self._calls for word in (api, family) if word}
+        calls |= {f"autocast {dtype}" for _, _, dtype, _ in self._calls if dtype}
+        calls |= {_STAND_FOR[word] for word in calls & _STAND_FOR.keys()}
+        name = self._program.name
+        return Vocabulary(
+            programs=frozenset() if name is None else frozenset({name}),
+            calls=frozenset(calls),
+            modules=frozenset(module for *_, module in self._calls if module),
+            variables=frozenset(self._variables),
+        )
+
+
+def joined(first: Vocabulary, second: Vocabulary) -> Vocabulary:
+    """The words of two processes."""
+    return Vocabulary(
+        programs=first.programs | second.programs,
+        calls=first.calls | second.calls,
+        modules=first.modules | second.modules,
+        variables=first.variables | second.variables,
+    )
