@@ -12,6 +12,7 @@ from traincheck.relations.membership import Membership
 from traincheck.relations.order import Order
 from traincheck.relations.periodic import Periodic
 from traincheck.relations.restored import Restored
+from traincheck.relations.sharing import Sharing
 from traincheck.schema.protocols import Relation
 
 _logger = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Count(),
     Membership(),
     Restored(),
+    Sharing(),
 )
 
 
