@@ -140,6 +140,12 @@ def seeded(breaks=False):
     return [torch.rand(3)]
 
 
+def rewound(breaks=False):
+    state = torch.get_rng_state()
+    torch.set_rng_state("state" if breaks else state)
+    return [torch.rand(3)]
+
+
 def saved(breaks=False):
     model, other, file = Net(), Net(), io.BytesIO()
     optimizer = torch.optim.Adam(model.parameters())
@@ -221,6 +227,7 @@ CASES = {
     "modes": switched,
     "data": loaded,
     "rng": seeded,
+    "rng_state": rewound,
     "checkpoint": saved,
     "distributed": reduced,
     "warnings": warned,

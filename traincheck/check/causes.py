@@ -237,6 +237,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.NOT_LEARNING: {_S.NOT_LEARNING: _same_onset},
     _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_onset},
     _S.MISSING_CALL: {_S.MISSING_CALL: _same_api},
+    _S.EXTRA_CALL: {_S.EXTRA_CALL: _same_api},
     _S.WARNED: {_S.WARNED: _same_api},
     _S.WRONG_VALUE: {_S.WRONG_VALUE: _same_api},
     _S.ADVICE: {_S.ADVICE: _nothing},
@@ -432,6 +433,11 @@ WORDING: Mapping[Symptom, Wording] = {
             "true."
         ),
         fix="Restore the call to {subject} at this place of the loop.",
+    ),
+    _S.EXTRA_CALL: Wording(
+        title="{subject} is called more often than it should be",
+        likely_cause="{subject} is called again, or its loop does not end where it did.",
+        fix="Call {subject} as often as the reference does, or learn from a run that is as new.",
     ),
     _S.LOSS_INPUT: Wording(
         title="{subject} is given what it is not made for",

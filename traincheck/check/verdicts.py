@@ -53,6 +53,7 @@ FEEDS: Mapping[str, Feed] = {
     "modes": Feed(calls=(Families.TRAIN, Families.EVAL)),
     "data": Feed(kinds=frozenset({"batch"})),
     "rng": Feed(kinds=frozenset({"rng"})),
+    "rng_state": Feed(calls=(Families.SET_RNG_STATE,)),
     "checkpoint": Feed(kinds=frozenset({"checkpoint"})),
     "distributed": Feed(kinds=frozenset({"collective"})),
     "warnings": Feed(kinds=frozenset({"warning"})),

@@ -437,3 +437,4 @@ class Families:
     UNSCALE = "torch.amp.GradScaler.unscale_"
     CLIP_NORM = "torch.nn.utils.clip_grad_norm_"
     CLIP_VALUE = "torch.nn.utils.clip_grad_value_"
+    SET_RNG_STATE = "torch.set_rng_state"

@@ -15,6 +15,7 @@ from traincheck.collect.instruments.modules import Modules
 from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.instruments.packages import Packages
 from traincheck.collect.instruments.pywarnings import PythonWarnings
+from traincheck.collect.instruments.random_state import RandomState
 from traincheck.collect.instruments.rng import Rng
 from traincheck.collect.instruments.schedulers import Schedulers
 from traincheck.collect.instruments.transforms import Transforms
@@ -30,6 +31,7 @@ INSTRUMENTS: tuple[type[Instrument], ...] = (
     Modes,
     Data,
     Rng,
+    RandomState,
     Checkpoint,
     Distributed,
     PythonWarnings,

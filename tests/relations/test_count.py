@@ -1,0 +1,157 @@
+"""count: how often something is called in every training step of one program."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder
+from tests.learning import broken, decide, learn, report_of, texts
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Symptom, Verdict
+
+RNG = Families.SET_RNG_STATE
+EXACTLY = {"program": "train.py", "form": "exactly", "per": "step", "skips_first": False}
+
+
+def begin(**process) -> TraceBuilder:
+    return TraceBuilder().process(**process).model("Net", MLP).optimizer().train()
+
+
+def steps(trace: TraceBuilder, count: int, *, states: int = 2, micro: int = 1, updates: int = 1):
+    """Steps of a loop that sets the state of the random generator as a context would."""
+    for _ in range(count):
+        trace.begin_step().zero_grad()
+        for _ in range(micro):
+            trace.forward().backward()
+        for number in range(states):
+            trace.call(RNG, args={"new_state": {}}, where=f"train.py:{number}")
+        for _ in range(updates):
+            trace.optimizer_step()
+    return trace
+
+
+def loop(count: int, **options) -> TraceBuilder:
+    return steps(begin(), count, **options)
+
+
+def claim(api: str, times: int, **more):
+    return {**EXACTLY, "api": api, "times": times, **more}
+
+
+def test_a_context_that_is_not_entered_is_missed_in_its_step():
+    twice = claim(RNG, 2)
+    assert broken(decide("count", twice, loop(8).build())) == []
+    found = broken(decide("count", twice, steps(loop(3), 2, states=0).build()))
+    assert found == [(3, Symptom.MISSING_CALL, RNG), (4, Symptom.MISSING_CALL, RNG)]
+
+
+def test_an_optimizer_that_steps_twice_is_told_as_called_too_often():
+    once = claim(Families.OPTIMIZER_STEP, 1, owner="opt0")
+    assert broken(decide("count", once, loop(8).build())) == []
+    found = broken(decide("count", once, steps(loop(3), 1, updates=2).build()))
+    assert found == [(3, Symptom.EXTRA_CALL, Families.OPTIMIZER_STEP)]
+
+
+def test_the_last_window_of_an_epoch_may_hold_fewer_backwards_but_two_in_a_row_may_not():
+    four = claim(Families.BACKWARD, 4)
+    epochs = steps(steps(loop(3, micro=4), 1, micro=2), 3, micro=4)
+    assert broken(decide("count", four, epochs.build())) == []
+    short = steps(loop(3, micro=4), 3, micro=1)
+    assert [step for step, *_ in broken(decide("count", four, short.build()))] == [3, 4]
+    more = steps(loop(3, micro=4), 1, micro=5)
+    assert broken(decide("count", four, more.build())) == [
+        (3, Symptom.EXTRA_CALL, Families.BACKWARD)
+    ]
+
+
+def test_under_accumulation_calls_are_counted_for_each_backward():
+    reference = learn(loop(10, micro=4).build())
+    assert "In train.py, Linear.forward is called exactly 2 times for each backward." in texts(
+        reference, "count"
+    )
+    found = report_of(reference.invariants, steps(loop(5, micro=4), 1, micro=3).build())
+    assert found.findings == []
+
+
+def test_what_comes_between_update_and_forward_belongs_to_the_next_step():
+    trace = begin()
+    for _ in range(10):  # a schedule that is stepped after each update
+        trace.begin_step().zero_grad().forward().backward().optimizer_step().scheduler_step()
+    reference = learn(trace.build())
+    said = "In train.py, LRScheduler.step of sched0 is called once in every training step."
+    assert said in texts(reference, "count")
+    verdicts = report_of(reference.invariants, loop(1, states=0).build()).verdicts
+    assert Verdict.VIOLATED not in verdicts.values()
+
+
+def test_evaluation_does_not_count():
+    reference = learn(loop(10, states=0).build())
+    trace = begin()
+    for _ in range(5):
+        steps(trace, 1, states=0).train(False)
+        trace.forward()  # with gradients on, as careless programs do
+        trace.train(True)
+        trace.evaluate(batches=3)
+    counts = [i for i in reference.invariants if i.hypothesis.relation == "count"]
+    assert counts
+    assert report_of(counts, trace.build()).findings == []
+
+
+def test_it_says_nothing_of_another_program():
+    reference = learn(loop(10).build())
+    other = steps(begin(argv0="other.py"), 10, states=0, updates=2)
+    counts = [i for i in reference.invariants if i.hypothesis.relation == "count"]
+    assert set(report_of(counts, other.build()).verdicts.values()) == {Verdict.NOT_TRIGGERED}
+
+
+def test_steps_that_a_scaler_skips_or_sampling_leaves_out_say_nothing():
+    trace = loop(3)
+    trace.begin_step().zero_grad().forward().backward()
+    trace._counters["scaler_step"] = 1
+    trace.call(Families.SCALER_STEP)
+    trace.skipped_steps(3)
+    steps(trace, 3)
+    assert broken(decide("count", claim(RNG, 2), trace.build())) == []
+
+
+def test_closures_run_as_often_as_their_optimizer_likes():
+    trace = begin()
+    for number in range(10):
+        trace.begin_step()
+        start = trace._now_ns
+        for _ in range(2 + number % 3):
+            trace.zero_grad().forward().backward()
+        trace._counters["optimizer_step"] += 1
+        family = Families.OPTIMIZER_STEP
+        trace.call("torch.optim.lbfgs.LBFGS.step", family=family, owner="opt0", start_ns=start)
+    assert texts(learn(trace.build()), "count") == []
+
+
+def test_numbers_that_vary_share_a_divisor_or_are_never_none():
+    trace = begin()
+    for number in range(12):
+        steps(trace, 1, states=2 * (number % 3) + 2)
+    said = f"In train.py, {RNG} is called a multiple of 2 times in every training step."
+    assert said in texts(learn(trace.build()), "count")
+    trace = begin()
+    for number in range(12):
+        steps(trace, 1, states=20 + number % 5)
+    said = f"In train.py, {RNG} is called at least 1 time in every training step."
+    assert said in texts(learn(trace.build()), "count")
+    trace = begin()
+    for number in range(12):
+        steps(trace, 1, states=1 + number % 3)  # by chance there might be none
+    assert not any(RNG in text for text in texts(learn(trace.build()), "count"))
+
+
+def test_what_happened_in_some_steps_only_is_no_rule():
+    trace = begin()
+    for number in range(12):
+        steps(trace, 1, states=number % 2)
+    assert not any(RNG in text for text in texts(learn(trace.build()), "count"))
+
+
+@pytest.mark.parametrize("params", [claim(RNG, 0), claim(RNG, 1, form="about")])
+def test_parameters_that_no_version_wrote_are_refused(params):
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("count", params, [])
