@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from importlib.metadata import entry_points
 
+from traincheck.relations.consistent import Consistent
 from traincheck.relations.contains import Contains
 from traincheck.relations.count import Count
+from traincheck.relations.initialization import Initialization
 from traincheck.relations.input_output import InputOutput
 from traincheck.relations.membership import Membership
 from traincheck.relations.order import Order
@@ -23,9 +25,11 @@ BUILT_IN: tuple[Relation, ...] = (
     InputOutput(),
     Periodic(),
     Count(),
+    Initialization(),
     Membership(),
     Restored(),
     Sharing(),
+    Consistent(),
 )
 
 
