@@ -28,6 +28,10 @@ relations = pytest.mark.parametrize("relation", BUILT_IN, ids=lambda relation: r
 def rich_run() -> TraceBuilder:
     """A run about which every relation has something to say."""
     trace = TraceBuilder().process().model("Net", MLP_BN, buffers=BN_BUFFERS)
+    for variable in trace.models["Net"].parameters.values():
+        filled = {"dtype": "float32", "shape": [4], "identity": variable.identity}
+        for function in ("kaiming_uniform_", "uniform_"):
+            trace.call(f"torch.nn.init.{function}", result=filled)
     trace.model("Target", {"w": "Q"}).optimizer(names=[f"Net.{name}" for name in MLP_BN]).train()
     for number in range(40):
         trace.begin_step().batch().zero_grad().forward("Net", batch_size=64 - number % 2)
