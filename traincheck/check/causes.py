@@ -115,6 +115,12 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.STATE_UNCHANGED: _same_variable_or_unowned,
         _S.MISSING_CALL: _calls("torch.optim"),
     },
+    _S.UNFROZEN: {
+        _S.UNFROZEN: _same_onset,
+        _S.FROZEN: _same_onset,  # which of the parts is trained was mixed up: one fault
+        _S.SILENT_WRITE: _same_variable,
+        _S.WRONG_VALUE: _says("requires_grad"),
+    },
     _S.FROZEN: {
         _S.NOT_LEARNING: _anything,
         _S.FROZEN: _same_onset,
@@ -124,12 +130,6 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.WRONG_VALUE: _says("requires_grad"),
     },
     _S.STRUCTURE: {_S.STRUCTURE: _same_onset, _S.WRONG_VALUE: _same_onset},
-    _S.UNFROZEN: {
-        _S.UNFROZEN: _same_onset,
-        _S.FROZEN: _same_onset,  # which of the parts is trained was mixed up: one fault
-        _S.SILENT_WRITE: _same_variable,
-        _S.WRONG_VALUE: _says("requires_grad"),
-    },
     _S.STEP_WITHOUT_GRADIENT: {
         _S.NOT_LEARNING: _anything,
         _S.STEP_WITHOUT_GRADIENT: _same_onset,

@@ -15,9 +15,10 @@ from traincheck.check.gate import Gate
 from traincheck.check.routing import Router
 from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
+from traincheck.check.witness import Ring, Witness
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.claims import Invariant, Needs
-from traincheck.schema.events import Event, MarkEvent, StepEvent
+from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
 from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is_for_run
 
@@ -47,7 +48,9 @@ class Checks:
 class Process:
     """The monitors of one process, fed with its events. They begin afresh for each process."""
 
-    def __init__(self, checks: Checks, view: View, run: RunSeats) -> None:
+    def __init__(self, checks: Checks, view: View, run: RunSeats, ring: Ring | None) -> None:
+        self.ring = ring
+        self.keep = None if ring is None else ring.calls.append
         self.unobservable: dict[str, str] = {}
         self.steps = 0
         self._checks = checks
@@ -166,7 +169,9 @@ class Engine:
     ) -> None:
         self._checks = _prepare(invariants, rules, relations or {})
         self._run = RunSeats(self._checks.rules, _seats_for_run(self._checks))
-        self._book = FindingBook(self._checks.infos, accept)
+        learned = (i for found in self._checks.invariants.values() for i in found)
+        self._witness = Witness(learned)
+        self._book = FindingBook(self._checks.infos, accept, self._witness)
         self._processes: dict[tuple[int, str], Process] = {}
         self._violated: dict[str, int] = defaultdict(int)
         self._notes: list[str] = []
@@ -198,6 +203,8 @@ class Engine:
         seats: tuple[Seat, ...] | None
         if kind == "call":
             key = (event.api, event.family)  # type: ignore[union-attr]
+            if process.keep is not None:
+                process.keep(event)  # type: ignore[arg-type]
             seats = router.calls.get(key)
             if seats is None:
                 seats = router.learn(key)
@@ -218,7 +225,7 @@ class Engine:
             process = self._processes[key]
             for seat in list(process.seats):
                 try:
-                    self._take(seat.monitor.finish())
+                    self._take(seat.monitor.finish(), process)
                 except Exception as error:  # see _feed
                     self._fail(process, seat, error)
         for seat in self._run.seats:
@@ -231,10 +238,11 @@ class Engine:
         """What is known by now; events may follow."""
         unobservable, triggered = self._totals()
         verdicts = judge(sorted(self._checks.infos), self._violated, triggered, unobservable)
-        findings = self._book.findings()
+        steps = max((process.steps for process in self._processes.values()), default=0)
+        findings = self._book.findings(steps)
         return Report(
             events=self._events,
-            steps=max((process.steps for process in self._processes.values()), default=0),
+            steps=steps,
             ranks=len({rank for rank, _ in self._processes}),
             verdicts=verdicts,
             findings=[finding for finding in findings if finding.accepted is None],
@@ -251,13 +259,19 @@ class Engine:
         if process is None:
             is_told = isinstance(event, MarkEvent) and event.text == _PROCESS_MARK
             view = View.of(event) if is_told else View()  # type: ignore[arg-type]
-            process = self._processes[key] = Process(self._checks, view, self._run)
+            ring = self._witness.ring(view.recorded)
+            process = self._processes[key] = Process(self._checks, view, self._run, ring)
         return process
 
     def _control(self, process: Process, event: Event) -> None:
         if isinstance(event, StepEvent):
             process.step_ended(event)
         elif isinstance(event, MarkEvent) and event.text == "instrument disabled":
+            if process.ring is not None and event.complete and event.step is not None:
+                self._witness.step_ended(process.ring, event.step)
+        elif isinstance(event, OptimizerEvent):
+            if process.ring is not None:
+                process.ring.optimizers.append(event)
             name = instrument_named(str(event.data.get("instrument")))
             if name is None:
                 self._gap(process, event)
@@ -278,12 +292,14 @@ class Engine:
             try:
                 found = seat.observe(event)
                 if found:
-                    new = [*new, *self._take(found)]
+                    new = [*new, *self._take(found, process)]
             except Exception as error:  # one check's fault must not hide what the others find
                 self._fail(process, seat, error)
         return new
 
-    def _take(self, violations: Iterable[Violation]) -> list[Violation]:
+    def _take(
+        self, violations: Iterable[Violation], process: Process | None = None
+    ) -> list[Violation]:
         """Count violations; those that are the first of their check about their subject."""
         new = []
         for violation in violations:
@@ -291,6 +307,8 @@ class Engine:
             if self._book.add(violation):
                 new.append(violation)
         return new
+                if process is not None and process.ring is not None:
+                    self._witness.note(violation, process.ring)
 
     def _fail(self, process: Process, seat: Seat, error: Exception) -> None:
         _logger.debug("a monitor failed", exc_info=error)

@@ -14,10 +14,12 @@ from dataclasses import replace
 
 from traincheck.check.causes import WORDING
 from traincheck.check.folding import Fault, Tally, fold
+from traincheck.check.witness import Witness
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import (
     SEVERITIES,
     Acceptance,
+    Also,
     CheckInfo,
     Finding,
     Subject,
@@ -37,11 +39,18 @@ class FindingBook:
     Args:
         infos: what is to be said about each check, by its id.
         accept: says which violations are not to be reported, and why.
+        witness: has seen what the run did.
     """
 
-    def __init__(self, infos: Mapping[str, CheckInfo], accept: Accept | None = None) -> None:
+    def __init__(
+        self,
+        infos: Mapping[str, CheckInfo],
+        accept: Accept | None = None,
+        witness: Witness | None = None,
+    ) -> None:
         self._infos = infos
         self._accept = accept
+        self._witness = witness or Witness(())
         self._tallies: dict[tuple[str, Symptom, Subject, Acceptance | None], Tally] = {}
 
     def add(self, violation: Violation) -> bool:
@@ -56,23 +65,54 @@ class FindingBook:
         self._tallies[key] = Tally.of(violation, accepted)
         return accepted is None
 
-    def findings(self) -> list[Finding]:
-        """Findings: earliest first, then the one that explains most others, severity, id.
+    def findings(self, steps: int = 0) -> list[Finding]:
+        """Findings of a run of so many steps.
 
-        Advice comes last.
-
+        Earliest first, then the one that explains most others, severity, id. Advice comes last.
         Those that were accepted are among them.
         """
         tallies = [(check_id, tally) for (check_id, *_), tally in self._tallies.items()]
         faults = fold(tallies, lambda check_id: self._infos[check_id].kind == "rule")
-        found = [_finding(fault, self._infos[fault.check_id]) for fault in faults]
-        return sorted(found, key=_importance)
+        return sorted((self._finding(fault, steps) for fault in faults), key=_importance)
+
+    def _finding(self, fault: Fault, steps: int) -> Finding:
+        witness = self._witness
+        return replace(
+            _finding(fault, self._infos[fault.check_id], witness.near(fault.check_id)),
+            also=_also(fault, self._infos),
+            beside=witness.beside(fault, steps),
+        )
 
 
-def _finding(fault: Fault, info: CheckInfo) -> Finding:
+def _also(fault: Fault, infos: Mapping[str, CheckInfo]) -> tuple[Also, ...]:
+    """What else the fault broke, each check once, in order of what came first."""
+    found: dict[str, list[Tally]] = {}
+    for check_id, _, tally in fault.explained:
+        if check_id != fault.check_id:
+            found.setdefault(check_id, []).append(tally)
+    ordered = sorted(found.items(), key=lambda one: (min(t.key for t in one[1]), one[0]))
+    return tuple(
+        Also(
+            check=check_id,
+            kind=infos[check_id].kind,
+            code=infos[check_id].code,
+            text=infos[check_id].title,
+            first_step=_shown_step(min(tally.first_step for tally in tallies)),
+            violations=sum(tally.count for tally in tallies),
+            subjects=tuple(sorted({_named(tally.first.subject) for tally in tallies} - {""})),
+        )
+        for check_id, tallies in ordered
+    )
+
+
+def _named(subject: Subject) -> str:
+    return subject.variable or subject.module or subject.api or ""
+
+
+def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     head = fault.head
     words = WORDING[fault.symptom]
-    evidence = sorted(head.evidence, key=lambda event: not _is_near(event, words.near))
+    evidence = sorted([*head.evidence, *near], key=lambda event: not _is_near(event, words.near))
     variables = tuple(sorted(fault.variables))
     first_step = min(tally.first_step for tally in fault.everything)
     explains = {check_id for check_id, _, _ in fault.explained} - {fault.check_id}

@@ -78,7 +78,7 @@ def learn_from(
     runs = distinct(statistics)
     decision = Decision(table, limits or Limits()).about(merged(runs, table))
     return InferResult(
-        invariants=decision.kept,
+        invariants=with_excerpts(decision.kept, [run.trees for run in runs]),
         dropped=decision.dropped,
         runs=[run.name for run in runs],
         hypotheses=decision.hypotheses,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.infer.examples import Decided, Rows, collect
+from traincheck.infer.excerpts import Trees, trees_of
 from traincheck.infer.propose import key_of, propose
 from traincheck.infer.view import Features
 from traincheck.infer.vocabulary import Vocabulary
@@ -49,6 +50,7 @@ class RunStatistics:
         relations: that it was asked about.
         vocabulary: what it could have told.
         told: what it says of the claims that it knows, by key.
+        trees: what its calls were where claims hold.
     """
 
     name: str
@@ -59,6 +61,7 @@ class RunStatistics:
     relations: tuple[str, ...]
     vocabulary: Vocabulary
     told: Mapping[str, Told]
+    trees: Trees = field(default_factory=dict)
 
 
 def statistics_of(
@@ -89,6 +92,7 @@ def statistics_of(
         relations=tuple(sorted(relations)),
         vocabulary=proposed.vocabulary,
         told=told,
+        trees=trees_of(source, proposed.claims.values()),
     )
 
 

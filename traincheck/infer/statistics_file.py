@@ -14,6 +14,7 @@ import orjson
 
 from traincheck.errors import InvariantFormatError
 from traincheck.infer.examples import Rows
+from traincheck.infer.excerpts import trees_from_json, trees_json
 from traincheck.infer.propose import key_of
 from traincheck.infer.statistics import RunStatistics, Told, distinct
 from traincheck.infer.view import Features
@@ -88,6 +89,7 @@ def _run_json(run: RunStatistics) -> dict[str, Any]:
         },
         "contexts": table.contexts,
         "claims": [table.claim_json(told) for _, told in sorted(run.told.items())],
+        "trees": trees_json(run.trees),
     }
 
 
@@ -107,7 +109,7 @@ class _Contexts:
         }
         return {
             "relation": told.claim.relation,
-            "params": dict(sorted(told.claim.params.items())),
+            "params": dict(told.claim.params),
             "rows": rows,
             "steps": told.rows.steps,
             **({} if told.is_proposed else {"echo": True}),
@@ -138,6 +140,7 @@ def _run(value: dict[str, Any]) -> RunStatistics:
             variables=frozenset((r, leaf, c, m) for r, leaf, c, m in words["variables"]),
         ),
         told={key_of(one.claim): one for one in told},
+        trees=trees_from_json(value.get("trees", {})),
     )
 
 

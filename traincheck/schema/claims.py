@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.schema.excerpts import Excerpt
+
 Scalar = None | bool | int | float | str
 Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
@@ -134,3 +136,5 @@ class Invariant:
     confidence: float = 0.0
     text: str = ""
     needs: Needs = field(default_factory=Needs)
+    excerpt: what a reference run did where the claim held; None when calls do not show it.
+    excerpt: Excerpt | None = None

@@ -8,6 +8,7 @@ from enum import Enum
 
 from traincheck.schema.claims import Context
 from traincheck.schema.events import Event
+from traincheck.schema.excerpts import Row
 
 SEVERITIES = ("info", "warning", "error")  # rising
 
@@ -145,11 +146,25 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Also:
+    """A check that broke by the same fault. text: what it says; subjects: names, sorted."""
+
+    check: str
+    kind: str
+    code: str
+    text: str
+    first_step: int | None
+    violations: int
+    subjects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Violations of one cause folded together, as reported.
 
     id: of check and subject, the same in every run. variables: all names concerned, sorted;
-    explains: ids of checks it explains. accepted: why it is not reported, if it is not.
+    explains: ids of checks it explains; also: what these say. beside: what a reference run did and
+    what this one did. accepted: why it is not reported, if it is not.
     """
 
     id: str
@@ -173,6 +188,8 @@ class Finding:
     fix: str = ""
     variables: tuple[str, ...] = ()
     explains: tuple[str, ...] = ()
+    also: tuple[Also, ...] = ()
+    beside: tuple[Row, ...] = ()
     accepted: Acceptance | None = None
 
 

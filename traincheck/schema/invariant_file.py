@@ -55,6 +55,17 @@ def read_invariants(path: str | Path) -> list[Invariant]:
         raise InvariantFormatError(f"{path}: {error}", fix=error.fix) from error
 
 
+def read_created_with(path: str | Path) -> dict[str, Any]:
+    """What an invariant file says of the program that wrote it and of its settings.
+
+    Raises:
+        InvariantFormatError: as `read_invariants`.
+    """
+    read_invariants(path)
+    created_with: dict[str, Any] = orjson.loads(Path(path).read_bytes())["created_with"]
+    return created_with
+
+
 def write_invariants(
     path: str | Path,
     invariants: Iterable[Invariant],

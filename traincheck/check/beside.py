@@ -1,0 +1,124 @@
+"""A reference beside the run at hand, line by line: calls of a window, changes of variables.
+
+Knows neither files nor terminals; how wide a line may be is the report's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+
+from traincheck.check.call_tree import Node, landmarks, lines
+from traincheck.relations._names import selector_text
+from traincheck.schema.claims import Invariant
+from traincheck.schema.events import Families
+from traincheck.schema.excerpts import Excerpt, Line, Row
+
+_CONTEXT = 2  # equal lines around different ones
+_MAX_ROWS = 16
+_MAX_VARIABLES = 3
+_GAP = Row(reference="...", observed="...")
+
+Placed = tuple[Line, str | None]
+
+
+def side_by_side(reference: Excerpt, observed: Sequence[Node]) -> tuple[Row, ...]:
+    """The lines of both; none when nothing is different."""
+    theirs: list[Placed] = [(line, None) for line in reference.lines]
+    ours = lines(observed, reference.depth)
+    if _models(theirs) and _models(ours) and _models(theirs).isdisjoint(_models(ours)):
+        # Another program: of its calls only landmarks can be compared.
+        theirs = [(line, where) for line, where in theirs if line.family or not line.api]
+        theirs = [(line, where) for line, where in _outermost(theirs)]
+        ours = lines(landmarks(observed), 0)
+    rows: list[Row] = []
+    a, b = [_key(line) for line, _ in theirs], [_key(line) for line, _ in ours]
+    for what, i, j, k, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if what == "equal":
+            rows += [_pair(left, right) for left, right in zip(theirs[i:j], ours[k:m])]
+        else:
+            rows += [Row(reference=_label(one), observed=None, mark="-") for one in theirs[i:j]]
+            rows += [Row(reference=None, observed=_label(one), mark="+") for one in ours[k:m]]
+    if all(row.mark == " " for row in rows):
+        return ()
+    return tuple(rows if len(rows) <= _MAX_ROWS else _shortened(rows))
+
+
+def _models(found: Iterable[Placed]) -> set[str]:
+    return {line.api for line, _ in found if line.family == Families.MODULE}
+
+
+def _outermost(found: Sequence[Placed]) -> Iterable[Placed]:
+    """Without the lines below a call, and without counts of nothing."""
+    below: int | None = None
+    kept: list[Placed] = []
+    for line, where in found:
+        if below is not None and line.depth > below:
+            continue
+        below = line.depth if line.api else None
+        kept.append((line, where))
+    for one, after in zip(kept, [*kept[1:], None]):
+        if one[0].api or (after is not None and after[0].depth > one[0].depth):
+            yield one
+
+
+def _key(line: Line) -> tuple[int, str]:
+    """Equal for lines that are to stand beside each other."""
+    return line.depth, line.family or line.api
+
+
+def _pair(left: Placed, right: Placed) -> Row:
+    same = (left[0].note, left[0].count) == (right[0].note, right[0].count)
+    return Row(reference=_label(left), observed=_label(right), mark=" " if same else "~")
+
+
+def _label(placed: Placed) -> str:
+    """``  Linear.forward x3 (in evaluation mode)  train.py:32``."""
+    line, where = placed
+    indent = "  " * line.depth
+    if not line.api:
+        return f"{indent}{line.count} times:"
+    name = "backward" if line.api == Families.BACKWARD else ".".join(line.api.split(".")[-2:])
+    times = f" x{line.count}" if line.count > 1 else ""
+    note = f" ({line.note})" if line.note else ""
+    place = f"  {where.rpartition('/')[2]}" if where else ""
+    return f"{indent}{name}{times}{note}{place}"
+
+
+def _shortened(rows: Sequence[Row]) -> list[Row]:
+    """What is different and a little around it."""
+    marked = [i for i, row in enumerate(rows) if row.mark != " "][: _MAX_ROWS - 2 * _CONTEXT]
+    near = {i for at in marked for i in range(at - _CONTEXT, at + _CONTEXT + 1)}
+    found: list[Row] = []
+    for i, row in enumerate(rows):
+        if i in near:
+            found.append(row)
+        elif not found or found[-1] is not _GAP:
+            found.append(_GAP)
+    return found
+
+
+def changes(invariant: Invariant, counts: Sequence[tuple[str, int]], steps: int) -> tuple[Row, ...]:
+    """How often variables changed in the reference, and how often they did not here.
+
+    Args:
+        invariant: that they change.
+        counts: name of a variable and in how many steps it should have changed and did not.
+        steps: of this run.
+    """
+    params = invariant.hypothesis.params
+    verb = "is cleared" if params.get("change") == "cleared" else "changes"
+    kind = selector_text(params)
+    every = int(params.get("period", 1))
+    often = f"{invariant.support.steps} steps" if every == 1 else f"every {every} steps"
+    said = f"every {kind} {verb} in all of {often}" if every == 1 else f"{kind} {verb} {often}"
+    rows = []
+    for name, count in counts[:_MAX_VARIABLES]:
+        seen = f"{name}: not in {count} of {max(steps, count)} steps"
+        rows.append(Row(reference=said, observed=seen, mark="~"))
+        said = ""
+    left = len(counts) - _MAX_VARIABLES
+    if left > 0:
+        rows[-1] = replace(rows[-1], observed=f"{rows[-1].observed}, and {left} more variables")
+    return tuple(rows)

@@ -1,0 +1,113 @@
+"""Which calls show what a claim speaks of: those of a step, inside a call, or between two calls."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from traincheck.relations._loop import landmark_of
+from traincheck.relations._names import STEP, shown
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import CallEvent, Families
+
+# Between these a loop may take many steps, so that no single step shows their order.
+_SELDOM = frozenset(
+    {Families.TRAIN, Families.EVAL, Families.SCHEDULER_STEP, Families.SCALER_UPDATE}
+)
+_STEP_COUNTS = frozenset({"count"})  # relations that speak of how often something is called
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What to look at. At most one of ``outer`` and ``after`` is given; neither means a step.
+
+    outer: the API of the call to look into. after, needed, before: landmarks, from the first to the
+    last. inner, args: what is to be found in the call, and with which arguments.
+    """
+
+    outer: str = ""
+    after: str = ""
+    needed: str = ""
+    before: str = ""
+    inner: str = ""
+    args: tuple[tuple[str, bool | int | str], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Equal for windows that show the same calls with the same arguments."""
+        if self.outer:
+            return " ".join(("inside", self.outer, *(name for name, _ in self.args)))
+        if self.after:
+            return f"between {self.after} {self.needed} {self.before}"
+        return STEP
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the arguments to be shown."""
+        return tuple(name for name, _ in self.args)
+
+    @property
+    def said(self) -> str:
+        """The arguments as a note of a line begins with them."""
+        return shown(dict(self.args)) if self.args else ""
+
+
+def window_of(claim: Hypothesis) -> Window | None:
+    """The window that shows whether a claim holds; None where calls do not show it."""
+    params = claim.params
+    outer = params.get("outer")
+    if "role" in params:
+        return None
+    if {"after", "needs", "before"} <= params.keys():
+        triple = (params["after"], params["needs"], params["before"])
+        if _SELDOM.isdisjoint(triple):
+            return Window()
+        return Window(after=triple[0], needed=triple[1], before=triple[2])
+    if outer == STEP or claim.relation in _STEP_COUNTS:
+        return Window()
+    if isinstance(outer, str) and "inner" in params:
+        args = params.get("args") or {}
+        plain = {k: v for k, v in args.items() if isinstance(v, (bool, int, str))}
+        return Window(outer=outer, inner=params["inner"], args=tuple(sorted(plain.items())))
+    return None
+
+
+def of_step(calls: Iterable[CallEvent], step: int) -> list[CallEvent]:
+    """The calls of a step, without the evaluation that may follow it."""
+    return [call for call in calls if call.step == step and call.stage != "eval"]
+
+
+def inside(calls: deque[CallEvent], outer: CallEvent) -> list[CallEvent]:
+    """A call and what it held; told of when they end, the inner before the outer."""
+    start, stream = outer.start_ns, outer.stream
+    found = []
+    for call in reversed(calls):
+        if call.stream == stream and start <= call.start_ns and call.time_ns <= outer.time_ns:
+            found.append(call)
+        elif call.time_ns < start:
+            break
+    return found
+
+
+def between(calls: deque[CallEvent], first: CallEvent, last: CallEvent) -> list[CallEvent]:
+    """The calls from one to another, both included."""
+    return [c for c in calls if c.start_ns >= first.start_ns and c.time_ns <= last.time_ns]
+
+
+def latest(calls: deque[CallEvent], window: Window) -> list[CallEvent]:
+    """The calls of a window that ends with the last of ``calls`` and holds what it should."""
+    last = calls[-1]
+    if landmark_of(last) != window.before:
+        return []
+    is_met = False
+    backwards = reversed(calls)
+    next(backwards)
+    for call in backwards:
+        landmark = landmark_of(call)
+        is_met |= landmark == window.needed
+        if landmark == window.after:
+            return between(calls, call, last) if is_met else []
+        if landmark == window.before:
+            return []
+    return []

@@ -1,0 +1,184 @@
+"""What a run did around a violation: its last calls are kept, and some of them shown beside it.
+
+Costs nothing where no invariant has an excerpt. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
+
+from traincheck.check.beside import changes, side_by_side
+from traincheck.check.call_tree import Node, in_view, is_in_view, tree
+from traincheck.check.causes import WORDING
+from traincheck.check.folding import Fault
+from traincheck.check.windows import Window, between, inside, of_step, window_of
+from traincheck.schema.claims import Invariant, Needs
+from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent
+from traincheck.schema.excerpts import Row
+from traincheck.schema.findings import Symptom, Violation
+
+_KEPT = 4096  # calls of one process
+_CHANGING = frozenset({"contains", "periodic"})  # relations that say what changes, with a role
+# Where to look when a check gives no line: the call that should have done it.
+_NEAR = {
+    Symptom.NOT_UPDATED: Families.OPTIMIZER_STEP,
+    Symptom.STATE_UNCHANGED: Families.OPTIMIZER_STEP,
+    Symptom.NO_GRADIENT: Families.BACKWARD,
+    Symptom.FROZEN: "optimizer",
+    Symptom.MISSING_CALL: Families.BACKWARD,
+}
+
+
+class Ring:
+    """The last calls of one process.
+
+    Attributes:
+        calls: in the order they ended.
+        recorded: what the trace holds; None for everything.
+        ended: the last step that ended.
+        optimizers: that were created.
+        awaited: checks whose step has not ended yet.
+    """
+
+    def __init__(self, recorded: Needs | None) -> None:
+        self.calls: deque[CallEvent] = deque(maxlen=_KEPT)
+        self.recorded = recorded
+        self.ended = -1
+        self.optimizers: list[OptimizerEvent] = []
+        self.awaited: list[tuple[str, int]] = []
+
+    def is_whole(self, step: int) -> bool:
+        """Whether no call of a step was dropped."""
+        calls = self.calls
+        return len(calls) < _KEPT or (calls[0].step is not None and calls[0].step < step)
+
+
+class Witness:
+    """Remembers for the first violation of each invariant what the run did.
+
+    Args:
+        invariants: all that are checked.
+    """
+
+    def __init__(self, invariants: Iterable[Invariant]) -> None:
+        self._invariants = {invariant.id: invariant for invariant in invariants}
+        self._needs = reduce(or_, (i.needs for i in self._invariants.values()), Needs())
+        self._seen: dict[str, tuple[Node, ...] | None] = {}
+        self._recorded: dict[str, Needs | None] = {}
+        self._near: dict[str, Event] = {}
+        self._is_watching = any(i.excerpt is not None for i in self._invariants.values())
+
+    def ring(self, recorded: Needs | None) -> Ring | None:
+        """Where the calls of a process are to be kept, if they are."""
+        return Ring(recorded) if self._is_watching else None
+
+    def note(self, violation: Violation, ring: Ring) -> None:
+        """A check found something new."""
+        check_id = violation.check_id
+        invariant = self._invariants.get(check_id)
+        if invariant is None or check_id in self._seen:
+            return
+        self._seen[check_id] = None
+        self._recorded[check_id] = ring.recorded
+        self._look_near(violation, ring)
+        window = window_of(invariant.hypothesis)
+        if invariant.excerpt is None or window is None:
+            return
+        if window.outer or window.after:
+            self._keep(check_id, _around(violation, ring, window), ring, window)
+        elif violation.step is not None and violation.step > ring.ended:
+            ring.awaited.append((check_id, violation.step))
+        elif violation.step is not None:
+            self._keep_step(check_id, violation.step, ring)
+
+    def step_ended(self, ring: Ring, step: int) -> None:
+        """All calls of a step are told."""
+        ring.ended = step
+        awaited, ring.awaited = ring.awaited, []
+        for check_id, at in awaited:
+            if at <= step:
+                self._keep_step(check_id, at, ring)
+            else:
+                ring.awaited.append((check_id, at))
+
+    def _keep_step(self, check_id: str, step: int, ring: Ring) -> None:
+        if ring.is_whole(step):
+            self._keep(check_id, of_step(ring.calls, step), ring, Window())
+
+    def _keep(self, check_id: str, calls: Sequence[CallEvent], ring: Ring, window: Window) -> None:
+        needs, recorded = self._needs, ring.recorded
+
+        def is_shown(call: CallEvent) -> bool:
+            return all(
+                is_in_view(call.api, call.family, view, is_root=call.root)
+                for view in (needs, recorded)
+                if view is not None
+            )
+
+        self._seen[check_id] = tree(calls, is_shown, window.names)
+
+    def _look_near(self, violation: Violation, ring: Ring) -> None:
+        if any(getattr(event, "where", None) for event in violation.evidence):
+            return
+        near = WORDING[violation.symptom].near or _NEAR.get(violation.symptom)
+        if near == "optimizer":
+            found: Iterable[Event] = ring.optimizers
+        else:
+            found = (c for c in reversed(ring.calls) if near in (c.family, c.api) and c.where)
+        event = next(iter(found), None)
+        if event is not None:
+            self._near[violation.check_id] = event
+
+    def near(self, check_id: str) -> tuple[Event, ...]:
+        """An event that knows a line of the program, where the evidence of a check has none."""
+        event = self._near.get(check_id)
+        return () if event is None else (event,)
+
+    def beside(self, fault: Fault, steps: int) -> tuple[Row, ...]:
+        """The reference beside this run: calls, then changes of variables."""
+        told = [(fault.check_id, fault.symptom, tally) for tally in fault.tallies]
+        told += sorted(
+            fault.explained, key=lambda one: (one[1] is not fault.symptom, one[2].key, one[0])
+        )
+        order = list(dict.fromkeys(check_id for check_id, _, _ in told))
+        rows = next(filter(None, map(self._calls, order)), ())
+        for check_id in order:
+            invariant = self._invariants.get(check_id)
+            if invariant is None or not _speaks_of_changes(invariant):
+                continue
+            counts = [
+                (tally.first.subject.variable or "", tally.count)
+                for other, _, tally in sorted(told, key=lambda one: one[2].key)
+                if other == check_id
+            ]
+            return (*rows, *changes(invariant, counts, steps))
+        return rows
+
+    def _calls(self, check_id: str) -> tuple[Row, ...]:
+        nodes = self._seen.get(check_id)
+        invariant = self._invariants.get(check_id)
+        if nodes is None or invariant is None or invariant.excerpt is None:
+            return ()
+        reference, recorded = in_view(invariant.excerpt, self._needs), self._recorded[check_id]
+        if recorded is not None:
+            reference = in_view(reference, recorded)
+        return side_by_side(reference, nodes)
+
+
+def _around(violation: Violation, ring: Ring, window: Window) -> list[CallEvent]:
+    """The calls of the window that the evidence of a violation tells of."""
+    calls = [event for event in violation.evidence if isinstance(event, CallEvent)]
+    if window.outer:
+        outer = next((call for call in calls if call.api == window.outer), None)
+        return [] if outer is None else inside(ring.calls, outer)
+    if len(calls) > 1:
+        return between(ring.calls, calls[0], calls[-1])
+    return []
+
+
+def _speaks_of_changes(invariant: Invariant) -> bool:
+    claim = invariant.hypothesis
+    return claim.relation in _CHANGING and "role" in claim.params

@@ -1,0 +1,182 @@
+"""What a reference run did where claims hold: trees of calls, found in the first of its steps.
+
+Accepts no claim; `with_excerpts` gives the invariants theirs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from traincheck.check.call_tree import Node, bounded, excerpt, seen_by, tree
+from traincheck.check.windows import Window, inside, latest, of_step, window_of
+from traincheck.relations._variables import is_judged
+from traincheck.schema.claims import Hypothesis, Invariant, Needs
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.protocols import EventSource
+
+Trees = Mapping[str, Sequence[tuple[Node, ...]]]  # key of a window -> different trees of it
+
+_STEPS = 8  # looked at for what a step is like
+_CALLS = 24  # of one API, looked at for what they hold
+_TREES = 4  # different ones kept of a window
+_RING = 4096  # calls kept
+_EVENTS = 200_000  # after which nothing more is looked for
+
+
+def trees_of(
+    source: EventSource, claims: Iterable[Hypothesis]
+) -> dict[str, list[tuple[Node, ...]]]:
+    """Trees of the windows that show whether ``claims`` hold, from the beginning of a run."""
+    windows = {window.key: window for window in map(window_of, claims) if window is not None}
+    watched: dict[tuple[int, str], _Watched] = {}
+    for number, event in enumerate(source.events()):
+        if not isinstance(event, (CallEvent, StepEvent)):
+            continue
+        key = (event.rank, event.stream.partition("-")[0])
+        process = watched.get(key)
+        if process is None:
+            process = watched[key] = _Watched(windows)
+        process.observe(event)
+        if number >= _EVENTS or process.is_done:
+            break
+    found: dict[str, list[tuple[Node, ...]]] = {}
+    for _, process in sorted(watched.items()):
+        for name, trees in process.trees().items():
+            found.setdefault(name, trees)
+    return dict(sorted(found.items()))
+
+
+class _Watched:
+    """One process of the run."""
+
+    def __init__(self, windows: Mapping[str, Window]) -> None:
+        self._calls: deque[CallEvent] = deque(maxlen=_RING)
+        self._between = {key: window for key, window in windows.items() if window.after}
+        self._inside: dict[str, dict[str, Window]] = defaultdict(dict)
+        for key, window in windows.items():
+            if window.outer:
+                self._inside[window.outer][key] = window
+        self._wants_steps = any(not w.outer and not w.after for w in windows.values())
+        self._steps: list[tuple[Node, ...]] = []
+        self._looked: Counter[str] = Counter()
+        self._found: dict[str, list[tuple[Node, ...]]] = defaultdict(list)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to look for."""
+        return (
+            (not self._wants_steps or len(self._steps) >= _STEPS)
+            and all(self._looked[api] >= _CALLS for api in self._inside)
+            and all(key in self._found for key in self._between)
+        )
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, CallEvent):
+            self._calls.append(event)
+            self._look_inside(event)
+            self._look_back()
+        elif isinstance(event, StepEvent) and event.step and is_judged(event):
+            self._look_at_step(event.step)
+
+    def _look_at_step(self, step: int) -> None:
+        if self._wants_steps and len(self._steps) < _STEPS:
+            self._steps.append(bounded(tree(of_step(self._calls, step), _always)))
+
+    def _look_inside(self, event: CallEvent) -> None:
+        windows = self._inside.get(event.api)
+        if windows is None or self._looked[event.api] >= _CALLS or event.exception is not None:
+            return
+        self._looked[event.api] += 1
+        calls = inside(self._calls, event)
+        for key, window in windows.items():
+            self._keep(key, bounded(tree(calls, _always, window.names)))
+
+    def _look_back(self) -> None:
+        for key, window in self._between.items():
+            if key not in self._found:
+                calls = latest(self._calls, window)
+                if calls:
+                    self._keep(key, bounded(tree(calls, _always)))
+
+    def _keep(self, key: str, found: tuple[Node, ...]) -> None:
+        trees = self._found[key]
+        if len(trees) < _TREES and found not in trees:
+            trees.append(found)
+
+    def trees(self) -> dict[str, list[tuple[Node, ...]]]:
+        """By key of the window. Of steps, what most are like; step 0 is none of them."""
+        found = dict(self._found)
+        if self._steps:
+            usual = max(self._steps, key=self._steps.count)  # the first of those
+            found[Window().key] = [usual]
+        return found
+
+
+def _always(_: CallEvent) -> bool:
+    return True
+
+
+def with_excerpts(invariants: Sequence[Invariant], runs: Sequence[Trees]) -> list[Invariant]:
+    """Invariants with what a run did where they hold: the first of ``runs`` that shows it.
+
+    Only what a recording for all these invariants holds is shown, so that a run that was recorded
+    for them can be compared with it.
+    """
+    needs = reduce(or_, (invariant.needs for invariant in invariants), Needs())
+    return [_with_excerpt(invariant, runs, needs) for invariant in invariants]
+
+
+def _with_excerpt(invariant: Invariant, runs: Sequence[Trees], needs: Needs) -> Invariant:
+    window = window_of(invariant.hypothesis)
+    if window is None:
+        return invariant
+    for trees in runs:
+        for nodes in trees.get(window.key, ()):
+            if not window.outer or _holds(nodes, window):
+                return replace(invariant, excerpt=excerpt(seen_by(nodes, needs)))
+    return invariant
+
+
+def _holds(nodes: Iterable[Node], window: Window) -> bool:
+    """Whether the call that is claimed is among these."""
+    return any(
+        (node.api == window.inner and node.note.startswith(window.said))
+        or _holds(node.children, window)
+        for node in nodes
+    )
+
+
+def trees_json(trees: Trees) -> dict[str, Any]:
+    """Trees as JSON values; each node is a list."""
+    return {
+        key: [list(map(_node_json, nodes)) for nodes in some] for key, some in sorted(trees.items())
+    }
+
+
+def _node_json(node: Node) -> list[Any]:
+    return [node.api, node.family, node.note, node.count, list(map(_node_json, node.children))]
+
+
+def trees_from_json(value: Mapping[str, Any]) -> dict[str, list[tuple[Node, ...]]]:
+    """Decode trees.
+
+    Raises:
+        ValueError, TypeError: ``value`` is not their JSON form.
+    """
+    return {str(key): [tuple(map(_node, nodes)) for nodes in some] for key, some in value.items()}
+
+
+def _node(value: Sequence[Any]) -> Node:
+    api, family, note, count, children = value
+    return Node(
+        api=str(api),
+        family=None if family is None else str(family),
+        note=str(note),
+        count=int(count),
+        children=tuple(map(_node, children)),
+    )
