@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from traincheck.errors import UsageError
 from traincheck.infer.decide import REASONS, Decision, Dropped, Limits, dropped_json
+from traincheck.infer.excerpts import with_excerpts
 from traincheck.infer.statistics import RunStatistics, distinct, merged, statistics_of
 from traincheck.infer.tasks import Progress, Run, each
 from traincheck.relations._table import RELATIONS
