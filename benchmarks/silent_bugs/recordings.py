@@ -10,11 +10,10 @@ from pathlib import Path
 
 from benchmarks import harness
 from benchmarks.lab import FULL, Report, made_once
-from benchmarks.silent_bugs.case import FOLDER
+from benchmarks.silent_bugs.case import CLEAN, FOLDER
 
 VIEWS = ("rules", FULL)
-# Twins run under one name: what is learned of a program is kept to programs of its name.
-PROGRAM = "train.py"
+TWIN = "train.py"
 RESEEDED = FOLDER / "_reseeded.py"
 
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -51,7 +50,7 @@ class Recordings:
 
         def record(out: Path) -> None:
             done = harness.collect(
-                [*before, staged / PROGRAM],
+                [*before, staged / _program(script)],
                 out,
                 rules=view == "rules",
                 more=["--quiet"],
@@ -75,9 +74,17 @@ class Recordings:
         )
 
 
+def _program(script: Path) -> str:
+    """The name a script runs under: what is learned of a program is kept to programs of its name.
+
+    Twins share one, other programs have their own.
+    """
+    return script.name if script.parent == CLEAN else TWIN
+
+
 def _stage(script: Path, out: Path, *, is_reseeded: bool) -> None:
     out.mkdir()
-    shutil.copy(RESEEDED if is_reseeded else script, out / PROGRAM)
+    shutil.copy(RESEEDED if is_reseeded else script, out / _program(script))
     if is_reseeded:
         (out / "program").mkdir()
-        shutil.copy(script, out / "program" / PROGRAM)
+        shutil.copy(script, out / "program" / _program(script))
