@@ -9,21 +9,22 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-import traincheck
-from traincheck.errors import OutputError, TraceFormatError, UsageError
+from traincheck.errors import TraceFormatError, UsageError
+
+from ._learned import explain, refuse_output, say, show_why
 
 if TYPE_CHECKING:
-    from traincheck.infer.engine import Dropped, InferResult, Limits
+    from traincheck.infer.engine import InferResult
+    from traincheck.infer.statistics import RunStatistics
     from traincheck.infer.tasks import Run
     from traincheck.schema.protocols import Relation
 
 _SHOWN = 3  # sentences of each relation in the summary
-_SHOWN_DROPPED = 40
+DEFAULT_OUTPUT = "invariant.json"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,16 +34,18 @@ _SHOWN_DROPPED = 40
     "traces",
     metavar="DIR",
     multiple=True,
-    required=True,
     help="A reference run, or a folder of runs. Repeatable.",
 )
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
-    default="invariant.json",
-    show_default=True,
-    help="Write the invariants there.",
+    help=f"Write the invariants there. [default: {DEFAULT_OUTPUT}, or the file of --update]",
+)
+@click.option(
+    "--update",
+    metavar="FILE",
+    help="Add the runs to those of this file, which are not read again.",
 )
 @click.option(
     "--relation", "names", metavar="NAME", multiple=True, help="Learn only this one. Repeatable."
@@ -56,10 +59,8 @@ _SHOWN_DROPPED = 40
 @click.option(
     "--confidence",
     type=click.FloatRange(0, 1, max_open=True),
-    default=0.99,
-    show_default=True,
     metavar="P",
-    help="How unlikely chance alone must be.",
+    help="How unlikely chance alone must be. [default: 0.99, or as in the file of --update]",
 )
 @click.option(
     "--jobs",
@@ -72,45 +73,58 @@ _SHOWN_DROPPED = 40
 @click.option(
     "--why-not",
     metavar="TEXT",
-    help="Tell why statements that hold TEXT were not kept; '' for all.",
+    help="Tell why statements that hold TEXT were not kept; '' for all. Without -t, of the "
+    "invariants that are there.",
 )
-def infer(
-    traces: Sequence[str],
-    output: str,
-    names: Sequence[str],
-    min_examples: int | None,
-    confidence: float,
-    jobs: int,
-    why_not: str | None,
-) -> None:
+def infer(**options: Any) -> None:
     """Learn from good runs what they always do, and write it to a file of invariants.
 
     Give several runs to keep only what holds in all of them. What was dropped, and why, is written
-    beside the invariants, to <output>.dropped.json.
+    beside the invariants, to <output>.dropped.json; what the runs told, to <output>.stats, so that
+    runs can be added later.
 
     \b
     Examples:
       traincheck-infer -t traces/good
       traincheck-infer -t traces/seed1 -t traces/seed2 -o invariant.json
-      traincheck-infer -t traces/good --why-not buffer
+      traincheck-infer --update invariant.json -t traces/more
+      traincheck-infer --why-not buffer
     """  # noqa: D301  # click reads the escape
-    from traincheck.infer.engine import Limits
     from traincheck.infer.engine import infer as learn
+    from traincheck.infer.files import known_runs, limits_of, save
 
-    _refuse_output(output)
-    relations = _relations(names)
-    runs = _runs(traces)
-    limits = Limits(confidence=confidence, examples=min_examples)
+    update, why_not = options["update"], options["why_not"]
+    output = options["output"] or update or DEFAULT_OUTPUT
+    if not options["traces"]:
+        if why_not is None:
+            raise UsageError("no run to learn from", fix="name one: -t DIR")
+        explain(output, why_not)
+        return
+    refuse_output(output)
+    before = [] if update is None else known_runs(update)
+    limits = limits_of(
+        [] if update is None else [update], options["confidence"], options["min_examples"]
+    )
+    relations = _relations(options["names"], before)
+    runs = _runs(options["traces"])
     with _progress() as on_progress:
-        result = learn(runs, relations=relations, limits=limits, jobs=jobs, on_progress=on_progress)
-    _refuse_nothing(result, traces)
-    _write(result, Path(output), limits)
-    _summarize(result, output)
+        result = learn(
+            runs,
+            relations=relations,
+            limits=limits,
+            jobs=options["jobs"],
+            on_progress=on_progress,
+            known=before,
+        )
+    _refuse_nothing(result, options["traces"])
+    save(result, output, limits)
+    summarize(result, output)
     if why_not is not None:
-        _explain(result.dropped, why_not)
+        show_why(why_not, result.invariants, result.dropped)
 
 
-def _relations(names: Sequence[str]) -> dict[str, Relation] | None:
+def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[str, Relation] | None:
+    """Those that are asked for; of runs added to others, those that the others were asked about."""
     from traincheck.relations._table import RELATIONS
 
     for name in names:
@@ -118,7 +132,9 @@ def _relations(names: Sequence[str]) -> dict[str, Relation] | None:
             raise UsageError(
                 f"there is no relation {name!r}", fix=f"choose among {', '.join(RELATIONS)}"
             )
-    return {name: RELATIONS[name] for name in names} if names else None
+    known = set(RELATIONS).intersection(*(run.relations for run in before))
+    chosen = [name for name in names or RELATIONS if name in known]
+    return {name: RELATIONS[name] for name in chosen} if names or before else None
 
 
 def _runs(traces: Sequence[str]) -> list[Run]:
@@ -128,20 +144,6 @@ def _runs(traces: Sequence[str]) -> list[Run]:
 
     found = {run.resolve(): run for trace in traces for run in find_runs(trace)}
     return [Run(name=path.name, source=TraceReader(run)) for path, run in sorted(found.items())]
-
-
-def _refuse_output(output: str) -> None:
-    """Before a long reading rather than after it."""
-    path = Path(output)
-    if path.is_dir():
-        reason = "it is a directory"
-    elif not path.parent.is_dir():
-        reason = f"{path.parent} is not a directory"
-    else:
-        return
-    raise OutputError(
-        f"{output}: cannot be written: {reason}", fix="choose a file in a writable directory"
-    )
 
 
 def _refuse_nothing(result: InferResult, traces: Sequence[str]) -> None:
@@ -156,51 +158,23 @@ def _refuse_nothing(result: InferResult, traces: Sequence[str]) -> None:
         )
 
 
-def _write(result: InferResult, output: Path, limits: Limits) -> None:
-    from traincheck.infer.engine import dropped_json
-    from traincheck.schema.invariant_file import write_invariants, write_json
-
-    created_with = {
-        "traincheck": traincheck.__version__,
-        "confidence": limits.confidence,
-        "min_examples": limits.min_examples,
-    }
-    write_invariants(output, result.invariants, created_with, result.runs)
-    if output.exists() and not output.is_file():
-        return  # a pipe or a device has no file beside it
-    write_json(
-        output.with_name(f"{output.name}.dropped.json"),
-        {"schema_version": 1, "dropped": dropped_json(result.dropped)},
-    )
-
-
-def _summarize(result: InferResult, output: str) -> None:
+def summarize(result: InferResult, output: str) -> None:
+    """A few sentences of each relation, and how many hypotheses were dropped for what reason."""
     runs = "1 run" if len(result.runs) == 1 else f"{len(result.runs)} runs"
-    _say(f"{len(result.invariants)} invariants from {runs}, {result.steps} steps, in {output}")
+    say(f"{len(result.invariants)} invariants from {runs}, {result.steps} steps, in {output}")
     if result.skipped:
-        _say(f"  note: {result.skipped} unreadable lines were skipped")
+        say(f"  note: {result.skipped} unreadable lines were skipped")
     counts = Counter(invariant.hypothesis.relation for invariant in result.invariants)
     for name, count in sorted(counts.items()):
-        _say(f"  {name}: {count}")
+        say(f"  {name}: {count}")
         kept = [i for i in result.invariants if i.hypothesis.relation == name]
         for invariant in sorted(kept, key=lambda i: (-i.support.positive, i.text))[:_SHOWN]:
-            _say(f"    {invariant.text}")
+            say(f"    {invariant.text}")
     if not result.invariants:
-        _say("  fix: record more steps, or lower --min-examples and --confidence")
+        say("  fix: record more steps, or lower --min-examples and --confidence")
     reasons = Counter(one.reason for one in result.dropped)
     shown = "; ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    _say(f"  dropped: {shown or 'none'}")
-
-
-def _explain(dropped: Sequence[Dropped], text: str) -> None:
-    found = [one for one in dropped if text.lower() in one.text.lower()]
-    _say(f"\n{len(found)} dropped statements hold {text!r}:")
-    for one in found[:_SHOWN_DROPPED]:
-        detail = f": {one.detail}" if one.detail else ""
-        examples = f"{one.positive} examples, {one.negative} counterexamples"
-        _say(f"  {one.text}\n    {one.reason}{detail} ({examples})")
-    if len(found) > _SHOWN_DROPPED:
-        _say(f"  and {len(found) - _SHOWN_DROPPED} more in the file of dropped statements")
+    say(f"  dropped: {shown or 'none'}")
 
 
 @contextlib.contextmanager
@@ -216,7 +190,3 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("learning", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)

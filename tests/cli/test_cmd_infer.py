@@ -107,10 +107,55 @@ def test_why_not(infer: Infer, good: Path, capsys) -> None:
     assert "another invariant says it: " in err
 
 
-def test_an_unknown_relation(infer: Infer, good: Path, capsys) -> None:
-    assert infer("-t", good, "--relation", "consistent") == 2
+def test_why_not_reads_what_is_there(infer: Infer, good: Path, tmp_path: Path, capsys) -> None:
+    assert infer("-t", good) == 0
+    (good / "events.gone").write_text("")
+    for file in good.glob("*.jsonl"):
+        file.unlink()
+    capsys.readouterr()
+    assert infer("--why-not", "weight of a linear") == 0
+    assert "another invariant says it: " in capsys.readouterr().err
+    assert infer("--why-not", "zero_grad comes before") == 0
+    assert "kept as order-" in capsys.readouterr().err
+    assert infer("--why-not", "gradients are zeroed by the optimizer") == 0
     err = capsys.readouterr().err
-    assert "no relation 'consistent'" in err
+    assert "No run suggests such a statement. The most similar ones:" in err
+    (tmp_path / "invariant.json.dropped.json").unlink()
+    assert infer("--why-not", "buffer") == 2
+    assert "fix: learn again" in capsys.readouterr().err
+
+
+def test_runs_are_added_without_reading_the_old_ones(
+    infer: Infer, good: Path, tmp_path: Path
+) -> None:
+    more = write(tmp_path / "runs" / "more", healthy_run(9, scheduler=True))
+    assert infer("-t", good, "-t", more, "-o", "both.json", "--confidence", 0.95) == 0
+    assert infer("-t", good, "-o", "one.json", "--confidence", 0.95) == 0
+    good.rename(tmp_path / "away")
+    assert infer("--update", "one.json", "-t", more) == 0
+    for end in ("", ".stats", ".dropped.json"):
+        both, one = (tmp_path / f"{name}.json{end}" for name in ("both", "one"))
+        assert one.read_bytes() == both.read_bytes()
+
+
+def test_nothing_to_add_to(infer: Infer, good: Path, capsys) -> None:
+    assert infer("-t", good) == 0
+    Path("invariant.json.stats").unlink()
+    assert infer("--update", "invariant.json", "-t", good) == 2
+    err = capsys.readouterr().err
+    assert "invariant.json.stats does not exist" in err
+    assert "fix: " in err
+
+
+def test_no_run_at_all(infer: Infer, capsys) -> None:
+    assert infer() == 2
+    assert "fix: name one: -t DIR" in capsys.readouterr().err
+
+
+def test_an_unknown_relation(infer: Infer, good: Path, capsys) -> None:
+    assert infer("-t", good, "--relation", "no_such") == 2
+    err = capsys.readouterr().err
+    assert "no relation 'no_such'" in err
     assert "fix: choose among contains, order, input_output, periodic" in err
 
 

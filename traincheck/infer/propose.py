@@ -88,7 +88,13 @@ def _found(proposers: Iterable[Proposer]) -> tuple[dict[str, Hypothesis], frozen
     proposed: dict[str, Hypothesis] = {}
     echoed: dict[str, Hypothesis] = {}
     for proposer in proposers:
-        proposed.update((key_of(claim), claim) for claim in proposer.hypotheses())
-        echoes = getattr(proposer, "echoes", tuple)
-        echoed.update((key_of(claim), claim) for claim in echoes())
+        proposed.update(map(_keyed, proposer.hypotheses()))
+        echoed.update(map(_keyed, getattr(proposer, "echoes", tuple)()))
     return {**echoed, **proposed}, frozenset(echoed.keys() - proposed.keys())
+
+
+def _keyed(claim: Hypothesis) -> tuple[str, Hypothesis]:
+    """A claim and its key. Its parameters are as a file gives them back: lists, keys sorted."""
+    key = key_of(claim)
+    params = orjson.loads(key.partition(" ")[2])
+    return key, Hypothesis(relation=claim.relation, params=params)

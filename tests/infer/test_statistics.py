@@ -1,0 +1,160 @@
+"""Statistics of runs: what is learned from them is what is learned from the runs themselves."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from types import SimpleNamespace
+
+import orjson
+import pytest
+
+from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder, healthy_run
+from tests.learning import Recorded, report_of, texts
+from traincheck.errors import InvariantFormatError
+from traincheck.infer.decide import SILENT
+from traincheck.infer.engine import infer, learn_from
+from traincheck.infer.statistics import distinct, statistics_of
+from traincheck.infer.statistics_file import read_statistics, write_statistics
+from traincheck.infer.tasks import Run
+from traincheck.infer.view import sampled, selective
+from traincheck.relations._table import RELATIONS
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import Verdict
+from traincheck.schema.invariant_file import invariant_json
+
+ZERO_GRAD = "In every training step, zero_grad is called"
+
+
+def net(**options) -> TraceBuilder:
+    return TraceBuilder().process().model("Net", MLP, **options).optimizer().train()
+
+
+def without_zero_grad(steps: int = 12):
+    trace = net()
+    for _ in range(steps):
+        trace.begin_step().forward("Net").backward().optimizer_step()
+    return trace.build()
+
+
+RUNS = {
+    "plain": healthy_run(12),
+    "evaluated": net().steps(9, style="B", eval_every=2).build(),
+    "scheduled": healthy_run(10, scheduler=True),
+    "normalized": TraceBuilder()
+    .process()
+    .model("Norm", MLP_BN, buffers=BN_BUFFERS)
+    .optimizer()
+    .train()
+    .steps(8)
+    .build(),
+    "leaking": without_zero_grad(),
+}
+
+
+def named(*names: str) -> list[Run]:
+    return [Run(name=name, source=Recorded(RUNS[name])) for name in names]
+
+
+def as_bytes(result) -> bytes:
+    kept = [invariant_json(i) for i in result.invariants]
+    return orjson.dumps([kept, repr(result.dropped), result.hypotheses, list(result.runs)])
+
+
+@pytest.mark.parametrize("order", list(permutations(["plain", "evaluated", "scheduled"])), ids=str)
+def test_adding_runs_one_by_one_gives_what_all_of_them_give(order, tmp_path):
+    path = tmp_path / "invariant.json.stats"
+    whole = infer(named("plain", "evaluated", "scheduled"))
+    assert whole.invariants
+    known = []
+    for name in order:
+        result = infer(named(name), known=known)
+        write_statistics(path, result.statistics)
+        known = read_statistics(path)
+    assert as_bytes(result) == as_bytes(whole)
+
+
+def test_equal_statistics_are_equal_bytes_and_come_back_whole(tmp_path):
+    runs = infer(named(*RUNS)).statistics
+    write_statistics(tmp_path / "a", runs)
+    write_statistics(tmp_path / "b", reversed(read_statistics(tmp_path / "a")))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert as_bytes(learn_from(runs)) == as_bytes(learn_from(read_statistics(tmp_path / "b")))
+
+
+@pytest.mark.parametrize("order", list(permutations(["plain", "leaking"])), ids=str)
+def test_what_a_run_could_have_shown_and_did_not_is_no_invariant(order):
+    first = infer(named(order[0]))
+    result = infer(named(order[1]), known=first.statistics)
+    assert f"{ZERO_GRAD}." not in texts(result)
+    (dropped,) = [one for one in result.dropped if one.text == ZERO_GRAD]
+    assert (dropped.reason, dropped.detail) == (SILENT, "leaking")
+
+
+def test_a_run_that_could_not_show_it_has_no_part_in_it():
+    result = infer(named("plain", "normalized"))
+    of_one = [i for i in result.invariants if "running_mean" in i.text]
+    assert of_one
+    assert {i.support.runs for i in of_one} == {1}
+
+
+def test_a_run_that_bears_out_more_speaks_for_what_is_less():
+    """In one run the size of batches varies; in the other it does not, so nothing is said of it."""
+    varied, fixed = net(), net()
+    for number in range(12):
+        varied.begin_step().batch().zero_grad().forward("Net", batch_size=64 - number % 2)
+        varied.backward().optimizer_step()
+        fixed.begin_step().batch().zero_grad().forward("Net").backward().optimizer_step()
+    runs = [Run(name=n, source=Recorded(t.build())) for n, t in (("v", varied), ("f", fixed))]
+
+    def said(result):
+        return [text for text in texts(result, "input_output") if "first dim" in text]
+
+    assert said(infer(runs[:1]))
+    assert said(infer(runs)) == said(infer(runs[:1]))
+    assert not said(infer(runs[1:]))
+
+
+def test_a_run_is_counted_once():
+    source = Recorded(RUNS["plain"])
+    source.manifest = SimpleNamespace(run_id="train-1")
+    runs = [statistics_of(source, RELATIONS, name) for name in ("here", "a copy")]
+    assert [run.name for run in distinct(runs)] == ["a copy"]
+    assert {i.support.runs for i in learn_from(runs).invariants} == {1}
+
+
+def test_only_relations_that_all_runs_were_asked_about():
+    order = {"order": RELATIONS["order"]}
+    first = infer(named("plain"), relations=order)
+    result = infer(named("evaluated"), known=first.statistics)
+    assert {i.hypothesis.relation for i in result.invariants} == {"order"}
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b'{"a": 1}'], ids=repr)
+def test_a_damaged_file_is_named(content, tmp_path):
+    path = tmp_path / "invariant.json.stats"
+    path.write_bytes(content)
+    with pytest.raises(InvariantFormatError, match=r"invariant\.json\.stats: is damaged"):
+        read_statistics(path)
+
+
+def test_a_newer_version_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "invariant.json.stats"
+    monkeypatch.setattr("traincheck.infer.statistics_file.VERSION", 99)
+    write_statistics(path, infer(named("plain")).statistics)
+    monkeypatch.undo()
+    with pytest.raises(InvariantFormatError, match="statistics version 99"):
+        read_statistics(path)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_is_learned_stands_the_replay_by_the_engine_in_every_view(name):
+    invariants = infer(named(name)).invariants
+    needs = Needs()
+    for invariant in invariants:
+        needs |= invariant.needs
+    events = RUNS[name]
+    less = [e for e in (selective(event, needs) for event in events) if e is not None]
+    few = [e for e in (sampled(event) for event in less) if e is not None]
+    for view in (events, less, few):
+        verdicts = report_of(invariants, view).verdicts.values()
+        assert not {Verdict.VIOLATED, Verdict.NOT_OBSERVABLE} & set(verdicts)

@@ -1,0 +1,113 @@
+"""Hypotheses that did not become invariants: their side file, and a search for one by its words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from traincheck.errors import InvariantFormatError
+from traincheck.schema.claims import Hypothesis, Invariant
+
+VERSION = 1
+_CLOSEST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A hypothesis that did not become an invariant. reason: one of `decide.REASONS`."""
+
+    hypothesis: Hypothesis
+    text: str
+    reason: str
+    detail: str
+    positive: int
+    negative: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What became of the statements that hold a text. closest: others, where none holds it."""
+
+    kept: Sequence[Invariant]
+    dropped: Sequence[Dropped]
+    closest: Sequence[str]
+
+
+def search(text: str, kept: Iterable[Invariant], dropped: Iterable[Dropped]) -> Found:
+    """Look for a text, in upper or lower case, in the statements made; '' is in all."""
+    kept, dropped = list(kept), list(dropped)
+    wanted = text.lower()
+    found = Found(
+        kept=[one for one in kept if wanted in f"{one.text} {one.id}".lower()],
+        dropped=[one for one in dropped if wanted in one.text.lower()],
+        closest=(),
+    )
+    if found.kept or found.dropped:
+        return found
+    known = {one.text.rstrip(".") for one in kept} | {one.text for one in dropped}
+    closest = sorted(known, key=lambda other: (-_likeness(wanted, other.lower()), other))
+    return Found(kept=(), dropped=(), closest=closest[:_CLOSEST])
+
+
+def _likeness(text: str, other: str) -> float:
+    """Words in common count first, letters decide among equals."""
+    words = set(re.findall(r"\w+", text))
+    shared = sum(any(word in part for part in re.findall(r"\w+", other)) for word in words)
+    return shared + SequenceMatcher(None, text, other).ratio()
+
+
+def dropped_path(invariants: str | Path) -> Path:
+    """Where the dropped hypotheses of an invariant file lie."""
+    path = Path(invariants)
+    return path.with_name(f"{path.name}.dropped.json")
+
+
+def dropped_json(dropped: Iterable[Dropped]) -> dict[str, Any]:
+    """What the side file holds."""
+    entries = [
+        {
+            "relation": one.hypothesis.relation,
+            "params": dict(one.hypothesis.params),
+            "text": one.text,
+            "reason": one.reason,
+            "detail": one.detail,
+            "examples": {"positive": one.positive, "negative": one.negative},
+        }
+        for one in dropped
+    ]
+    return {"schema_version": VERSION, "dropped": entries}
+
+
+def read_dropped(path: str | Path) -> list[Dropped]:
+    """Read a side file.
+
+    Raises:
+        InvariantFormatError: it cannot be read or is not one.
+    """
+    fix = "learn again: traincheck-infer -t DIR"
+    try:
+        value = orjson.loads(Path(path).read_bytes())
+        return [_dropped(entry) for entry in value["dropped"]]
+    except OSError as error:
+        raise InvariantFormatError(
+            f"{path}: cannot be read: {error.strerror or error}", fix=fix
+        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvariantFormatError(f"{path}: is no list of dropped statements", fix=fix) from error
+
+
+def _dropped(value: Mapping[str, Any]) -> Dropped:
+    return Dropped(
+        hypothesis=Hypothesis(relation=str(value["relation"]), params=dict(value["params"])),
+        text=str(value["text"]),
+        reason=str(value["reason"]),
+        detail=str(value["detail"]),
+        positive=int(value["examples"]["positive"]),
+        negative=int(value["examples"]["negative"]),
+    )

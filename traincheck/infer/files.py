@@ -1,0 +1,75 @@
+"""What inference writes, and reads to add to it: invariants, what was dropped, and statistics.
+
+The three lie side by side: ``invariant.json``, ``.dropped.json`` and ``.stats`` behind its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import traincheck
+from traincheck.errors import UsageError
+from traincheck.infer.confidence import DEFAULT_CONFIDENCE
+from traincheck.infer.decide import Limits
+from traincheck.infer.dropped import dropped_json, dropped_path
+from traincheck.infer.engine import InferResult
+from traincheck.infer.statistics import RunStatistics
+from traincheck.infer.statistics_file import read_statistics, statistics_path, write_statistics
+from traincheck.schema.invariant_file import read_created_with, write_invariants, write_json
+
+
+def save(result: InferResult, output: str | Path, limits: Limits) -> None:
+    """Write an invariant file and the two beside it.
+
+    Raises:
+        OutputError: the place is not writable or the disk is full; the message names the path.
+    """
+    path = Path(output)
+    created_with = {
+        "traincheck": traincheck.__version__,
+        "confidence": limits.confidence,
+        "min_examples": limits.min_examples,
+    }
+    write_invariants(path, result.invariants, created_with, result.runs)
+    if path.exists() and not path.is_file():
+        return  # a pipe or a device has no file beside it
+    write_json(dropped_path(path), dropped_json(result.dropped))
+    write_statistics(statistics_path(path), result.statistics)
+
+
+def limits_of(
+    paths: Sequence[str | Path], confidence: float | None = None, examples: int | None = None
+) -> Limits:
+    """What invariants must reach: as asked, else what the files say, of several the strictest.
+
+    Raises:
+        InvariantFormatError: a file is no invariant file.
+    """
+    said = [read_created_with(path) for path in paths]
+    if confidence is None:
+        confidence = max(_numbers(said, "confidence"), default=DEFAULT_CONFIDENCE)
+        examples = examples or int(max(_numbers(said, "min_examples"), default=0)) or None
+    limits = Limits(confidence=confidence)
+    return limits if examples is None else Limits(confidence=confidence, examples=examples)
+
+
+def _numbers(said: Sequence[dict[str, object]], key: str) -> list[float]:
+    values = [one.get(key) for one in said]
+    return [value for value in values if isinstance(value, (int, float)) and value]
+
+
+def known_runs(path: str | Path) -> list[RunStatistics]:
+    """The statistics beside an invariant file.
+
+    Raises:
+        UsageError: there are none.
+        InvariantFormatError: they cannot be used.
+    """
+    beside = statistics_path(path)
+    if not beside.exists():
+        raise UsageError(
+            f"{path} has no statistics beside it: {beside} does not exist",
+            fix="keep the .stats file with the invariants, or learn again from all runs",
+        )
+    return read_statistics(beside)
