@@ -288,7 +288,9 @@ def test_what_was_seen_in_one_mode_is_not_claimed_of_the_other():
 
 def test_the_general_statement_replaces_the_special_ones():
     found = texts(learn(net(MLP_BN, buffers=BN_BUFFERS).steps(10).build()), "contains")
-    assert "In every training step, every parameter changes." in found
+    assert "In train.py, in every training step, every parameter changes." in found
+    elsewhere = "every parameter changes, if has_gradient is true and requires_grad is true."
+    assert f"In every training step, {elsewhere}" in found
     assert not [text for text in found if "of a Linear" in text or "of a BatchNorm1d" in text]
 
 
@@ -302,7 +304,8 @@ def test_a_frozen_backbone_is_learned_as_requires_grad():
         .steps(10)
     )
     found = texts(learn(trace.build()), "contains")
-    assert "In every training step, every parameter changes, if requires_grad is true." in found
+    changes = "in every training step, every parameter changes, if requires_grad is true."
+    assert f"In train.py, {changes}" in found
 
 
 def test_masks_and_statistics_are_different_buffers():
@@ -313,7 +316,7 @@ def test_masks_and_statistics_are_different_buffers():
         trace.forward()
         trace.models["Net"].buffers["Net.mask"] = mask
         trace.backward().optimizer_step()
-    found = [text for text in texts(learn(trace.build())) if "buffer" in text]
+    found = [text for text in texts(learn(trace.build())) if "every buffer" in text]
     assert found == [
         "In every training step, every buffer running_mean changes, if training is true."
     ]

@@ -56,13 +56,15 @@ def test_steps_that_were_not_recorded_begin_the_count_afresh():
 
 def test_the_period_is_learned():
     found = texts(learn(run(40, 3).build()), "periodic")
-    assert found == ["Every parameter of Target changes at least once every 3 training steps."]
+    assert found == [
+        "In train.py, every parameter of Target changes at least once every 3 training steps."
+    ]
 
 
 def test_what_changes_in_every_step_is_left_to_contains():
     result = learn(TraceBuilder().process().model("Net", MLP).optimizer().steps(30).build())
     assert texts(result, "periodic") == []
-    assert "In every training step, every parameter changes." in texts(result)
+    assert "In train.py, in every training step, every parameter changes." in texts(result)
 
 
 @pytest.mark.parametrize("params", [{**WEIGHTS, "period": 0}, {**WEIGHTS, "role": "gradient"}])

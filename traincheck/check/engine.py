@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.check.findings import Accept, FindingBook
-from traincheck.check.gate import Gate
+from traincheck.check.gate import Gate, within_program
 from traincheck.check.routing import Router
 from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
@@ -135,7 +135,8 @@ class Process:
         for name, invariants in self._checks.invariants.items():
             if is_for_run(self._checks.relations[name]):
                 continue  # RunSeats has its seat
-            usable = tuple(i for i in invariants if self._observable(i.id))
+            usable = within_program(invariants, self._view.program)
+            usable = tuple(i for i in usable if self._observable(i.id))
             if usable:
                 self._seat_relation(self._checks.relations[name], usable)
 
@@ -202,9 +203,9 @@ class Engine:
         # wants.
         seats: tuple[Seat, ...] | None
         if kind == "call":
-            key = (event.api, event.family)  # type: ignore[union-attr]
             if process.keep is not None:
                 process.keep(event)  # type: ignore[arg-type]
+            key = (event.api, event.family)  # type: ignore[union-attr]
             seats = router.calls.get(key)
             if seats is None:
                 seats = router.learn(key)
@@ -266,12 +267,12 @@ class Engine:
     def _control(self, process: Process, event: Event) -> None:
         if isinstance(event, StepEvent):
             process.step_ended(event)
-        elif isinstance(event, MarkEvent) and event.text == "instrument disabled":
             if process.ring is not None and event.complete and event.step is not None:
                 self._witness.step_ended(process.ring, event.step)
         elif isinstance(event, OptimizerEvent):
             if process.ring is not None:
                 process.ring.optimizers.append(event)
+        elif isinstance(event, MarkEvent) and event.text == "instrument disabled":
             name = instrument_named(str(event.data.get("instrument")))
             if name is None:
                 self._gap(process, event)
@@ -306,9 +307,9 @@ class Engine:
             self._violated[violation.check_id] += 1
             if self._book.add(violation):
                 new.append(violation)
-        return new
                 if process is not None and process.ring is not None:
                     self._witness.note(violation, process.ring)
+        return new
 
     def _fail(self, process: Process, seat: Seat, error: Exception) -> None:
         _logger.debug("a monitor failed", exc_info=error)

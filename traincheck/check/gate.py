@@ -6,7 +6,7 @@ What holds is decided by the relation.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -16,6 +16,18 @@ from traincheck.schema.findings import Example, Violation
 from traincheck.schema.protocols import Relation
 
 _MOST_KNOWN = 256  # answers remembered
+
+
+def within_program(invariants: Iterable[Invariant], program: str | None) -> tuple[Invariant, ...]:
+    """Those that speak of a program, with what is left of their preconditions to be asked there."""
+    found = []
+    for invariant in invariants:
+        left = invariant.precondition.within(program)
+        if left is invariant.precondition:
+            found.append(invariant)
+        elif left is not None:
+            found.append(replace(invariant, precondition=left))
+    return tuple(found)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.relations._names import program_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Families, MarkEvent
 from traincheck.schema.findings import Verdict
@@ -67,18 +68,20 @@ class View:
     """What one process recorded.
 
     recorded: None for everything. stats: of which tensors numbers were taken, None if not told.
-    off: instrument -> why it is off.
+    off: instrument -> why it is off. program: file name of what was started.
     """
 
     recorded: Needs | None = None
     stats: frozenset[str] | None = None
     off: dict[str, str] = field(default_factory=dict)
+    program: str | None = None
 
     @classmethod
     def of(cls, mark: MarkEvent) -> View:
         """The view that a "process" mark tells of; what it does not tell is taken as recorded."""
         recorded = mark.data.get("recorded")
         view = cls(recorded=None if recorded is None else _needs(recorded))
+        view.program = program_of(mark)
         stats = mark.data.get("stats")
         view.stats = frozenset(map(str, stats)) if isinstance(stats, list) else None
         instruments = mark.data.get("instruments")

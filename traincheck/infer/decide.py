@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from traincheck.infer.confidence import DEFAULT_CONFIDENCE, confidence, min_examples
+from traincheck.infer.dropped import Dropped
 from traincheck.infer.examples import Rows
-from traincheck.infer.preconditions import Learned, learn
+from traincheck.infer.preconditions import Learned, levels
 from traincheck.infer.propose import key_of
 from traincheck.infer.statistics import Merged
 from traincheck.infer.subsume import Accepted, implied_by
 from traincheck.infer.view import SAMPLED, SELECTIVE
 from traincheck.infer.words import sentence
-from traincheck.schema.claims import Hypothesis, Invariant, Precondition, Support
+from traincheck.schema.claims import PROGRAM, Hypothesis, Invariant, Precondition, Support
 from traincheck.schema.invariant_file import precondition_json
-from traincheck.schema.protocols import Relation
+from traincheck.schema.protocols import Relation, reach_of
 
 # Why a hypothesis was dropped: a closed list.
 NEVER_HELD = "it never held"
@@ -29,18 +29,6 @@ IMPLIED = "another invariant says it"
 BROKEN = "it did not stand the replay"
 REASONS = (NEVER_HELD, SILENT, TOO_FEW, MIXED, UNSURE, IMPLIED, BROKEN)
 _SHOWN = 3  # names of runs in a detail
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped:
-    """A hypothesis that did not become an invariant. reason: one of REASONS."""
-
-    hypothesis: Hypothesis
-    text: str
-    reason: str
-    detail: str
-    positive: int
-    negative: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +58,10 @@ class Decision:
 
     def about(self, claims: Iterable[Merged]) -> Decision:
         """Decide about ``claims``."""
-        accepted = []
+        accepted: list[Accepted] = []
         for one in claims:
             self.hypotheses += 1
-            found = self._accept(one)
-            if found is not None:
-                accepted.append(found)
+            accepted += self._accept(one)
         accepted = self._subsume(accepted)
         self.kept = sorted(
             map(self._invariant, accepted), key=lambda i: (i.hypothesis.relation, i.text, i.id)
@@ -85,25 +71,39 @@ class Decision:
         )
         return self
 
-    def _accept(self, one: Merged) -> Accepted | None:
-        learned = learn(one.rows.counts) if one.rows.positive else None
-        if learned is None:
-            self._drop(one.claim, one.rows, MIXED if one.rows.positive else NEVER_HELD)
-            return None
-        sure = self._confidence(one.claim, learned)
+    def _accept(self, one: Merged) -> list[Accepted]:
+        """What can be said of every program, and what of those that were seen."""
+        reach = reach_of(self.relations[one.claim.relation], one.claim)
+
+        def is_enough(learned: Learned) -> bool:
+            return not self._shortcoming(one, learned)[0]
+
+        found = levels(one.rows.counts, reach, is_enough, one.silent.keys())
+        if not found:
+            silent = sorted(name for names in one.silent.values() for name in names)
+            reason = SILENT if silent else MIXED if one.rows.positive else NEVER_HELD
+            self._drop(one.claim, one.rows, reason, _listed(silent))
+        accepted = []
+        short = [self._shortcoming(one, learned) for learned in found]
+        for learned, (reason, _) in zip(found, short):
+            if not reason:
+                key = f"{one.key} {PROGRAM}" if learned.is_own else one.key
+                sure = self._confidence(one.claim, learned)
+                accepted.append(Accepted(key, one.claim, learned, one.rows, sure))
+        if found and not accepted:
+            self._drop(one.claim, one.rows, *short[0])
+        return accepted
+
+    def _shortcoming(self, one: Merged, learned: Learned) -> tuple[str, str]:
+        """Why it cannot stand, with a detail; nothing when it can."""
         wanted = self.limits.min_examples
+        sure = self._confidence(one.claim, learned)
         broken = _broken(one, learned.precondition)
-        if one.silent:
-            self._drop(one.claim, one.rows, SILENT, _listed(one.silent))
-        elif learned.positive < wanted:
-            self._drop(one.claim, one.rows, TOO_FEW, f"{learned.positive} of {wanted}")
-        elif sure < self.limits.confidence:
-            self._drop(one.claim, one.rows, UNSURE, f"{sure} below {self.limits.confidence}")
-        elif broken:
-            self._drop(one.claim, one.rows, BROKEN, broken)
-        else:
-            return Accepted(one.key, one.claim, learned, one.rows, sure)
-        return None
+        if learned.positive < wanted:
+            return TOO_FEW, f"{learned.positive} of {wanted}"
+        if sure < self.limits.confidence:
+            return UNSURE, f"{sure} below {self.limits.confidence}"
+        return (BROKEN, broken) if broken else ("", "")
 
     def _confidence(self, claim: Hypothesis, learned: Learned) -> float:
         return confidence(
@@ -117,10 +117,14 @@ class Decision:
     def _subsume(self, accepted: Sequence[Accepted]) -> list[Accepted]:
         implied = implied_by(accepted, self.relations)
         by_key = {one.key: one for one in accepted}
+        kept = [one for one in accepted if one.key not in implied]
+        told = {id(one.rows) for one in kept}  # a claim may stand in one of two forms
         for key, by in implied.items():
             one = by_key[key]
-            self._drop(one.claim, one.rows, IMPLIED, self._text(by_key[by]))
-        return [one for one in accepted if one.key not in implied]
+            if id(one.rows) not in told:
+                told.add(id(one.rows))
+                self._drop(one.claim, one.rows, IMPLIED, self._text(by_key[by]))
+        return kept
 
     def _invariant(self, one: Accepted) -> Invariant:
         return Invariant(
@@ -174,18 +178,3 @@ def _listed(names: Sequence[str]) -> str:
 def _id(one: Accepted) -> str:
     text = f"{key_of(one.claim)} {precondition_json(one.learned.precondition)}"
     return f"{one.claim.relation}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
-
-
-def dropped_json(dropped: Sequence[Dropped]) -> list[dict[str, Any]]:
-    """What the side file of dropped hypotheses holds."""
-    return [
-        {
-            "relation": one.hypothesis.relation,
-            "params": dict(one.hypothesis.params),
-            "text": one.text,
-            "reason": one.reason,
-            "detail": one.detail,
-            "examples": {"positive": one.positive, "negative": one.negative},
-        }
-        for one in dropped
-    ]

@@ -13,7 +13,7 @@ from traincheck.check.verdicts import View, instrument_named
 from traincheck.infer.propose import by_scope
 from traincheck.infer.view import Features, Groups, Views, features_of
 from traincheck.relations._variables import is_judged
-from traincheck.schema.claims import Context, Hypothesis
+from traincheck.schema.claims import PROGRAM, Context, Hypothesis
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.protocols import Decider, EventSource, Relation
@@ -98,7 +98,7 @@ def collect(
     """What a run says of each claim, by key, from one pass over it."""
     own, shared = by_scope(relations)
     groups = Groups.of(own, claims)
-    everywhere = _Process(Groups.of(shared, claims))
+    everywhere = _Process(Groups.of(shared, claims), is_whole=True)
     processes: dict[tuple[int, str], _Process] = {}
     last: tuple[int, str] | None = None
     process: _Process | None = None
@@ -122,9 +122,13 @@ def collect(
 
 
 class _Process:
-    """The deciders of one process, or of all, each given the events that a check would give it."""
+    """The deciders of one process, or of all, each given the events that a check would give it.
 
-    def __init__(self, groups: Groups) -> None:
+    is_whole: of all; these may be of several programs.
+    """
+
+    def __init__(self, groups: Groups, *, is_whole: bool = False) -> None:
+        self._is_whole = is_whole
         self._groups = groups.whole
         self._tallies = [
             _Tally(group.relation.decider(group.claims), len(group.keys)) for group in groups.whole
@@ -154,18 +158,25 @@ class _Process:
     def into(self, found: dict[str, Decided]) -> None:
         """Add the counts to those of other processes; ranks see the same steps."""
         for group, tally in zip(self._groups, self._tallies):
-            for index, features, positive, negative in tally.rows():
+            for index, context, positive, negative in tally.rows():
+                features = self._placed(context)
                 rows = found.setdefault(group.keys[index], Decided()).rows
                 mine = rows.counts.get(features, (0, 0))
                 rows.counts[features] = (mine[0] + positive, mine[1] + negative)
                 rows.steps = max(rows.steps, tally.steps[index])
-        for key, name, features in self._views.objections():
-            found.setdefault(key, Decided()).objections.setdefault(name, set()).add(features)
+        for key, name, context in self._views.objections():
+            objections = found.setdefault(key, Decided()).objections.setdefault(name, set())
+            objections.add(self._placed(context))
         for group in self._groups if self._steps else ():
             for key, claim in zip(group.keys, group.claims):
                 reason = self._sight.lacks(group.relation.needs(claim))
                 if reason is not None:
                     found.setdefault(key, Decided()).unobservable = reason
+
+    def _placed(self, context: Features) -> Features:
+        """A context with the program that it was seen in, as one more feature."""
+        program = None if self._is_whole else self._sight.program
+        return context if program is None else tuple(sorted((*context, (PROGRAM, program))))
 
     def _look(self, mark: MarkEvent) -> None:
         """Take note of what the process does not record."""

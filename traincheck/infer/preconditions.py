@@ -2,16 +2,22 @@
 
 Any of: all of. At most two clauses of at most three conditions. None is better than one, one is
 better than two, and a condition that explains is better than one that happens to fit.
+
+There are two levels: what is said of every program is kept to the circumstances in which it was
+seen, and must have been seen in as many programs as the relation asks for. What is said of the
+programs that were seen is kept to these by their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from traincheck.infer.view import Features
-from traincheck.schema.claims import Condition, Precondition, Scalar
+from traincheck.relations._names import is_private
+from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 
 MAX_CLAUSES = 2
 MAX_CONDITIONS = 3
@@ -33,22 +39,37 @@ _COST = {
     "module_class": 18,
 }
 _OTHER_COST = 10
+# A model with frozen parts may be kept in whatever mode suits them: each program has its own.
+_FROZEN = "frozen"
 # Where only one value of these was ever seen, nothing is claimed about the other.
 _SCOPES = ("grad_enabled", "training")
+# Nor, of other programs, of these: a program that freezes nothing does not know what freezing does.
+WIDE_SCOPES = (*_SCOPES, _FROZEN, "has_gradient", "requires_grad")
+# Their values mean nothing elsewhere.
+_PRIVATE = "model"
+_CLASS = "module_class"
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A precondition and what it lets through. candidates: conditions it was chosen from."""
+    """A precondition and what it lets through.
+
+    candidates: conditions it was chosen from. is_own: it holds in programs of certain names only.
+    """
 
     precondition: Precondition
     positive: int
     excluded: int
     candidates: int = 1
+    is_own: bool = False
 
     @property
     def conditions(self) -> int:
-        return sum(len(clause) for clause in self.precondition.clauses)
+        """How many were chosen; that of the program was not."""
+        chosen = {
+            tuple(c for c in clause if c.feature != PROGRAM) for clause in self.precondition.clauses
+        }
+        return sum(len(clause) for clause in chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +81,108 @@ class _Candidate:
     cost: int
 
 
-def learn(counts: Mapping[Features, tuple[int, int]]) -> Learned | None:
-    """The simplest precondition that lets through no negative example; None when there is none."""
+Counts = Mapping[Features, tuple[int, int]]
+
+
+def levels(
+    counts: Counts,
+    reach: int | None,
+    is_enough: Callable[[Learned], bool],
+    silent: Collection[str] = (),
+) -> list[Learned]:
+    """What can be said of every program, then what can be said of those that were seen.
+
+    Args:
+        counts: of positive and negative examples, by context.
+        reach: in how many programs a claim must hold to be made of every one; None: never.
+        is_enough: whether there is evidence enough. What has too little is given only when
+            nothing else is there to give.
+        silent: programs that could have shown the claim and do not.
+    """
+    by_program = _by_program(counts)
+    if None in by_program:  # nobody said which program it was
+        learned = None if silent else learn(_joined(by_program.values()))
+        return [] if learned is None else [learned]
+    found = []
+    if reach is not None and not silent:
+        wide = learn(_joined(by_program.values()), is_wide=True)
+        if wide is not None and _programs(by_program, wide.precondition) >= reach:
+            found.append(wide)
+    own = {
+        name: learn(some)
+        for name, some in sorted(by_program.items(), key=_name)
+        if name not in silent
+    }
+    known = {name: learned for name, learned in own.items() if learned is not None}
+    sure = {name: learned for name, learned in known.items() if is_enough(_own({name: learned}))}
+    if sure or (known and not found):
+        found.append(_own(sure or known))
+    return found
+
+
+def _name(item: tuple[str | None, Any]) -> str:
+    return item[0] or ""
+
+
+def _by_program(counts: Counts) -> dict[str | None, dict[Features, tuple[int, int]]]:
+    found: dict[str | None, dict[Features, tuple[int, int]]] = {}
+    for features, count in counts.items():
+        program = next((str(value) for name, value in features if name == PROGRAM), None)
+        rest = tuple(pair for pair in features if pair[0] != PROGRAM)
+        found.setdefault(program, {})[rest] = count
+    return found
+
+
+def _joined(tables: Iterable[Counts]) -> dict[Features, tuple[int, int]]:
+    found: dict[Features, tuple[int, int]] = {}
+    for table in tables:
+        for features, (positive, negative) in table.items():
+            mine = found.get(features, (0, 0))
+            found[features] = (mine[0] + positive, mine[1] + negative)
+    return found
+
+
+def _programs(by_program: Mapping[str | None, Counts], precondition: Precondition) -> int:
+    """In how many programs there was an example that the precondition lets through."""
+    return sum(
+        any(count[0] and precondition.holds(dict(features)) for features, count in table.items())
+        for table in by_program.values()
+    )
+
+
+def _own(found: Mapping[str | None, Learned]) -> Learned:
+    """What was learned in several programs, each by its name. Sure as the least sure of them."""
+    clauses = tuple(
+        (Condition(feature=PROGRAM, op="==", value=name), *clause)
+        for name, learned in found.items()
+        for clause in learned.precondition.clauses or ((),)
+    )
+    weakest = min(found.values(), key=lambda learned: learned.positive)
+    return Learned(
+        Precondition(clauses=clauses),
+        weakest.positive,
+        sum(learned.excluded for learned in found.values()),
+        max(learned.candidates for learned in found.values()),
+        is_own=True,
+    )
+
+
+def learn(counts: Counts, *, is_wide: bool = False) -> Learned | None:
+    """The simplest precondition that lets through no negative example; None when there is none.
+
+    is_wide: it is to mean something in other programs, and to be kept to what was seen.
+    """
     table = [(dict(features), *counts[features]) for features in sorted(counts, key=repr)]
+    if is_wide:
+        table = [row for row in table if not row[0].get(_FROZEN)]
     positive = sum(row[1] for row in table)
     negative = sum(row[2] for row in table)
     if not positive:
         return None
     if not negative:
-        scope = _scope(table)
+        scope = _scope(table, is_wide)
         return Learned(Precondition(clauses=(scope,) if scope else ()), positive, 0)
-    singles = sorted(_singles(table), key=lambda c: (c.cost, repr(c.conditions)))
+    singles = sorted(_singles(table, is_wide), key=lambda c: (c.cost, repr(c.conditions)))
     bad = _bits(row[2] > 0 for row in table)
     chosen = _search(table, singles, bad, _COVER * positive)
     if chosen is None or sum(len(c.conditions) for c in chosen) >= len(table):
@@ -79,7 +191,7 @@ def learn(counts: Mapping[Features, tuple[int, int]]) -> Learned | None:
     for clause in chosen:
         covered |= clause.rows
     inside = [row for i, row in enumerate(table) if covered >> i & 1]
-    scope = _scope(inside)
+    scope = _scope(inside, is_wide)
     clauses = tuple((*clause.conditions, *_missing(scope, clause.conditions)) for clause in chosen)
     held = sum(row[1] for row in inside)
     return Learned(Precondition(clauses=clauses), held, negative, len(singles))
@@ -127,14 +239,20 @@ def _conjunctions(singles: Sequence[_Candidate], size: int) -> Iterator[_Candida
         )
 
 
-def _singles(table: Sequence[tuple[dict[str, Scalar], int, int]]) -> Iterator[_Candidate]:
+def _singles(
+    table: Sequence[tuple[dict[str, Scalar], int, int]], is_wide: bool
+) -> Iterator[_Candidate]:
     features = sorted({feature for row in table for feature in row[0]})
+    if is_wide:
+        features = [feature for feature in features if feature != _PRIVATE]
     for feature in features:
         cost = _COST.get(feature, _OTHER_COST)
         values = {row[0][feature] for row in table if feature in row[0]}
         if len(values) < 2:  # noqa: PLR2004  # a feature that never differs explains nothing
             continue
         for condition, extra in _conditions(feature, values):
+            if is_wide and feature == _CLASS and is_private(str(condition.value)):
+                continue
             rows = _bits(condition.holds(row[0]) for row in table)
             yield _Candidate((condition,), rows, cost + extra)
 
@@ -152,9 +270,11 @@ def _conditions(feature: str, values: set[Scalar]) -> Iterator[tuple[Condition, 
             yield Condition(feature=feature, op="!=", value=value), 1
 
 
-def _scope(table: Sequence[tuple[dict[str, Scalar], int, int]]) -> tuple[Condition, ...]:
+def _scope(
+    table: Sequence[tuple[dict[str, Scalar], int, int]], is_wide: bool
+) -> tuple[Condition, ...]:
     found = []
-    for feature in _SCOPES:
+    for feature in WIDE_SCOPES if is_wide else _SCOPES:
         values = {row[0].get(feature) for row in table}
         if len(values) == 1 and None not in values:
             found.append(Condition(feature=feature, op="==", value=values.pop()))

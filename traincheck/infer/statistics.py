@@ -114,14 +114,15 @@ def distinct(runs: Iterable[RunStatistics]) -> list[RunStatistics]:
 class Merged:
     """What all runs say of a claim.
 
-    silent: names of the runs that could have told it and do not. objections: see `Told`.
+    silent: names of the runs that could have told it and do not, by program. objections: see
+    `Told`.
     unobservable: why a run cannot decide it.
     """
 
     key: str
     claim: Hypothesis
     rows: Rows = field(default_factory=Rows)
-    silent: list[str] = field(default_factory=list)
+    silent: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     objections: dict[str, set[Features]] = field(default_factory=lambda: defaultdict(set))
     unobservable: str = ""
 
@@ -154,7 +155,8 @@ def merged(runs: Sequence[RunStatistics], relations: Mapping[str, Relation]) -> 
             if told is not None:
                 one.add(told)
             elif run.vocabulary.could_tell(relation, claim) and not vouching.answer(claim):
-                one.silent.append(run.name)
+                for program in run.vocabulary.programs or ("",):
+                    one.silent[program].append(run.name)
         yield one
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.infer.examples import Rows
-from traincheck.infer.preconditions import Learned
-from traincheck.schema.claims import Hypothesis
+from traincheck.infer.preconditions import WIDE_SCOPES, Learned
+from traincheck.schema.claims import PROGRAM, Hypothesis, Scalar
 from traincheck.schema.protocols import Relation
 
 
@@ -31,11 +31,7 @@ def implied_by(accepted: Sequence[Accepted], relations: Mapping[str, Relation]) 
     found: dict[str, str] = {}
     covered: dict[str, set[int]] = defaultdict(set)
     for one in accepted:
-        inside = [
-            dict(features)
-            for features, (positive, _) in sorted(one.rows.counts.items(), key=repr)
-            if positive and one.learned.precondition.holds(dict(features))
-        ]
+        inside = _applies(one)
         for other in accepted:
             if other is one or not _says(other, one, relations):
                 continue
@@ -47,6 +43,28 @@ def implied_by(accepted: Sequence[Accepted], relations: Mapping[str, Relation]) 
                 found[one.key] = other.key
                 break
     return found
+
+
+def _applies(one: Accepted) -> list[dict[str, Scalar]]:
+    """The contexts in which it was seen to apply.
+
+    Without what it does not ask for and saw one value of only, where that is what others are kept
+    to: it would apply too if that were otherwise.
+    """
+    seen: dict[str, set[Scalar]] = {}
+    for features, (positive, _) in one.rows.counts.items():
+        for name, value in features if positive else ():
+            seen.setdefault(name, set()).add(value)
+    limits = {name for name in WIDE_SCOPES if len(seen.get(name, ())) == 1} | {PROGRAM}
+    found: dict[str, dict[str, Scalar]] = {}
+    for features, (positive, _) in one.rows.counts.items():
+        context = dict(features)
+        for clause in one.learned.precondition.clauses or ((),):
+            if positive and all(condition.holds(context) for condition in clause):
+                asked = {condition.feature for condition in clause}
+                kept = {k: v for k, v in context.items() if k in asked or k not in limits}
+                found[repr(sorted(kept.items(), key=repr))] = kept
+    return [found[key] for key in sorted(found)]
 
 
 def _says(one: Accepted, other: Accepted, relations: Mapping[str, Relation]) -> bool:

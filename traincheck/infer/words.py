@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from traincheck.schema.claims import Condition, Precondition
+from collections.abc import Sequence
+
+from traincheck.relations._names import listed, of_programs
+from traincheck.schema.claims import PROGRAM, Condition, Precondition
 
 _OPERATORS = {"==": "is", "!=": "is not", ">": "is above", "<=": "is at most"}
 
 
 def sentence(text: str, precondition: Precondition) -> str:
     """Join them: ``Every parameter changes, if requires_grad is true.`` is one."""
-    clauses = " or ".join(
-        " and ".join(_condition(condition) for condition in clause)
-        for clause in precondition.clauses
-    )
+    programs: dict[tuple[Condition, ...], list[str]] = {}
+    for clause in precondition.clauses:
+        rest = tuple(c for c in clause if c.feature != PROGRAM)
+        programs.setdefault(rest, []).extend(str(c.value) for c in clause if c.feature == PROGRAM)
+    if len(programs) == 1:
+        ((rest, names),) = programs.items()
+        text = of_programs(names, text)
+        clauses = _clause(rest)
+    else:
+        clauses = " or ".join(
+            " and ".join(filter(None, (_clause(rest), f"in {listed(names)}" if names else "")))
+            for rest, names in programs.items()
+        )
     return f"{text}, if {clauses}." if clauses else f"{text}."
+
+
+def _clause(conditions: Sequence[Condition]) -> str:
+    return " and ".join(_condition(condition) for condition in conditions)
 
 
 def _condition(condition: Condition) -> str:
     value = condition.value
+    if (condition.feature, condition.op) == ("frozen", "=="):
+        return f"{'a' if value else 'no'} parameter of the model is frozen"
     shown = str(value).lower() if isinstance(value, bool) or value is None else str(value)
     return f"{condition.feature} {_OPERATORS[condition.op]} {shown}"

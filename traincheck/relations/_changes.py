@@ -42,6 +42,7 @@ TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
         states=frozenset({"optimizer_state@step", "parameter@new"})
     ),
 }
+PATIENCE = 8  # steps: layers that are left out at random come in sooner
 # A gradient of zeros explains why nothing changed, so gradients are always looked at.
 # So are updates: with several optimizers, only those that step are to change something.
 _ALWAYS = Needs(
@@ -63,10 +64,27 @@ def text(params: Mapping[str, Any]) -> str:
     if outer != STEP:
         held = " it holds" if role == "parameter" else " of the parameters it holds"
         return f"During every {short(outer)}, every {who}{held} changes"
+    if "within" in params:
+        steps = params["within"]
+        return f"Every {_owner(params)} gets a gradient within its first {steps} training steps"
     if role == "gradient":
         what = "appears or changes" if change == "changes" else "is cleared, as zero_grad does"
         return f"In every training step, the gradient of every {_owner(params)} {what}"
     return f"In every training step, every {who} changes"
+
+
+def within(params: Mapping[str, Any]) -> int:
+    """In how many steps, from its first on, it must happen once."""
+    return int(params.get("within", 1))
+
+
+def reach(params: Mapping[str, Any]) -> int | None:
+    """In how many programs it must hold before it is said of others; None: never.
+
+    Layers may be left out of a step, or have no part in one of several losses.
+    """
+    is_habit = _template(params) == (STEP, "gradient", "changes") and within(params) == 1
+    return None if is_habit else 1
 
 
 def _owner(params: Mapping[str, Any]) -> str:
@@ -93,6 +111,8 @@ class ChangeProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         for outer, role, change in TEMPLATES:
             base = {"outer": outer, "role": role, "change": change}
+            if (outer, role, change) == (STEP, "gradient", "changes") and self._kinds:
+                yield Hypothesis(relation="contains", params={**base, "within": PATIENCE})
             for found, module_class, leaf in sorted(self._kinds):
                 if found == ("parameter" if role == "gradient" else role):
                     # Buffers differ in kind: statistics change, masks and position tables do not.
@@ -106,6 +126,8 @@ class _Claim:
     """A claim and the variables it speaks of now. populations: by the optimizer that steps.
 
     known: what is said when all of them changed, by optimizer and modes; it is the same each time.
+    lapses: of a claim about first changes, the steps without one, by name and identity. reached:
+    what has changed.
     """
 
     index: int
@@ -118,6 +140,8 @@ class _Claim:
         default_factory=dict
     )
     known: dict[tuple[Any, ...], Examples] = field(default_factory=dict)
+    lapses: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
+    reached: set[tuple[str, int]] = field(default_factory=set)
 
 
 class ChangeDecider:
@@ -163,6 +187,9 @@ class ChangeDecider:
         self._book.turn(event)
         self._modes.clear()
         self._updates.clear()
+        if not event.recorded:
+            for claim in self._claims:
+                claim.lapses.clear()
         return examples
 
     def _decide(self, event: StepEvent) -> Iterator[Examples]:
@@ -190,7 +217,7 @@ class ChangeDecider:
         elif update is None:
             changed = book.changed[role]
         else:
-            changed = book.after.get(update.span, set()) - book.unknown[role]
+            changed = self._during(update) - book.unknown[role]
         if names <= changed and (role in ("buffer", "gradient") or bases <= book.reached):
             modes = [self._mode(variable) for variable in variables] if role == "buffer" else ()
             key = (owner, *modes)
@@ -198,9 +225,20 @@ class ChangeDecider:
             if known is None:
                 contexts = [self._context(variable, role) for variable in variables]
                 known = tuple((claim.index, self._positive(context)) for context in contexts)
+                claim.reached |= {(v.name, v.identity) for v in variables}
                 claim.known[key] = known
             return known
         return tuple(self._each(claim, event, variables, changed))
+
+    def _during(self, update: CallEvent) -> AbstractSet[str]:
+        """What changed in an update, and in those that it made by means of other optimizers."""
+        found: set[str] = set()
+        for other in self._updates:
+            if other.start_ns >= update.start_ns:
+                found |= self._book.after.get(other.span, set())
+            if other is update:  # those that began later and ended before lie within it
+                break
+        return found
 
     def _population(
         self, claim: _Claim, owner: str | None
@@ -228,12 +266,26 @@ class ChangeDecider:
         role = claim.role
         for variable in variables:
             if variable.name in changed:
+                claim.reached.add((variable.name, variable.identity))
                 yield claim.index, self._positive(self._context(variable, role))
             elif claim.change == "cleared":
                 if variable.name in self._book.at_start and not self._is_idle(variable):
                     yield claim.index, self._negative(claim, event, variable)
             elif not self._is_excused(claim, variable, event):
-                yield claim.index, self._negative(claim, event, variable)
+                since = self._overdue(claim, event, variable)
+                if since is not None:
+                    yield claim.index, self._negative(claim, since, variable)
+
+    def _overdue(self, claim: _Claim, event: StepEvent, variable: Variable) -> StepEvent | None:
+        """The step in which a change was first missed, once it has been missed for too long."""
+        if within(claim.params) == 1:
+            return event
+        key = variable.name, variable.identity
+        if key in claim.reached:
+            return None  # an expert that is not asked for any more, say
+        lapses = claim.lapses.setdefault(key, [])
+        lapses.append(event)
+        return claim.lapses.pop(key)[0] if len(lapses) == within(claim.params) else None
 
     def _is_excused(self, claim: _Claim, variable: Variable, event: StepEvent) -> bool:
         """Whether there is a good reason for not having changed."""
@@ -242,7 +294,7 @@ class ChangeDecider:
             return True
         if role == "buffer":
             return self._mode(variable) is None
-        if claim.outer == STEP and self._is_idle(variable):
+        if claim.outer == STEP and (self._is_idle(variable) or self._is_look(role)):
             return True
         if role == "gradient":
             return False
@@ -251,6 +303,13 @@ class ChangeDecider:
             return True
         rates = (book.rates, event.lr)
         return variable.base in book.zero or variables.rate_is_zero(parameter, rates)
+
+    def _is_look(self, role: str) -> bool:
+        """Whether no optimizer stepped: a missing step is told of by itself.
+
+        Gradients may have been computed to look where they point.
+        """
+        return role == "parameter" and not self._updates
 
     def _is_idle(self, variable: Variable) -> bool:
         """Whether the variable is not being trained in this step.

@@ -30,6 +30,8 @@ LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
 }
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 _MODE_ARGUMENT = "training"
+_MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP})
+PATIENCE = 8  # steps: searches look where a gradient points before they go
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
 _MIN_CALLS = 2  # of the outer API, before its inside is worth a claim
 
@@ -43,7 +45,9 @@ def needs(params: Mapping[str, Any]) -> Needs:
     if params["inner"] != Families.MODULE:
         return Needs(kinds=step)
     return Needs(
-        calls=frozenset({Families.MODULE, Families.BACKWARD}),
+        calls=frozenset(
+            {Families.MODULE, Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP}
+        ),
         states=frozenset({"parameter@new"}),
         kinds=step | {"optimizer"},
     )
@@ -55,9 +59,20 @@ def text(params: Mapping[str, Any]) -> str:
     if inner == Families.MODULE:
         return "In every training step, the model runs in training mode"
     how = f" with {shown(args)}" if args else ""
+    if "within" in params:
+        return f"{short(inner)} is called at least once in {params['within']} training steps"
     if outer == STEP:
         return f"In every training step, {short(inner)} is called{how}"
     return f"During every {short(outer)}, {short(inner)} is called{how}"
+
+
+def reach(params: Mapping[str, Any]) -> int | None:
+    """In how many programs it must hold before it is said of others; None: never.
+
+    Gradients are also computed to look where they point, with no step of an optimizer after.
+    """
+    is_step = (params["outer"], params["inner"]) == (STEP, Families.OPTIMIZER_STEP)
+    return None if is_step and "within" not in params else 1
 
 
 class CallProposer:
@@ -102,7 +117,10 @@ class CallProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         for family, steps in sorted(self._steps.items()):
             if steps:
-                yield Hypothesis(relation="contains", params={"outer": STEP, "inner": family})
+                params: dict[str, Any] = {"outer": STEP, "inner": family}
+                yield Hypothesis(relation="contains", params=params)
+                if family == Families.OPTIMIZER_STEP:
+                    yield Hypothesis(relation="contains", params={**params, "within": PATIENCE})
         if self._has_mode:
             params = {"outer": STEP, "inner": Families.MODULE, "args": {_MODE_ARGUMENT: True}}
             yield Hypothesis(relation="contains", params=params)
@@ -168,7 +186,9 @@ class CallDecider:
                 self._landmarks.append((index, LANDMARKS[inner] and inner))
         self._last = dict.fromkeys(self._params, -1)  # claim -> start of its last inner call
         self._roots: dict[str, CallEvent] = {}  # last training forward of each root
+        self._due: list[tuple[int, Example]] = []  # said when an optimizer applies the gradients
         self._has_stepped = False
+        self._lapses: dict[int, list[StepEvent]] = {}  # claim -> last steps in a row without
         self._held: dict[tuple[Any, ...], Example] = {}
         self._whole: dict[tuple[Any, ...], Examples] = {}
         self._landmark: Examples = ()
@@ -186,8 +206,8 @@ class CallDecider:
             if event.family == Families.MODULE:
                 if event.root and event.grad_enabled:
                     self._roots[event.module or event.api] = event
-            elif (event.family or event.api) == Families.BACKWARD:
-                return self._mode(event)
+            elif event.family in _MODE_FAMILIES or event.api == Families.BACKWARD:
+                return self._applied(event)
         claims = self._outer.get(event.api)
         if claims is None or event.exception is not None:
             return ()
@@ -229,6 +249,20 @@ class CallDecider:
             known = self._held[key] = Example(holds=True, context=context)
         return known
 
+    def _applied(self, event: CallEvent) -> Sequence[tuple[int, Example]]:
+        """What there is to say of modes, once an optimizer steps.
+
+        Gradients that are cleared before were computed to look where they point.
+        """
+        if event.family == Families.OPTIMIZER_STEP:
+            due, self._due = self._due, []
+            return due if event.exception is None else ()
+        if event.family == Families.ZERO_GRAD:
+            self._due.clear()
+        else:
+            self._due += self._mode(event)
+        return ()
+
     def _mode(self, backward: CallEvent) -> list[tuple[int, Example]]:
         """Judge the last forward of each root module before a backward.
 
@@ -240,7 +274,9 @@ class CallDecider:
         for root, call in self._roots.items():
             if root.partition(".")[0] not in trained or not _may_require_grad(call.result):
                 continue
-            example = self._positive(model=root.partition(".")[0])
+            model = root.partition(".")[0]
+            frozen = model in self._variables.frozen_models()
+            example = self._positive(model=model, frozen=frozen)
             if not call.training:
                 example = Example(
                     holds=False,
@@ -262,32 +298,45 @@ class CallDecider:
         """Decide what every training step holds."""
         if not is_judged(event):
             self._roots.clear()
+            self._due.clear()
+            if not event.recorded:
+                self._lapses.clear()
             self._has_stepped &= event.recorded  # after a gap nothing is known of gradients
             return ()
         examples: list[tuple[int, Example]] = []
         for index, family in self._landmarks:
-            counters, symptom = LANDMARKS[family]
+            counters, _ = LANDMARKS[family]
             if any(event.counters.get(name, 0) for name in counters):
+                self._lapses.pop(index, None)
                 examples.append((index, self._positive()))
+            elif "within" in self._params[index]:
+                lapses = self._lapses.setdefault(index, [])
+                lapses.append(event)
+                if len(lapses) >= self._params[index]["within"]:
+                    examples.append((index, self._missing(family, lapses[0])))
+                    lapses.clear()
             elif self._has_stepped or family != Families.ZERO_GRAD:
                 # in the first step there is nothing to clear yet
-                negative = Example(
-                    holds=False,
-                    context=self._positive().context,
-                    step=event.step,
-                    rank=event.rank,
-                    subject=Subject(api=family),
-                    expected=f"{short(family)} is called in every training step",
-                    observed="it was not called in this step",
-                    evidence=(event,),
-                    symptom=symptom,
-                )
-                examples.append((index, negative))
+                examples.append((index, self._missing(family, event)))
         self._has_stepped = True
         if examples == self._landmark:  # by identity of the examples: one comparison each
             return self._landmark
         self._landmark = examples
         return examples
+
+    def _missing(self, family: str, event: StepEvent) -> Example:
+        """A step that lacks what every one has, or the first of several in a row."""
+        return Example(
+            holds=False,
+            context=self._positive().context,
+            step=event.step,
+            rank=event.rank,
+            subject=Subject(api=family),
+            expected=f"{short(family)} is called in every training step",
+            observed="it was not called in this step",
+            evidence=(event,),
+            symptom=LANDMARKS[family][1],
+        )
 
 
 def _may_require_grad(result: Any) -> bool:

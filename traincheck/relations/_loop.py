@@ -41,6 +41,13 @@ _ORDERS: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 # Whether gradients are clipped is for each program to say.
 PRIVATE = frozenset({_CLIP, _F.UNSCALE})
+# Gradients are also computed to look where they point: by adversaries, by searches for flat minima.
+HABITS = frozenset(
+    {
+        (_F.BACKWARD, _F.OPTIMIZER_STEP, _F.ZERO_GRAD),
+        (_F.EVAL, _F.TRAIN, _F.BACKWARD),
+    }
+)
 TRIPLES = tuple((a, b, c) for b, pairs in _ORDERS.items() for a, c in pairs)
 SYMPTOMS = {
     _F.ZERO_GRAD: Symptom.MISSING_ZERO_GRAD,
@@ -48,7 +55,7 @@ SYMPTOMS = {
     _F.OPTIMIZER_STEP: Symptom.MISSING_STEP,
     _F.TRAIN: Symptom.EVAL_MODE,
 }
-_OWNED = frozenset({_F.ZERO_GRAD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.SCHEDULER_STEP})
+OWNED = frozenset({_F.ZERO_GRAD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.SCHEDULER_STEP})
 _MODES = frozenset({_F.TRAIN, _F.EVAL, _F.MODULE})
 # A gradient scaler's step stands for the optimizer's, which it may leave out.
 _ALSO = {_F.SCALER_STEP: _F.OPTIMIZER_STEP}
@@ -66,7 +73,7 @@ def landmark_of(event: CallEvent) -> str | None:
 
 def key_of(event: CallEvent, landmark: str) -> str | None:
     """Whose call it is: an optimizer's, a scheduler's, a model's; None for everyone's."""
-    if landmark in _OWNED:
+    if landmark in OWNED:
         return event.owner
     if landmark in _MODES:
         return (event.module or event.api).partition(".")[0]
@@ -89,16 +96,23 @@ class Watch:
         if (after, needed, before) not in TRIPLES:
             raise ValueError(f"nothing is known of the order {after}, {needed}, {before}")
         self.after, self.needed, self.before = after, needed, before
-        self._by_key = (after in _OWNED and before in _OWNED) or after in _MODES
+        self._by_key = (after in OWNED and before in OWNED) or after in _MODES
         self.is_step_due = needed == _F.OPTIMIZER_STEP and after == _F.BACKWARD
         # A scheduler's calls are kept apart by scheduler, whichever optimizer steps between them.
         self._by_owner_of_needed = (after == _F.SCHEDULER_STEP) == (needed == _F.SCHEDULER_STEP)
         self._waits: dict[str | None, Wait] = {}
         self._trained: set[str | None] = set()  # models that were in training mode
 
-    def observe(self, event: CallEvent, landmark: str) -> list[tuple[Wait, CallEvent]]:
-        """What waited for ``event``, if it is C. C comes before A where they are the same."""
+    def observe(
+        self, event: CallEvent, landmark: str, partners: Mapping[str, str] | None = None
+    ) -> list[tuple[Wait, CallEvent]]:
+        """What waited for ``event``, if it is C. C comes before A where they are the same.
+
+        partners: optimizer -> the one that stands for it and all that hold what it holds.
+        """
         key = key_of(event, landmark) if self._by_key else None
+        if partners and key is not None:
+            key = partners.get(key, key)
         ended = self._end(event, key) if landmark == self.before else []
         if landmark == self.needed or _ALSO.get(landmark) == self.needed:
             self._meet(key if self._by_owner_of_needed else None)
@@ -116,6 +130,8 @@ class Watch:
         # Module.zero_grad has no owner and backward no key: they concern whoever waits.
         keys = [k for k in self._waits if key is None or k is None or k == key]
         keys = [k for k in keys if self._waits[k].is_due]
+        if self.before == self.after:  # a call that made the one before is no call after it
+            keys = [k for k in keys if self._waits[k].event.start_ns < event.start_ns]
         return [(self._waits.pop(k), event) for k in keys]
 
     def _meet(self, key: str | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.schema.events import Event, Families, MarkEvent
 
 STEP = "step"  # as an outer window: from one step boundary to the next
+
+HABIT = 4  # programs that must agree before what they do is asked of others
 
 _SHORT = {
     STEP: "training step",
@@ -78,11 +80,27 @@ def is_private(api: str) -> bool:
 
 def in_program(params: Mapping[str, Any], text: str) -> str:
     """The sentence with the program that it is kept to, if there is one."""
-    if "program" not in params:
+    return of_programs([params["program"]], text) if "program" in params else text
+
+
+def of_programs(names: Sequence[str], text: str) -> str:
+    """The sentence with the programs that it is kept to, if there are any."""
+    if not names:
         return text
     first, _, _ = text.partition(" ")
     plain = first.lower() + text[len(first) :] if first in _OPENINGS else text
-    return f"In {params['program']}, {plain}"
+    return f"In {listed(names)}, {plain}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def program_of(mark: MarkEvent) -> str | None:
+    """The file name of what was started, from the mark that begins a file."""
+    argv0 = mark.data.get("argv0")
+    return posixpath.basename(argv0.replace("\\", "/")) or None if isinstance(argv0, str) else None
 
 
 class ProgramName:
@@ -94,9 +112,7 @@ class ProgramName:
     def observe(self, event: Event) -> None:
         """Take note of the mark that begins a file."""
         if isinstance(event, MarkEvent) and event.text == "process" and self.name is None:
-            argv0 = event.data.get("argv0")
-            if isinstance(argv0, str) and argv0:
-                self.name = posixpath.basename(argv0.replace("\\", "/"))
+            self.name = program_of(event)
 
     def fits(self, params: Mapping[str, Any]) -> bool:
         """Whether a claim with these parameters speaks of this program."""

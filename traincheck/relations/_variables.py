@@ -50,6 +50,7 @@ class Variables:
         self._contexts: dict[tuple[Any, ...], Context] = {}
         self._models: set[str] = set()
         self._models_version = -1
+        self._frozen: set[str] = set()
 
     def observe(self, event: StateEvent) -> None:
         """Take note of a variable that came, went, or has other flags."""
@@ -93,7 +94,14 @@ class Variables:
         if self._models_version != self.version:
             self._models_version = self.version
             self._models = {variable.model for variable in self.held_parameters()}
+            known = self.by_role["parameter"].values()
+            self._frozen = {v.model for v in known if not v.requires_grad}
         return self._models
+
+    def frozen_models(self) -> set[str]:
+        """The models of which any parameter does not require grad."""
+        self.held_models()
+        return self._frozen
 
     def held_parameters(self) -> list[Variable]:
         """All parameters that any optimizer holds."""

@@ -83,10 +83,17 @@ class Contains:
             return False
         if "role" in mine:
             same = (mine["outer"], mine["change"]) == (its["outer"], its["change"])
+            same = same and _changes.within(mine) <= _changes.within(its)
             return same and _covers(mine, its)
         same = (mine["outer"], mine["inner"]) == (its["outer"], its["inner"])
+        same = same and _changes.within(mine) <= _changes.within(its)
         args = mine.get("args", {}).items()
         return same and its.get("args", {}).items() <= args and _fits(mine, its)
+
+    def reach(self, claim: Hypothesis) -> int | None:
+        if "role" in claim.params:
+            return _changes.reach(claim.params)
+        return _inside.reach(claim.params)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Landmarks and updates are errors; a call less inside a module is a warning."""

@@ -228,6 +228,10 @@ def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | No
         return None
     keys = params["equal"]
     name = params["left"]
+    if left["ndim"] < 2 and right["ndim"] < 2:  # noqa: PLR2004  # its one dim is no batch
+        keys = [key for key in keys if key != "shape[0]"]
+        if not keys:
+            return None
     return _listed(name, keys, right), _listed(name, keys, left)
 
 

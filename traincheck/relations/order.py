@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traincheck.relations._loop import PRIVATE, SYMPTOMS, TRIPLES, Wait, Watch, key_of, landmark_of
+from traincheck.relations._loop import (
+    HABITS,
+    OWNED,
+    PRIVATE,
+    SYMPTOMS,
+    TRIPLES,
+    Wait,
+    Watch,
+    key_of,
+    landmark_of,
+)
 from traincheck.relations._names import ProgramName, in_program, short
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _F = Families
@@ -59,6 +69,8 @@ class Order:
         if _F.TRAIN in calls:
             calls.add(_F.MODULE)
         kinds = {"step", "mark"} if "program" in claim.params else {"step"}
+        if calls & OWNED:
+            kinds.add("optimizer")
         return Needs(calls=frozenset(calls), kinds=frozenset(kinds))
 
     def text(self, claim: Hypothesis) -> str:
@@ -74,6 +86,10 @@ class Order:
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """No order says what another one says."""
         return claim == other
+
+    def reach(self, claim: Hypothesis) -> int | None:
+        """Some programs compute gradients that no optimizer is to apply."""
+        return None if _triple(claim) in HABITS else 1
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         return CheckInfo(
@@ -119,12 +135,16 @@ class OrderDecider:
         self._watches = [Watch(*_triple(claim)) for claim in claims]
         self._contexts: dict[str, Context] = {}
         self._held: dict[str, Example] = {}
+        self._held_by: dict[int, str] = {}  # identity of a parameter -> optimizer
+        self._partners: dict[str, str] = {}
         self._open: list[tuple[int, Wait, CallEvent]] = []  # perhaps inside an optimizer step
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         if isinstance(event, CallEvent):
             landmark = landmark_of(event)
             return () if landmark is None else self._call(event, landmark)
+        if isinstance(event, OptimizerEvent):
+            self._hold(event)
         if isinstance(event, StepEvent):
             if not event.recorded:
                 for watch in self._watches:
@@ -132,6 +152,12 @@ class OrderDecider:
             return self.finish()
         self._program.observe(event)
         return ()
+
+    def _hold(self, event: OptimizerEvent) -> None:
+        """An optimizer may wrap another one: both hold the same parameters."""
+        for identity in (i for group in event.groups for i in group.ids):
+            first = self._held_by.setdefault(identity, event.id)
+            self._partners.setdefault(event.id, self._partners.get(first, first))
 
     def finish(self) -> Sequence[tuple[int, Example]]:
         """What was lacking. What is still awaited belongs to an unfinished step: no example."""
@@ -142,7 +168,7 @@ class OrderDecider:
     def _call(self, event: CallEvent, landmark: str) -> list[tuple[int, Example]]:
         examples = []
         for index, watch in enumerate(self._watches):
-            for wait, end in watch.observe(event, landmark):
+            for wait, end in watch.observe(event, landmark, self._partners):
                 if not self._program.fits(self._params[index]):
                     continue
                 if wait.is_met or not watch.is_step_due:

@@ -81,6 +81,10 @@ class Periodic:
             )
         )
 
+    def reach(self, claim: Hypothesis) -> int | None:
+        """How often something changes is for each program to say."""
+        return None
+
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity="error", title=text

@@ -13,6 +13,10 @@ Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
 OPERATORS = ("==", "!=", ">", "<=")
 
+# A feature of every context: the file name of the program. Conditions on it are not asked of each
+# example, but once of each process.
+PROGRAM = "program"
+
 # Calls that are recorded, in some of the steps, for the numbers of an "activation".
 ACTIVATION_FUNCTIONS = frozenset(
     {f"torch.{name}" for name in ("relu", "tanh", "sigmoid")}
@@ -65,6 +69,19 @@ class Precondition:
     @property
     def is_always(self) -> bool:
         return not self.clauses
+
+    def within(self, program: str | None) -> Precondition | None:
+        """What is left to ask in a process of ``program``; None when it never holds there."""
+        if not any(c.feature == PROGRAM for clause in self.clauses for c in clause):
+            return self
+        context = {} if program is None else {PROGRAM: program}
+        left = []
+        for clause in self.clauses:
+            if all(c.holds(context) for c in clause if c.feature == PROGRAM):
+                left.append(tuple(c for c in clause if c.feature != PROGRAM))
+        if not left:
+            return None
+        return Precondition(clauses=tuple(left) if all(left) else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +144,7 @@ class Invariant:
     """An accepted hypothesis.
 
     confidence: 1 - probability that chance alone gave this support, in [0, 1].
+    excerpt: what a reference run did where the claim held; None when calls do not show it.
     """
 
     id: str
@@ -136,5 +154,4 @@ class Invariant:
     confidence: float = 0.0
     text: str = ""
     needs: Needs = field(default_factory=Needs)
-    excerpt: what a reference run did where the claim held; None when calls do not show it.
     excerpt: Excerpt | None = None

@@ -114,4 +114,13 @@ def is_for_run(check: Rule | Relation) -> bool:
     return getattr(check, "scope", "process") == "run"
 
 
+def reach_of(relation: Relation, claim: Hypothesis) -> int | None:
+    """In how many programs a claim must hold before it is made of others; None for never."""
+    reach = getattr(relation, "reach", None)
+    if reach is None or "program" in claim.params:
+        return 1
+    found: int | None = reach(claim)
+    return found
+
+
 JSON = Any
