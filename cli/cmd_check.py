@@ -60,6 +60,9 @@ _WATCHER = "traincheck-progress"
     help="Write what is found to the file of --baseline, and exit with 0.",
 )
 @click.option("--show-suppressed", is_flag=True, help="Show what was suppressed too, and by whom.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show every finding in full, with all that it explains."
+)
 @click.option("--show-info", is_flag=True, help="Show advice (severity info) in full.")
 @click.option(
     "--format",
@@ -94,7 +97,10 @@ def check(**options: Any) -> int:
         _refuse_output(path)
     config = configuration(options)
     presentation = Presentation(
-        fail_on=config.fail_on, info=options["show_info"], suppressed=options["show_suppressed"]
+        fail_on=config.fail_on,
+        info=options["show_info"],
+        suppressed=options["show_suppressed"],
+        verbose=options["verbose"],
     )
     known = _known(options)
     report = replace(_check(options, config, known), presentation=presentation)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,7 +144,22 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
     engine.count_unread(source.left_out)
     report = engine.finish()
     notes = (*_run_notes(source), *report.notes)
-    return replace(report, skipped_lines=source.skipped, notes=notes, root=root_of(source))
+    manifest = source.manifest
+    return replace(
+        report,
+        skipped_lines=source.skipped,
+        notes=notes,
+        root=root_of(source),
+        hostname=(manifest.hostname if manifest else None) or "",
+        started=_seconds(manifest.started if manifest else None),
+    )
+
+
+def _seconds(moment: str | None) -> float:
+    try:
+        return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:

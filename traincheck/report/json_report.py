@@ -1,6 +1,6 @@
-"""The report as JSON, as design.md section 5 fixes it for other programs: no key more or less.
+"""The report as JSON. The keys that design.md section 5 fixes for other programs come first.
 
-Only where suppressed findings are asked for, a key ``suppressed`` holds them and who accepted them.
+Where suppressed findings are asked for, a key ``suppressed`` holds them and who accepted them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 import orjson
 
+from traincheck.report._beside import excerpt_json
+from traincheck.report._places import code_of, place_of
 from traincheck.schema.codec import SCHEMA_VERSION, encode
 from traincheck.schema.findings import Finding, Report, Verdict
 
@@ -22,7 +24,7 @@ def write_json(report: Report, stream: TextIO) -> None:
 
 def report_json(report: Report) -> dict[str, Any]:
     """The report as JSON values."""
-    findings = [finding_json(finding) for finding in report.findings]
+    findings = [finding_json(finding, report) for finding in report.findings]
     return {
         **_contract(report, findings),
         **({"suppressed": _suppressed(report)} if report.presentation.suppressed else {}),
@@ -32,7 +34,7 @@ def report_json(report: Report) -> dict[str, Any]:
 def _suppressed(report: Report) -> list[dict[str, Any]]:
     return [
         {
-            **finding_json(finding),
+            **finding_json(finding, report),
             "accepted": asdict(finding.accepted) if finding.accepted else None,
         }
         for finding in report.suppressed
@@ -53,8 +55,26 @@ def _contract(report: Report, findings: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """One finding as JSON values; its evidence in the form of trace lines."""
+def finding_json(finding: Finding, report: Report) -> dict[str, Any]:
+    """One finding of a report as JSON values: what is fixed, then what is told beside it."""
+    return {
+        **_fixed(finding),
+        "variables": list(finding.variables),
+        "where": _where(finding, report),
+        "excerpt": excerpt_json(finding.beside),
+        "also_broke": [asdict(also) for also in finding.also],
+    }
+
+
+def _where(finding: Finding, report: Report) -> dict[str, Any] | None:
+    place = place_of(finding, report)
+    if place is None:
+        return None
+    return {"file": place.path, "line": place.line, "code": code_of(finding, report)}
+
+
+def _fixed(finding: Finding) -> dict[str, Any]:
+    """Its evidence is in the form of trace lines."""
     subject = finding.subject
     return {
         "id": finding.id,

@@ -5,6 +5,7 @@ Readable at 80 columns and without colour; colour only repeats what the words sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
@@ -14,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from traincheck.check.findings import where
+from traincheck.report._beside import beside
+from traincheck.report._places import code_of
 from traincheck.report._words import count, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 
@@ -31,8 +34,13 @@ def write_text(report: Report, stream: TextIO) -> None:
     with console.capture() as written:
         if shown:
             first, *others = shown
-            _first(console, first, len(shown))
-            _others(console, "Then:", others)
+            found = f"{count(len(shown), 'finding')}, the first {_at(first.first_step)}."
+            console.print(Text(found, style="bold"))
+            console.print()
+            in_full = shown if report.presentation.verbose else [first]
+            for finding in in_full:
+                _in_full(console, finding, report)
+            _others(console, "Then:", others if in_full is not shown else ())
         else:
             _healthy(console, report)
         if report.presentation.suppressed:
@@ -53,11 +61,8 @@ def _is_shown(finding: Finding, report: Report) -> bool:
     return finding.severity != "info" or presentation.info or presentation.fails(finding)
 
 
-def _first(console: Console, finding: Finding, total: int) -> None:
+def _in_full(console: Console, finding: Finding, report: Report) -> None:
     colour = _COLOURS[finding.severity]
-    found = f"{count(total, 'finding')}, the first {_at(finding.first_step)}."
-    console.print(Text(found, style="bold"))
-    console.print()
     head = Text(finding.severity.upper(), style=colour)
     head.append(f" {finding.code}: ", style="bold").append(finding.title, style="bold")
     console.print(head)
@@ -65,7 +70,7 @@ def _first(console: Console, finding: Finding, total: int) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    rows = list(_rows(finding))
+    rows = list(_rows(finding, report))
     widest = max(len(name) for name, _ in rows)
     for name, text in rows:
         table.add_row(Text(name), Text(text))
@@ -75,10 +80,29 @@ def _first(console: Console, finding: Finding, total: int) -> None:
         # Not in the table: a path that is broken in two can be neither clicked nor copied.
         line = Text("  ").append(f"{'where':<{widest}}", style="dim").append(f"  {place}")
         console.print(line, soft_wrap=True)
+        code = code_of(finding, report)
+        if code:
+            console.print(Padding(Text(code, style="italic"), (0, 0, 0, widest + 6)))
+    console.print()
+    if finding.beside:
+        shown = beside(finding.beside, console, _at(finding.first_step))
+        console.print(Padding(shown, (0, 0, 1, 2)))
+    if report.presentation.verbose and finding.also:
+        _also(console, finding)
+
+
+def _also(console: Console, finding: Finding) -> None:
+    """Every check that broke by the same fault."""
+    console.print(Text("  It also broke:", style="bold"))
+    for also in finding.also:
+        times = "once" if also.violations == 1 else f"{also.violations} times"
+        names = f" ({_names(also.subjects)})" if also.subjects else ""
+        line = f"{_at(also.first_step)}, {times}: {also.code}: {also.text}{names}"
+        console.print(Padding(Text(line), (0, 0, 0, 4)))
     console.print()
 
 
-def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
+def _rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
     yield "when", _span(finding)
     if finding.kind != "rule":  # a rule's title says it all; the claim of an invariant is only here
         yield "what", finding.message
@@ -95,8 +119,11 @@ def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
         if text:
             yield name, text
     if finding.explains:
-        word = "check" if len(finding.explains) == 1 else "checks"
-        yield "explains", f"{len(finding.explains)} more violated {word}"
+        counts = Counter(also.code for also in finding.also)
+        codes = ", ".join(f"{code} {n}" if n > 1 else code for code, n in sorted(counts.items()))
+        hint = "" if report.presentation.verbose else "; --verbose lists them"
+        listed = f" ({codes}{hint})" if codes else ""
+        yield "also broke", f"{count(len(finding.explains), 'more check')}{listed}"
 
 
 def _span(finding: Finding) -> str:
