@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.errors import UsageError
-from traincheck.infer.decide import REASONS, Decision, Dropped, Limits, dropped_json
+from traincheck.infer.decide import REASONS, Decision, Limits
+from traincheck.infer.dropped import Dropped
 from traincheck.infer.excerpts import with_excerpts
 from traincheck.infer.statistics import RunStatistics, distinct, merged, statistics_of
 from traincheck.infer.tasks import Progress, Run, each
@@ -17,7 +18,7 @@ from traincheck.relations._table import RELATIONS
 from traincheck.schema.claims import Invariant
 from traincheck.schema.protocols import Relation
 
-__all__ = ["REASONS", "Dropped", "InferResult", "Limits", "dropped_json", "infer", "learn_from"]
+__all__ = ["REASONS", "Dropped", "InferResult", "Limits", "infer", "learn_from"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
