@@ -1,13 +1,14 @@
-"""What commands about invariants say of them: why statements were kept or dropped.
+"""What commands about invariants say of them: facts, and why statements were kept or dropped.
 
 What is found is for traincheck.infer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +16,7 @@ from traincheck.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from traincheck.infer.dropped import Dropped
-    from traincheck.schema.claims import Invariant
+    from traincheck.schema.claims import Invariant, Needs
 
 _SHOWN = 40
 
@@ -79,6 +80,97 @@ def refuse_output(output: str) -> None:
     raise OutputError(
         f"{output}: cannot be written: {reason}", fix="choose a file in a writable directory"
     )
+
+
+def severity(one: Invariant) -> str:
+    """That of a finding when it breaks."""
+    from traincheck.relations._table import RELATIONS
+
+    relation = RELATIONS.get(one.hypothesis.relation)
+    try:
+        return "unknown" if relation is None else _of(relation, one)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return "unknown"  # parameters of another version
+
+
+def _of(relation: Any, one: Invariant) -> str:
+    return str(relation.info(one.hypothesis, one.id, one.text).severity)
+
+
+def brief(one: Invariant) -> dict[str, Any]:
+    """What a list says of an invariant, as JSON."""
+    return {
+        "id": one.id,
+        "relation": one.hypothesis.relation,
+        "severity": severity(one),
+        "examples": one.support.positive,
+        "confidence": one.confidence,
+        "text": one.text,
+    }
+
+
+def cells(one: Invariant) -> list[str]:
+    """What a list says of an invariant, in columns."""
+    known = brief(one)
+    return [
+        f"{one.id:<24}",
+        f"{known['relation']:<12}",
+        f"{known['severity']:<7}",
+        f"{known['examples']:>7}",
+        f"{one.confidence:.4f}",
+        one.text,
+    ]
+
+
+def facts(one: Invariant, file: str) -> list[tuple[str, str]]:
+    """What is known of an invariant, in the order of its making."""
+    support = one.support
+    always = "none: it was never seen to break"
+    excluded = f"; the condition excludes {support.negative} counterexamples"
+    others = _implied(one, file)
+    return [
+        ("id", one.id),
+        ("relation", one.hypothesis.relation),
+        ("severity", severity(one)),
+        ("params", json.dumps(dict(one.hypothesis.params), ensure_ascii=False)),
+        ("condition", _condition(one) or always),
+        (
+            "examples",
+            f"{support.positive} in {support.steps} steps of {number_of_runs(support.runs)}"
+            + (excluded if support.negative else ""),
+        ),
+        ("confidence", f"{one.confidence} that it is no chance"),
+        ("why kept", "it held in full, selective and sampled replays of the reference runs"),
+        ("says too", f"{others} dropped statements" if others else "nothing that was dropped"),
+        ("needs", _needs(one.needs)),
+    ]
+
+
+def _condition(one: Invariant) -> str:
+    clauses = (
+        " and ".join(f"{c.feature} {c.op} {c.value}" for c in clause)
+        for clause in one.precondition.clauses
+    )
+    return " or ".join(clauses)
+
+
+def _implied(one: Invariant, file: str) -> int:
+    """How many statements were dropped because this one says them."""
+    from traincheck.infer.dropped import dropped_path, read_dropped
+
+    path = dropped_path(file)
+    return sum(d.detail == one.text for d in read_dropped(path)) if path.exists() else 0
+
+
+def _needs(needs: Needs) -> str:
+    parts = [*sorted(needs.calls), *sorted(needs.states), *sorted(needs.kinds)]
+    parts += [f"numbers of {name}" for name in sorted(needs.stats)]
+    return ", ".join(parts) or "nothing"
+
+
+def number_of_runs(count: int) -> str:
+    """The number with its noun."""
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def say(text: str) -> None:

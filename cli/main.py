@@ -41,6 +41,9 @@ COMMANDS = {
     "infer": Row(module=".cmd_infer", attribute="infer", help="Learn what good runs always do."),
     "check": Row(module=".cmd_check", attribute="check", help="Name the first deviation of a run."),
     "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
+    "invariants": Row(
+        module=".cmd_invariants", attribute="invariants", help="Look into what was learned."
+    ),
     "trace": Row(module=".cmd_trace", attribute="trace", help="Look into a trace, or convert it."),
 }
 

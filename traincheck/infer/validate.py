@@ -1,46 +1,41 @@
-"""Last pass: replay a run through the engine that checks, in full and as a selective view."""
+"""Replay a run through the engine that checks: in full, and as selective and sampled collection.
+
+Inference itself asks the deciders (view.py), so that runs can be put together later; this is for
+files of invariants and runs that somebody has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 
 from traincheck.check.engine import Engine
-from traincheck.infer.view import selective
+from traincheck.infer.view import SAMPLED, SELECTIVE, sampled, selective
 from traincheck.schema.claims import Invariant, Needs
-from traincheck.schema.findings import Report, Verdict
+from traincheck.schema.findings import Report
 from traincheck.schema.protocols import EventSource, Relation
 
+FULL = "the full view"
+VIEWS = (FULL, SELECTIVE, SAMPLED)
 
-def broken_by(
-    source: EventSource,
-    relations: Mapping[str, Relation],
-    invariants: Sequence[Invariant],
-    needs: Needs,
-) -> dict[str, str]:
-    """Id of each invariant that a reference run breaks, or does not let be decided -> how.
 
-    Args:
-        source: the run.
-        relations: by name, those of the invariants.
-        invariants: to replay.
-        needs: what selective collection would record: also what other invariants need.
+def replay(
+    source: EventSource, relations: Mapping[str, Relation], invariants: Sequence[Invariant]
+) -> dict[str, Report]:
+    """What the engine says of a run, by view, from one pass over it.
+
+    The selective view is that of a recording for all of ``invariants``; the sampled view holds
+    every third step of it.
     """
-    full = Engine(invariants, (), relations)
-    less = Engine(invariants, (), relations)
+    needs = reduce(or_, (invariant.needs for invariant in invariants), Needs())
+    engines = {view: Engine(invariants, (), relations) for view in VIEWS}
     for event in source.events():
-        full.observe(event)
-        kept = selective(event, needs)
-        if kept is not None:
-            less.observe(kept)
-    return {
-        **_broken(less.finish(), "the selective view"),
-        **_broken(full.finish(), "replay"),
-    }
-
-
-def _broken(report: Report, where: str) -> dict[str, str]:
-    words = {
-        Verdict.VIOLATED: f"broken in {where}",
-        Verdict.NOT_OBSERVABLE: f"not observable in {where}",
-    }
-    return {id_: words[v] for id_, v in report.verdicts.items() if v in words}
+        engines[FULL].observe(event)
+        less = selective(event, needs)
+        if less is not None:
+            engines[SELECTIVE].observe(less)
+            few = sampled(less)
+            if few is not None:
+                engines[SAMPLED].observe(few)
+    return {view: engine.finish() for view, engine in engines.items()}

@@ -1,0 +1,291 @@
+"""traincheck invariants: list, explain, compare, put together and try what was learned.
+
+Reads the command line; traincheck.infer does the work.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from traincheck.errors import UsageError, nearest
+
+from ._learned import brief, cells, facts, number_of_runs, refuse_output, say, severity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traincheck.schema.claims import Invariant
+    from traincheck.schema.findings import Report
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+_DEFAULT = "invariant.json"
+_COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
+_DIFFERENT = _VIOLATED = 1
+
+
+def _form(command: _Decorated) -> _Decorated:
+    option = click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Form of the output.",
+    )
+    return option(command)
+
+
+@click.group(context_settings=_CONTEXT)
+def invariants() -> None:
+    """List, explain, compare, merge and validate invariants.
+
+    \b
+    Examples:
+      traincheck invariants list invariant.json --relation order
+      traincheck invariants show order-0a1b2c3d4e
+      traincheck invariants diff old.json new.json
+      traincheck invariants merge a.json b.json -o c.json
+      traincheck invariants validate invariant.json -t traces/good
+    """  # noqa: D301  # click reads the escape
+
+
+@invariants.command("list")
+@click.argument("file", metavar="[FILE]", default=_DEFAULT)
+@click.option("--relation", metavar="NAME", multiple=True, help="Only of this one. Repeatable.")
+@click.option("--text", metavar="TEXT", default="", help="Only those whose sentence holds TEXT.")
+@_form
+def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
+    """List invariants: id, relation, severity, examples, confidence, sentence.
+
+    \b
+    Examples:
+      traincheck invariants list
+      traincheck invariants list good.json --text zero_grad
+      traincheck invariants list good.json --relation contains --format json
+    """  # noqa: D301  # click reads the escape
+    found = [
+        one
+        for one in _read(file)
+        if (not relation or one.hypothesis.relation in relation)
+        and text.lower() in one.text.lower()
+    ]
+    if form == "json":
+        click.echo(json.dumps([brief(one) for one in found], indent=2, ensure_ascii=False))
+    elif sys.stdout.isatty():
+        _show_table(found)
+    else:
+        for one in found:
+            click.echo("  ".join(cells(one)))
+
+
+@invariants.command()
+@click.argument("id_", metavar="ID")
+@click.option("-i", "--invariants", "file", metavar="FILE", default=_DEFAULT, show_default=True)
+@_form
+def show(id_: str, file: str, form: str) -> None:
+    """Tell all about one invariant. ID may be the beginning of one.
+
+    \b
+    Examples:
+      traincheck invariants show order-0a1b2c3d4e
+      traincheck invariants show contains-77 -i good.json --format json
+    """  # noqa: D301  # click reads the escape
+    from traincheck.schema.invariant_file import invariant_json
+
+    one = _find(_read(file), id_, file)
+    if form == "json":
+        value = {**invariant_json(one), "severity": severity(one)}
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        return
+    click.echo(one.text)
+    for name, fact in facts(one, file):
+        click.echo(f"  {name + ':':<13} {fact}")
+
+
+@invariants.command()
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@_form
+def diff(before: str, after: str, form: str) -> int:
+    """Compare two files: what B has more, has not, and says under other conditions.
+
+    \b
+    Examples:
+      traincheck invariants diff old.json new.json
+      traincheck invariants diff old.json new.json --format json
+
+    \b
+    Exit status: 0 they say the same; 1 they do not; 2 bad input or usage.
+    """  # noqa: D301  # click reads the escape
+    from traincheck.infer.compare import compare
+
+    found = compare(_read(before), _read(after))
+    if form == "json":
+        value = {
+            "added": [brief(one) for one in found.added],
+            "removed": [brief(one) for one in found.removed],
+            "changed": [
+                {"before": [brief(one) for one in a], "after": [brief(one) for one in b]}
+                for a, b in found.changed
+            ],
+        }
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        return 0 if found.is_empty else _DIFFERENT
+    for sign, group in (("-", found.removed), ("+", found.added)):
+        for one in group:
+            click.echo(f"{sign} {one.id}  {one.text}")
+    for old, new in found.changed:
+        for sign, group in (("~ before", old), ("~ after ", new)):
+            for one in group:
+                click.echo(f"{sign} {one.id}  {one.text}")
+    counts = (len(found.added), len(found.removed), len(found.changed))
+    say("{} added, {} removed, {} changed".format(*counts))
+    return 0 if found.is_empty else _DIFFERENT
+
+
+@invariants.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="FILE", required=True, help="Write the result there.")
+def merge(files: Sequence[str], output: str) -> None:
+    """Learn what holds in the runs of all files, from the statistics beside them.
+
+    The result is what traincheck-infer makes of all those runs. The strictest limits count.
+
+    \b
+    Examples:
+      traincheck invariants merge mnist.json gpt.json -o both.json
+    """  # noqa: D301  # click reads the escape
+    from traincheck.infer.engine import learn_from
+    from traincheck.infer.files import known_runs, limits_of, save
+    from traincheck.relations._table import RELATIONS
+
+    refuse_output(output)
+    limits = limits_of(files)
+    statistics = [run for file in files for run in known_runs(file)]
+    result = learn_from(statistics, relations=RELATIONS, limits=limits)
+    save(result, output, limits)
+    say(f"{len(result.invariants)} invariants from {number_of_runs(len(result.runs))}, in {output}")
+
+
+@invariants.command()
+@click.argument("file", metavar="FILE")
+@click.option(
+    "-t",
+    "--trace",
+    "traces",
+    metavar="DIR",
+    multiple=True,
+    required=True,
+    help="A reference run, or a folder of runs. Repeatable.",
+)
+@_form
+def validate(file: str, traces: Sequence[str], form: str) -> int:
+    """Replay good runs: which invariants hold, are not triggered, are violated.
+
+    Each run is replayed in full, as a recording of what the invariants need, and as one of every
+    third step. Also checks the form of the file.
+
+    \b
+    Examples:
+      traincheck invariants validate invariant.json -t traces/good
+      traincheck invariants validate invariant.json -t traces --format json
+
+    \b
+    Exit status: 0 none is violated; 1 some are; 2 bad input or usage.
+    """  # noqa: D301  # click reads the escape
+    from traincheck.infer.validate import replay
+    from traincheck.relations._table import RELATIONS
+    from traincheck.store.reader import TraceReader
+    from traincheck.store.runs import find_runs
+
+    known = _read(file)
+    found: dict[str, dict[str, Any]] = {}
+    for run in (run for trace in traces for run in find_runs(trace)):
+        found[str(run)] = _judged(known, replay(TraceReader(run), RELATIONS, known))
+        if form == "text":
+            _tell_run(run, found[str(run)])
+    if form == "json":
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    return _VIOLATED if any(one["violated"] for one in found.values()) else 0
+
+
+def _judged(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[str, Any]:
+    """Ids by what became of them, as JSON: the worst over the views, with what broke."""
+    order = ("violated", "not_observable", "held", "not_triggered")
+    found: dict[str, Any] = {verdict: [] for verdict in order}
+    for one in known:
+        verdicts = {view: str(report.verdicts[one.id].value) for view, report in reports.items()}
+        worst = min(verdicts.values(), key=order.index)
+        entry: Any = one.id
+        if worst == "violated":
+            views = [view for view, verdict in verdicts.items() if verdict == worst]
+            entry = {"id": one.id, "text": one.text, "views": views}
+            entry |= _proof(reports[views[0]], one.id)
+        found[worst].append(entry)
+    return found
+
+
+def _proof(report: Report, id_: str) -> dict[str, Any]:
+    for finding in report.findings:
+        if finding.check == id_:
+            keys = ("step", "expected", "observed")
+            return {key: getattr(finding, key) for key in keys}
+    return {}
+
+
+def _tell_run(run: Path, found: dict[str, Any]) -> None:
+    counts = [f"{len(ids)} {verdict.replace('_', ' ')}" for verdict, ids in found.items()]
+    click.echo(f"{run}: {', '.join(counts)}")
+    for one in found["violated"]:
+        where = f"in {', '.join(one['views'])}"
+        click.echo(f"  {one['id']}  {one['text']}\n    broken {where}")
+        if one.get("observed"):
+            click.echo(f"    step {one['step']}: {one['observed']}; expected: {one['expected']}")
+
+
+def _read(file: str) -> list[Invariant]:
+    from traincheck.schema.invariant_file import read_invariants
+
+    return read_invariants(file)
+
+
+def _find(known: Sequence[Invariant], id_: str, file: str) -> Invariant:
+    found = [one for one in known if one.id.startswith(id_)]
+    exact = [one for one in found if one.id == id_]
+    if len(exact or found) == 1:
+        return (exact or found)[0]
+    if found:
+        shown = ", ".join(one.id for one in found[:5])
+        raise UsageError(
+            f"{len(found)} invariants of {file} begin with {id_!r}", fix=f"name one: {shown}"
+        )
+    like = nearest(id_, [one.id for one in known]) if known else "none"
+    raise UsageError(
+        f"{file} has no invariant {id_!r}",
+        fix=f"did you mean {like}? traincheck invariants list {file} shows all",
+    )
+
+
+def _show_table(found: Sequence[Invariant]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for _ in range(5):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for one in found:
+        row: list[Any] = [cell.strip() for cell in cells(one)]
+        table.add_row(*row[:2], Text(row[2], style=_COLOURS.get(row[2], "")), *row[3:])
+    Console(file=sys.stdout, highlight=False).print(table)
+    counts = Counter(one.hypothesis.relation for one in found)
+    shown = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    say(f"{len(found)} invariants: {shown}" if found else "no invariants")
