@@ -33,8 +33,8 @@ def side_by_side(reference: Excerpt, observed: Sequence[Node]) -> tuple[Row, ...
         theirs = [(line, where) for line, where in _outermost(theirs)]
         ours = lines(landmarks(observed), 0)
     rows: list[Row] = []
-    a, b = [_key(line) for line, _ in theirs], [_key(line) for line, _ in ours]
-    for what, i, j, k, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+    matcher = SequenceMatcher(None, _keys(theirs), _keys(ours), autojunk=False)
+    for what, i, j, k, m in matcher.get_opcodes():
         if what == "equal":
             rows += [_pair(left, right) for left, right in zip(theirs[i:j], ours[k:m])]
         else:
@@ -63,9 +63,15 @@ def _outermost(found: Sequence[Placed]) -> Iterable[Placed]:
             yield one
 
 
-def _key(line: Line) -> tuple[int, str]:
-    """Equal for lines that are to stand beside each other."""
-    return line.depth, line.family or line.api
+def _keys(found: Sequence[Placed]) -> list[tuple[int, str]]:
+    """Equal for lines that are to stand beside each other, however often those rows come."""
+    keys = []
+    times: list[int] = []  # depths of the counts that a line is below
+    for line, _ in found:
+        times = [depth for depth in times if depth < line.depth]
+        keys.append((line.depth - len(times), line.family or line.api))
+        times += [] if line.api else [line.depth]
+    return keys
 
 
 def _pair(left: Placed, right: Placed) -> Row:

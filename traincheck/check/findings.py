@@ -9,6 +9,7 @@ at the end.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ from traincheck.schema.findings import (
     Violation,
 )
 
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _SHOWN_EVENTS = 6
 _SHOWN_NAMES = 8
 
@@ -216,12 +218,11 @@ class Filler:
 
 
 def where(evidence: Iterable[Event]) -> str | None:
-    """The first source line that the evidence knows of."""
-    for event in evidence:
-        place = getattr(event, "where", None)
-        if place:
-            return str(place)
-    return None
+    """The first source line that the evidence knows of, of the program rather than a package."""
+    found = (getattr(event, "where", None) for event in evidence)
+    places = [str(place) for place in found if place]
+    own = (place for place in places if not _INSTALLED.search(place))
+    return next(own, places[0] if places else None)
 
 
 def _short_api(api: str | None) -> str | None:

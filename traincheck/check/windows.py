@@ -15,6 +15,7 @@ from traincheck.schema.events import CallEvent, Families
 _SELDOM = frozenset(
     {Families.TRAIN, Families.EVAL, Families.SCHEDULER_STEP, Families.SCALER_UPDATE}
 )
+_MODES = frozenset({Families.TRAIN, Families.EVAL})
 _STEP_COUNTS = frozenset({"count"})  # relations that speak of how often something is called
 
 
@@ -75,7 +76,7 @@ def window_of(claim: Hypothesis) -> Window | None:
 
 def of_step(calls: Iterable[CallEvent], step: int) -> list[CallEvent]:
     """The calls of a step, without the evaluation that may follow it."""
-    return [call for call in calls if call.step == step and call.stage != "eval"]
+    return [c for c in calls if c.step == step and c.stage != "eval" and c.api not in _MODES]
 
 
 def inside(calls: deque[CallEvent], outer: CallEvent) -> list[CallEvent]:

@@ -1,0 +1,185 @@
+"""What the reference did beside what this run did: from learned invariants to the finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder, healthy_run
+from tests.learning import learn
+from traincheck.check.beside import side_by_side
+from traincheck.check.call_tree import Node, excerpt
+from traincheck.check.engine import Engine
+from traincheck.relations._table import RELATIONS
+from traincheck.rules._table import RULES
+from traincheck.schema.claims import Invariant, Needs
+from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.excerpts import Row
+from traincheck.schema.findings import Finding, Report
+from traincheck.schema.invariant_file import needs_json
+
+STEP = 20
+
+
+def net(optimizer: str = ADAM, model: str = "Net") -> TraceBuilder:
+    builder = TraceBuilder().process().seed().model(model, MLP).optimizer(optimizer)
+    return builder.train()
+
+
+def taught(*runs: list[Event]) -> list[Invariant]:
+    return list(learn(*(runs or (healthy_run(STEP),))).invariants)
+
+
+def check(events: list[Event], invariants: list[Invariant], rules: bool = False) -> Report:
+    engine = Engine(invariants, RULES if rules else (), RELATIONS)
+    for event in events:
+        engine.observe(event)
+    return engine.finish()
+
+
+def told(finding: Finding, side: str, mark: str) -> list[str]:
+    """Lines of one side with a mark, without indentation."""
+    texts = [getattr(row, side) for row in finding.beside if row.mark == mark]
+    return [text.strip() for text in texts if text]
+
+
+def about(report: Report, word: str) -> Finding:
+    return next(f for f in report.findings if word in f.title + f.message)
+
+
+def test_a_missing_call_is_marked_in_the_reference() -> None:
+    events = net().steps(3).steps(5, omit={"zero_grad"}).build()
+    (finding,) = check(events, taught()).findings
+    assert told(finding, "reference", "-") == ["Adam.zero_grad"]
+    assert told(finding, "observed", "+") == []
+    same = told(finding, "observed", " ")
+    assert "backward  train.py:84" in same
+    assert "Adam.step  train.py:88" in same
+
+
+def test_an_extra_call_is_marked_in_this_run() -> None:
+    builder = net().steps(3)
+    for _ in range(4):
+        builder.step().backward().optimizer_step()
+    found = [f for f in check(builder.build(), taught()).findings if f.beside]
+    assert found
+    assert told(found[0], "observed", "+") == ["2 times:"]
+    assert told(found[0], "reference", "-") == []
+    assert "Adam.step  train.py:88" in told(found[0], "observed", " ")
+
+
+def test_an_order_is_seen_in_both_columns() -> None:
+    events = net().steps(3).steps(5, style="C").build()
+    report = check(events, taught(), rules=True)
+    first = report.findings[0]
+    marked = told(first, "reference", "-") + told(first, "observed", "+")
+    assert any("Adam.step" in line or "backward" in line for line in marked)
+    rows = [row.observed for row in first.beside if row.observed and "Net.fc" not in row.observed]
+    steps = next(i for i, text in enumerate(rows) if "Adam.step" in text)
+    assert steps < next(i for i, text in enumerate(rows) if "backward" in text)
+
+
+def test_variables_are_counted_on_both_sides() -> None:
+    events = net().steps(3).steps(5, not_updated={"Net.fc1.weight"}).build()
+    finding = about(check(events, taught()), "Net.fc1.weight")
+    (row,) = finding.beside
+    assert row.mark == "~"
+    assert row.reference == f"every parameter changes in all of {STEP} steps"
+    assert row.observed == "Net.fc1.weight: not in 5 of 8 steps"
+
+
+def test_a_rule_shows_what_the_invariants_saw() -> None:
+    events = net().steps(3).steps(5, omit={"zero_grad"}).build()
+    (finding,) = check(events, taught(), rules=True).findings
+    assert finding.kind == "rule"
+    assert "Adam.zero_grad" in told(finding, "reference", "-")
+    assert {also.code for also in finding.also} >= {"contains", "order"}
+    assert all(also.violations and also.first_step is not None for also in finding.also)
+
+
+def test_without_an_excerpt_nothing_is_shown() -> None:
+    events = net().steps(3).steps(5, omit={"optimizer_step"}).build()
+    bare = [replace(invariant, excerpt=None) for invariant in taught()]
+    plain = [replace(f, beside=()) for f in check(events, taught()).findings]
+    without = [replace(f, beside=()) for f in check(events, bare).findings]
+    assert [f.id for f in plain] == [f.id for f in without]
+    calls = [row for f in check(events, bare).findings for row in f.beside if row.mark != "~"]
+    assert calls == []
+
+
+def test_another_program_is_compared_by_landmarks_only() -> None:
+    events = net(SGD, "Other").steps(3).steps(5, omit={"zero_grad"}).build()
+    report = check(events, taught())
+    finding = next(f for f in report.findings if told(f, "reference", "-"))
+    assert told(finding, "reference", "-") == ["Adam.zero_grad"]
+    assert told(finding, "observed", "+") == []
+    assert not any("Linear" in (row.observed or "") for row in finding.beside)
+
+
+def test_what_the_trace_was_recorded_without_is_not_missing() -> None:
+    learned = taught()
+    needs = Needs()
+    for invariant in learned:
+        needs |= invariant.needs
+    fewer = Needs(
+        calls=needs.calls - {f"{LINEAR}.forward", Families.MODULE},
+        states=needs.states,
+        kinds=needs.kinds,
+        exact=needs.exact,
+    )
+    builder = TraceBuilder().process(recorded=needs_json(fewer)).seed()
+    builder = builder.model("Net", MLP).optimizer(ADAM).train()
+    events = builder.steps(3).steps(5, omit={"zero_grad"}).build()
+    recorded = [
+        event
+        for event in events
+        if not isinstance(event, CallEvent)
+        or event.api in fewer.calls
+        or (event.family or "") in fewer.calls
+    ]
+    finding = next(f for f in check(recorded, learned).findings if told(f, "reference", "-"))
+    assert told(finding, "reference", "-") == ["Adam.zero_grad"]
+
+
+def test_an_unfinished_step_is_no_evidence_of_what_is_missing() -> None:
+    builder = net().steps(6).begin_step().zero_grad().train(False).forward().backward()
+    report = check(builder.build(last_complete=False), taught())
+    assert all(row.mark != "-" for f in report.findings for row in f.beside)
+
+
+def node(api: str, *children: Node, count: int = 1, note: str = "") -> Node:
+    return Node(api=api, children=children, count=count, note=note)
+
+
+def rows(reference: list[Node], observed: list[Node]) -> list[tuple[str, str | None, str | None]]:
+    shown = excerpt(reference)
+    assert shown is not None
+    return [(r.mark, r.reference, r.observed) for r in side_by_side(shown, observed)]
+
+
+@pytest.mark.parametrize(
+    ("reference", "observed", "expected"),
+    [
+        ([node("m.a"), node("m.b")], [node("m.a"), node("m.b")], []),
+        ([node("m.a"), node("m.b")], [node("m.a")], [(" ", "m.a", "m.a"), ("-", "m.b", None)]),
+        ([node("m.a")], [node("m.a"), node("m.b")], [(" ", "m.a", "m.a"), ("+", None, "m.b")]),
+        ([node("m.a", count=2)], [node("m.a", count=3)], [("~", "m.a x2", "m.a x3")]),
+        ([node("m.a")], [node("m.a", note="p=1")], [("~", "m.a", "m.a (p=1)")]),
+    ],
+)
+def test_lines_are_aligned(
+    reference: list[Node], observed: list[Node], expected: list[tuple[str, str | None, str | None]]
+) -> None:
+    assert rows(reference, observed) == expected
+
+
+def test_a_long_difference_is_cut_around_what_differs() -> None:
+    reference = [node(f"m.f{i}") for i in range(12)]
+    found = side_by_side(
+        excerpt(reference) or pytest.fail("no excerpt"),
+        [node(f"m.f{i}") for i in range(12) if i != 9] + [node(f"x.g{i}") for i in range(30)],
+    )
+    assert len(found) < 40
+    assert found[0] == Row(reference="...", observed="...")
+    assert ("-", "m.f9") in [(row.mark, row.reference) for row in found]
