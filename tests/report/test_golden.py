@@ -15,8 +15,10 @@ from tests.builders import BATCH_NORM, LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.checking import FIRST_RULES
 from traincheck.report._table import SINKS
 from traincheck.schema.events import Event
+from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import (
     Acceptance,
+    Also,
     Finding,
     Presentation,
     Report,
@@ -128,7 +130,48 @@ def long_path() -> Report:
     return replace(report, findings=[replace(finding, evidence=evidence)])
 
 
+def beside() -> Report:
+    """A rule's finding, with what a reference did and what else broke."""
+    events = net().steps(3).steps(5, omit={"zero_grad"}).build()
+    (finding,) = report_of(events).findings
+    rows = (
+        Row(reference="Adam.zero_grad", observed=None, mark="-"),
+        Row(reference="Net.forward", observed="Net.forward (in evaluation mode)", mark="~"),
+        Row(reference="  Linear.forward x2", observed="  Linear.forward x2"),
+        Row(reference="backward", observed="backward  train.py:84"),
+        Row(reference=None, observed=f"  A{'b' * 60}.step", mark="+"),
+        Row(reference="every parameter changes in all of 20 steps", observed="x: not", mark="~"),
+    )
+    also = (
+        Also(
+            check="contains-1",
+            kind="invariant",
+            code="contains",
+            text="In every training step, zero_grad is called.",
+            first_step=3,
+            violations=5,
+            subjects=("torch.optim.Optimizer.zero_grad",),
+        ),
+        Also(
+            check="order-1",
+            kind="invariant",
+            code="order",
+            text="Between two calls of Optimizer.step there is zero_grad.",
+            first_step=None,
+            violations=1,
+        ),
+        Also(check="order-2", kind="invariant", code="order", text="x", first_step=4, violations=2),
+    )
+    explains = tuple(one.check for one in also)
+    report = report_of(events)
+    finding = replace(finding, beside=rows, also=also, explains=explains)
+    other = replace(finding, id="other", beside=(), also=(), explains=(), first_step=5, step=5)
+    return replace(report, findings=[finding, other])
+
+
 REPORTS = {
+    "beside": beside,
+    "beside-verbose": lambda: replace(beside(), presentation=Presentation(verbose=True)),
     "advice": advised,
     "advice-shown": lambda: replace(advised(), presentation=Presentation(info=True)),
     "suppressed": suppressed,
