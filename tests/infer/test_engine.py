@@ -36,7 +36,8 @@ def test_a_healthy_run_teaches_what_a_practitioner_would_say():
         "In every training step, zero_grad is called.",
         "In train.py, in every training step, Optimizer.step is called.",
         "Optimizer.step is called at least once in 8 training steps.",
-        "In every training step, the model runs in training mode, if no parameter of the model is frozen.",
+        "In every training step, the model runs in training mode, if no parameter of the model is "
+        "frozen.",
         "After Optimizer.step, zero_grad comes before the next backward.",
         "During every Optimizer.step, every parameter it holds changes, if has_gradient is true and "
         "requires_grad is true.",

@@ -289,8 +289,8 @@ def test_what_was_seen_in_one_mode_is_not_claimed_of_the_other():
 def test_the_general_statement_replaces_the_special_ones():
     found = texts(learn(net(MLP_BN, buffers=BN_BUFFERS).steps(10).build()), "contains")
     assert "In train.py, in every training step, every parameter changes." in found
-    elsewhere = "every parameter changes, if has_gradient is true and requires_grad is true."
-    assert f"In every training step, {elsewhere}" in found
+    limits = "has_gradient is true and an optimizer steps and requires_grad is true."
+    assert f"In every training step, every parameter changes, if {limits}" in found
     assert not [text for text in found if "of a Linear" in text or "of a BatchNorm1d" in text]
 
 

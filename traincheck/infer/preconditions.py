@@ -32,6 +32,7 @@ _COST = {
     "grad_enabled": 3,
     "autocast": 4,
     "has_gradient": 5,
+    "has_step": 5,
     "in_optimizer": 6,
     "ndim": 12,
     "leaf": 14,
@@ -44,7 +45,7 @@ _FROZEN = "frozen"
 # Where only one value of these was ever seen, nothing is claimed about the other.
 _SCOPES = ("grad_enabled", "training")
 # Nor, of other programs, of these: a program that freezes nothing does not know what freezing does.
-WIDE_SCOPES = (*_SCOPES, _FROZEN, "has_gradient", "requires_grad")
+WIDE_SCOPES = (*_SCOPES, _FROZEN, "has_gradient", "has_step", "requires_grad")
 # Their values mean nothing elsewhere.
 _PRIVATE = "model"
 _CLASS = "module_class"

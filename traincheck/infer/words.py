@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.relations._names import listed, of_programs
-from traincheck.schema.claims import PROGRAM, Condition, Precondition
+from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 
+_SAID: dict[tuple[str, Scalar], str] = {
+    ("frozen", False): "no parameter of the model is frozen",
+    ("frozen", True): "a parameter of the model is frozen",
+    ("has_step", False): "no optimizer steps",
+    ("has_step", True): "an optimizer steps",
+}
 _OPERATORS = {"==": "is", "!=": "is not", ">": "is above", "<=": "is at most"}
 
 
@@ -34,7 +40,7 @@ def _clause(conditions: Sequence[Condition]) -> str:
 
 def _condition(condition: Condition) -> str:
     value = condition.value
-    if (condition.feature, condition.op) == ("frozen", "=="):
-        return f"{'a' if value else 'no'} parameter of the model is frozen"
+    if condition.op == "==" and (condition.feature, value) in _SAID:
+        return _SAID[condition.feature, value]
     shown = str(value).lower() if isinstance(value, bool) or value is None else str(value)
     return f"{condition.feature} {_OPERATORS[condition.op]} {shown}"

@@ -43,11 +43,11 @@ TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
     ),
 }
 PATIENCE = 8  # steps: layers that are left out at random come in sooner
-# A gradient of zeros explains why nothing changed, so gradients are always looked at.
+# A gradient of zeros, or none, explains why nothing changed: gradients are always looked at.
 # So are updates: with several optimizers, only those that step are to change something.
 _ALWAYS = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP}),
-    states=frozenset({"gradient@backward"}),
+    states=frozenset({"gradient@backward", "gradient@zero_grad"}),
     kinds=frozenset({"step", "optimizer"}),
 )
 
@@ -220,10 +220,10 @@ class ChangeDecider:
             changed = self._during(update) - book.unknown[role]
         if names <= changed and (role in ("buffer", "gradient") or bases <= book.reached):
             modes = [self._mode(variable) for variable in variables] if role == "buffer" else ()
-            key = (owner, *modes)
+            key = (owner, bool(self._updates), *modes)
             known = claim.known.get(key)
             if known is None:
-                contexts = [self._context(variable, role) for variable in variables]
+                contexts = [self._context(claim, variable) for variable in variables]
                 known = tuple((claim.index, self._positive(context)) for context in contexts)
                 claim.reached |= {(v.name, v.identity) for v in variables}
                 claim.known[key] = known
@@ -267,7 +267,7 @@ class ChangeDecider:
         for variable in variables:
             if variable.name in changed:
                 claim.reached.add((variable.name, variable.identity))
-                yield claim.index, self._positive(self._context(variable, role))
+                yield claim.index, self._positive(self._context(claim, variable))
             elif claim.change == "cleared":
                 if variable.name in self._book.at_start and not self._is_idle(variable):
                     yield claim.index, self._negative(claim, event, variable)
@@ -294,7 +294,7 @@ class ChangeDecider:
             return True
         if role == "buffer":
             return self._mode(variable) is None
-        if claim.outer == STEP and (self._is_idle(variable) or self._is_look(role)):
+        if claim.outer == STEP and self._is_idle(variable):
             return True
         if role == "gradient":
             return False
@@ -303,13 +303,6 @@ class ChangeDecider:
             return True
         rates = (book.rates, event.lr)
         return variable.base in book.zero or variables.rate_is_zero(parameter, rates)
-
-    def _is_look(self, role: str) -> bool:
-        """Whether no optimizer stepped: a missing step is told of by itself.
-
-        Gradients may have been computed to look where they point.
-        """
-        return role == "parameter" and not self._updates
 
     def _is_idle(self, variable: Variable) -> bool:
         """Whether the variable is not being trained in this step.
@@ -358,12 +351,16 @@ class ChangeDecider:
             and weight in self._book.changed["parameter"]
         )
 
-    def _context(self, variable: Variable, role: str) -> Context:
+    def _context(self, claim: _Claim, variable: Variable) -> Context:
+        role = claim.role
         if role == "gradient":  # whether there is one is what is asked
             return self._variables.context(variable)
         if role == "buffer":
             return self._variables.context(variable, training=self._mode(variable))
         reached = self._book.has_gradient(variable.base)
+        if claim.outer == STEP:  # gradients may have been computed to look where they point
+            stepped = bool(self._updates)
+            return self._variables.context(variable, has_gradient=reached, has_step=stepped)
         return self._variables.context(variable, has_gradient=reached)
 
     def _positive(self, context: Context) -> Example:
@@ -391,7 +388,7 @@ class ChangeDecider:
             observed += "; no optimizer holds it"
         return Example(
             holds=False,
-            context=self._context(variable, role),
+            context=self._context(claim, variable),
             step=event.step,
             rank=event.rank,
             subject=Subject(variable=variable.name),

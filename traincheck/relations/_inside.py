@@ -71,8 +71,9 @@ def reach(params: Mapping[str, Any]) -> int | None:
 
     Gradients are also computed to look where they point, with no step of an optimizer after.
     """
-    is_step = (params["outer"], params["inner"]) == (STEP, Families.OPTIMIZER_STEP)
-    return None if is_step and "within" not in params else 1
+    habits = (Families.OPTIMIZER_STEP, Families.BACKWARD)  # a batch may be left out
+    is_habit = params["outer"] == STEP and params["inner"] in habits and "within" not in params
+    return None if is_habit else 1
 
 
 class CallProposer:

@@ -42,10 +42,12 @@ _ORDERS: Mapping[str, tuple[tuple[str, str], ...]] = {
 # Whether gradients are clipped is for each program to say.
 PRIVATE = frozenset({_CLIP, _F.UNSCALE})
 # Gradients are also computed to look where they point: by adversaries, by searches for flat minima.
+# And a step without any does nothing, where a batch is left out.
 HABITS = frozenset(
     {
         (_F.BACKWARD, _F.OPTIMIZER_STEP, _F.ZERO_GRAD),
         (_F.EVAL, _F.TRAIN, _F.BACKWARD),
+        (_F.ZERO_GRAD, _F.BACKWARD, _F.OPTIMIZER_STEP),
     }
 )
 TRIPLES = tuple((a, b, c) for b, pairs in _ORDERS.items() for a, c in pairs)

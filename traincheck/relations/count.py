@@ -188,7 +188,9 @@ class CountProposer:
         if len(seen.later) == 1 or (
             key == BACKWARD and mode == max(seen.later) and often > windows // 2
         ):
-            return _claim("exactly", mode, STEP, skips_first=seen.first != mode)
+            # In the first window there is nothing to clear yet: its lack does no harm.
+            skips_first = seen.first != mode or key[0] == Families.ZERO_GRAD
+            return _claim("exactly", mode, STEP, skips_first=skips_first)
         divisor = math.gcd(*seen.later)
         if divisor > 1 and len(seen.later) >= _MIN_DISTINCT:
             return _claim("multiple", divisor, STEP, skips_first=bool(seen.first % divisor))
