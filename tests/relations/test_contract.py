@@ -18,6 +18,7 @@ from traincheck.relations import _table
 from traincheck.relations._table import BUILT_IN, RELATIONS
 from traincheck.relations.order import Order
 from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import Families
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
 
@@ -35,7 +36,8 @@ def rich_run() -> TraceBuilder:
     trace.model("Target", {"w": "Q"}).optimizer(names=[f"Net.{name}" for name in MLP_BN]).train()
     for number in range(40):
         trace.begin_step().batch().zero_grad().forward("Net", batch_size=64 - number % 2)
-        trace.backward([f"Net.{name}" for name in MLP_BN]).optimizer_step()
+        trace.backward([f"Net.{name}" for name in MLP_BN])
+        trace.call(Families.CLIP_NORM, args={"max_norm": 1.0}, result=2.5).optimizer_step()
         if number % 4 == 0:
             trace._state(trace.models["Target"].parameters["Target.w"], "parameter", "content")
         if number % 3 == 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from importlib.metadata import entry_points
 
+from traincheck.relations.bounded import Bounded
 from traincheck.relations.consistent import Consistent
 from traincheck.relations.contains import Contains
 from traincheck.relations.count import Count
@@ -26,6 +27,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Periodic(),
     Count(),
     Initialization(),
+    Bounded(),
     Membership(),
     Restored(),
     Sharing(),

@@ -1,0 +1,232 @@
+"""bounded: numbers that stay within limits in every step of a program."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder
+from tests.learning import broken, decide, learn, report_of, texts
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Symptom, Verdict
+
+CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
+SCALE = "the losses that backward is given over an update add up to"
+
+
+def begin(**process) -> TraceBuilder:
+    return TraceBuilder().process(**process).model("Net", MLP).optimizer().train()
+
+
+def scalar(value: float) -> dict:
+    return {"dtype": "float32", "shape": [], "value": value, "requires_grad": True}
+
+
+def tensor(low: float, high: float, shape=(32, 10), **more) -> dict:
+    stats = {"min": low, "max": high, **more}
+    return {"dtype": "float32", "shape": list(shape), "stats": stats}
+
+
+def update(
+    trace: TraceBuilder,
+    *,
+    micro: int = 1,
+    factor: float = 1.0,
+    reduction: str = "mean",
+    ignored: float = 0.0,
+    logits: tuple[float, float] = (-1.0, 1.0),
+    api: str = CROSS_ENTROPY,
+    losses: int = 1,
+) -> TraceBuilder:
+    """One step; factor: by which each loss is multiplied before it is given to backward."""
+    trace.begin_step().zero_grad()
+    value = 2.3 - 0.01 * trace._step
+    labels = tensor(-100 if ignored else 0, 9, (32,), **({"ignored": ignored} if ignored else {}))
+    for _ in range(micro):
+        for _ in range(losses):
+            args = {"input": tensor(*logits), "target": labels, "reduction": reduction}
+            trace.call(api, args=args, result=scalar(value))
+        trace._counters["backward"] += 1
+        trace.call(Families.BACKWARD, args={"tensors": scalar(value * factor)})
+    return trace.optimizer_step()
+
+
+def updates(trace: TraceBuilder, count: int, **options) -> TraceBuilder:
+    for _ in range(count):
+        update(trace, **options)
+    return trace
+
+
+def exactly(value: float):
+    return {"program": "train.py", "quantity": "loss scale", "low": value, "high": value}
+
+
+def test_a_loss_that_is_not_divided_by_the_number_of_micro_batches():
+    quarter = updates(begin(), 8, micro=4, factor=0.25)
+    assert f"In train.py, {SCALE} 1 times the mean loss." in texts(learn(quarter.build()))
+    assert broken(decide("bounded", exactly(1.0), quarter.build())) == []
+    whole = updates(updates(begin(), 2, micro=4, factor=0.25), 1, micro=4)
+    assert broken(decide("bounded", exactly(1.0), whole.build())) == [
+        (2, Symptom.WRONG_VALUE, Families.BACKWARD)
+    ]
+
+
+def test_the_last_update_of_an_epoch_may_be_smaller_but_two_in_a_row_may_not():
+    trace = updates(begin(), 3, micro=4, factor=0.25)
+    update(trace, micro=2, factor=0.25)
+    updates(trace, 3, micro=4, factor=0.25)
+    assert broken(decide("bounded", exactly(1.0), trace.build())) == []
+    updates(trace, 3, micro=4, factor=0.125)
+    assert [step for step, *_ in broken(decide("bounded", exactly(1.0), trace.build()))] == [7, 8]
+
+
+def of_sums(world: int, count: int = 10) -> TraceBuilder:
+    """Two ranks whose rows differ in length: each divides by the labels of both."""
+    trace = begin().mark("process group", rank=0, world_size=2)
+    for number in range(count):
+        mine, other = 16 + number % 5, 18
+        share = 1 - mine / 32
+        update(trace, reduction="sum", ignored=share, factor=world / (mine + other))
+    return trace
+
+
+def test_a_sum_is_compared_with_the_labels_it_is_over():
+    reference = learn(of_sums(2).build())
+    (said,) = [text for text in texts(reference, "bounded") if SCALE in text]
+    assert said == f"In train.py, {SCALE} between 0.7 and 1.5 times the mean loss."
+    assert report_of(reference.invariants, of_sums(2, 4).build()).findings == []
+    (finding, *_) = report_of(reference.invariants, of_sums(1).build()).findings
+    assert (finding.step, finding.message.startswith(said)) == (0, True)
+
+
+def test_what_a_sum_is_divided_by_must_be_a_count():
+    trace = begin()
+    for number in range(10):  # another term is added, which grows
+        update(trace, reduction="sum", factor=(1 + 0.013 * number) / 32)
+    assert not any(SCALE in text for text in texts(learn(trace.build())))
+
+
+def test_nothing_is_known_of_several_losses_or_of_scaled_ones():
+    assert not any(SCALE in text for text in texts(learn(updates(begin(), 10, losses=2).build())))
+    trace = begin()
+    for _ in range(10):
+        trace.call(Families.SCALE, result=scalar(9000.0))
+        update(trace)
+    assert not any(SCALE in text for text in texts(learn(trace.build())))
+
+
+def test_logits_reach_below_zero_and_probabilities_do_not():
+    reference = learn(updates(begin(), 10).build())
+    said = "In train.py, the smallest element of input of functional.cross_entropy is below 0."
+    assert said in texts(reference)
+    bounded = [i for i in reference.invariants if i.text == said]
+    assert report_of(bounded, updates(begin(), 3).build()).findings == []
+    (finding,) = report_of(bounded, updates(begin(), 3, logits=(0.01, 0.6)).build()).findings
+    assert (finding.step, finding.subject.api) == (0, CROSS_ENTROPY)
+
+
+def test_a_sign_that_may_be_an_accident_is_not_learned():
+    for logits, api in (((-0.1, 1.0), CROSS_ENTROPY), ((0.1, 1.0), "torch.nn.functional.mse_loss")):
+        found = texts(learn(updates(begin(), 10, logits=logits, api=api).build()), "bounded")
+        assert not any("element of input" in text for text in found)
+
+
+def test_log_probabilities_and_labels_that_are_left_out():
+    nll = "torch.nn.functional.nll_loss"
+    reference = learn(updates(begin(), 10, logits=(-3.0, -0.1), api=nll, ignored=0.5).build())
+    wrong = updates(begin(), 2, logits=(-3.0, 2.0), api=nll, ignored=0.5)
+    said = {
+        f.message.partition(". ")[0]
+        for f in report_of(reference.invariants, wrong.build()).findings
+    }
+    assert said == {"In train.py, the largest element of input of functional.nll_loss is at most 0"}
+    assert (
+        "In train.py, the largest element of target of functional.nll_loss is at least 0."
+        in texts(reference)
+    )
+
+
+def clipped(norm: float, steps: int = 10) -> TraceBuilder:
+    trace = begin()
+    for _ in range(steps):
+        trace.begin_step().zero_grad().forward().backward()
+        trace.call(Families.CLIP_NORM, args={"max_norm": 1.0}, result=scalar(norm)).optimizer_step()
+    return trace
+
+
+def test_clipping_that_finds_no_gradient():
+    reference = learn(clipped(2.0).build())
+    assert report_of(reference.invariants, clipped(1e-6).build()).findings == []
+    said = "In train.py, the norm of the gradients that clip_grad_norm_ finds is above 0"
+    (finding,) = report_of(reference.invariants, clipped(0.0).build()).findings
+    assert finding.message.startswith(said)
+
+
+def generate(trace: TraceBuilder, tokens: int, *, cached: bool = False) -> TraceBuilder:
+    trace.step()
+    trace.train(False)
+    for number in range(tokens):
+        length = 7 + number if not (cached and number) else 1
+        ids = {"dtype": "int64", "shape": [1, length]}
+        fields = {"module": "Net", "root": True, "family": Families.MODULE}
+        trace.call("__main__.Net.forward", args={"0": ids}, grad_enabled=False, **fields)
+    return trace.train(True)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_generation_that_goes_on_too_long(cached):
+    trace = begin()
+    for _ in range(4):
+        generate(trace, 5, cached=cached)
+    reference = learn(trace.build())
+    said = "In train.py, Net is called to go on with a sequence at most 5 times."
+    assert said in texts(reference)
+    shorter = generate(generate(begin(), 3, cached=cached), 5, cached=cached)
+    assert report_of(reference.invariants, shorter.build()).findings == []
+    (finding,) = report_of(
+        reference.invariants, generate(begin(), 9, cached=cached).build()
+    ).findings
+    assert (finding.step, finding.observed, finding.subject.module) == (0, "6", "Net")
+
+
+def test_generations_that_end_by_themselves_have_no_limit():
+    trace = begin()
+    for tokens in (3, 9, 5, 7, 4):
+        generate(trace, tokens)
+    assert not any("go on with" in text for text in texts(learn(trace.build())))
+
+
+def with_gradients(norm: float, steps: int) -> TraceBuilder:
+    """Norms are kept of gradients: of all four parameters the same."""
+    trace = begin().steps(steps)
+    events = trace.build()
+    for index, event in enumerate(events):
+        if event.kind == "state" and event.role == "gradient" and event.summary is not None:
+            summary = event.summary._replace(stats={"norm": norm / math.sqrt(len(MLP))})
+            events[index] = event._replace(summary=summary)
+    return events
+
+
+def test_gradients_that_are_far_larger_than_ever_seen():
+    reference = learn(with_gradients(2.0, 24))
+    norm = [i for i in reference.invariants if "norm of the gradients" in i.text]
+    assert [i.text for i in norm] == [
+        "In train.py, the norm of the gradients of an update is at most 60."
+    ]
+    assert report_of(norm, with_gradients(50.0, 3)).findings == []
+    assert report_of(norm, with_gradients(70.0, 3)).findings[0].step == 0
+    assert not any("norm of" in text for text in texts(learn(with_gradients(2.0, 12))))
+
+
+def test_it_says_nothing_of_another_program():
+    reference = learn(updates(begin(), 10).build())
+    bounded = [i for i in reference.invariants if i.hypothesis.relation == "bounded"]
+    other = updates(begin(argv0="other.py"), 5, factor=7.0, logits=(0.1, 0.2))
+    assert set(report_of(bounded, other.build()).verdicts.values()) == {Verdict.NOT_TRIGGERED}
+
+
+@pytest.mark.parametrize("params", [{"quantity": "height", "low": 0.0}, {"quantity": "loss scale"}])
+def test_parameters_that_no_version_wrote_are_refused(params):
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("bounded", {"program": "train.py", **params}, [])

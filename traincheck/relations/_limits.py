@@ -1,0 +1,111 @@
+"""Between which limits readings stay, and are meant to stay. Proposes; decides nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from traincheck.relations._readings import (
+    CLIPPED_NORM,
+    GENERATED,
+    GRADIENT_NORM,
+    LARGEST,
+    LOSS_SCALE,
+    SMALLEST,
+    Key,
+    Reading,
+)
+
+Limits = dict[str, Any]  # low, high; open: neither is reached; sum: of terms that were added up
+_MIN_READINGS = 7
+_SAME = 2e-6  # relative: two numbers that differ by less are one, but for rounding
+_WIDER = 1.25  # than what was seen, where a number varies with the data
+_MUCH_WIDER = 30.0
+_MOST_SPREAD = 2.5  # of a number that is bounded from both sides
+_MIN_MANY = 20  # readings, before a norm is bounded
+_CLEAR = 0.3  # of the largest magnitude, by which a sign is no accident
+_MIN_SERIES = 3
+_AT_MOST = {
+    "torch.nn.functional.nll_loss": 0.0,
+    "torch.nn.functional.kl_div": 0.0,
+    "torch.nn.functional.binary_cross_entropy": 1.0,
+}  # what a loss takes the logarithm of, or has had it taken of
+_OF_PROBABILITIES = frozenset({"torch.nn.functional.binary_cross_entropy"})
+_OF_LOGITS = frozenset(
+    f"torch.nn.functional.{name}" for name in ("binary_cross_entropy_with_logits", "cross_entropy")
+)
+
+
+class Samples:
+    """The readings of a run, by key."""
+
+    def __init__(self) -> None:
+        self._values: dict[Key, list[float]] = defaultdict(list)
+        self._ends: dict[Key, list[float]] = defaultdict(list)  # of series
+        self._is_plain = True
+        self._has_sums = False
+
+    def add(self, reading: Reading) -> None:
+        """Enter a reading."""
+        self._values[reading.key].append(reading.value)
+        self._is_plain &= reading.is_plain
+        self._has_sums |= reading.is_sum
+        ends = self._ends[reading.key]
+        if reading.begins or not ends:
+            ends.append(reading.value)
+        ends[-1] = reading.value
+
+    def limits(self) -> Iterator[tuple[Key, Limits]]:
+        """The limits of each key that has some."""
+        for key, values in sorted(self._values.items()):
+            found = self._of(key, values) if len(values) >= _MIN_READINGS else None
+            if found is not None:
+                yield key, found
+
+    def _of(self, key: Key, values: Sequence[float]) -> Limits | None:
+        low, high = min(values), max(values)
+        if key.quantity == LOSS_SCALE:
+            limits = self._scale(low, high)
+            return {**limits, "sum": True} if limits and self._has_sums else limits
+        if key.quantity == GENERATED:
+            ends = self._ends[key]
+            is_limit = len(ends) >= _MIN_SERIES and 2 * ends.count(high) >= len(ends)
+            return {"high": high} if is_limit else None
+        if key.quantity == GRADIENT_NORM:
+            many = len(values) >= _MIN_MANY and high > 0
+            return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if many else None
+        if key.quantity == CLIPPED_NORM:
+            return {"low": 0.0, "open": True} if low > 0 else None
+        return _sign(key, low, high, self._values)
+
+    def _scale(self, low: float, high: float) -> Limits | None:
+        if abs(high - low) <= _SAME * abs(high):
+            value = float(f"{high:.6g}")
+            return {"low": value, "high": value}
+        if low > 0 and self._is_plain and high < _MOST_SPREAD * low:
+            # On a coarse grid, so that ranks and runs say the same.
+            return {
+                "low": math.floor(low / _WIDER * 10) / 10,
+                "high": math.ceil(high * _WIDER * 2) / 2,
+            }
+        return None
+
+
+def _sign(
+    key: Key, low: float, high: float, values: Mapping[Key, Sequence[float]]
+) -> Limits | None:
+    """On which side of zero, or of one, the extremes are; None where that may be chance."""
+    other = Key(LARGEST if key.quantity == SMALLEST else SMALLEST, key.api, key.name)
+    if key.name == "target":  # labels, some of which are left out: not all of them
+        is_ignoring = key.quantity == LARGEST and min(values.get(other, (0.0,))) < 0
+        return {"low": 0.0} if is_ignoring and low >= 0 else None
+    if key.quantity == LARGEST:
+        limit = _AT_MOST.get(key.api)
+        return None if limit is None or high > limit else {"high": limit}
+    if key.api in _OF_LOGITS:
+        across = zip(values[key], values.get(other, values[key]))
+        clear = all(-mine >= _CLEAR * max(abs(mine), abs(its)) for mine, its in across)
+        return {"high": 0.0, "open": True} if clear else None
+    return {"low": 0.0} if key.api in _OF_PROBABILITIES and low >= 0 else None

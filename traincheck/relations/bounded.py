@@ -1,0 +1,246 @@
+"""The relation *bounded*: numbers that stay within limits in every step of a program."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from traincheck.relations._limits import Samples
+from traincheck.relations._memory import Examples
+from traincheck.relations._names import ProgramName, in_program, short
+from traincheck.relations._readings import (
+    CLIPPED_NORM,
+    GENERATED,
+    GRADIENT_NORM,
+    LARGEST,
+    LOSS_SCALE,
+    LOSSES,
+    QUANTITIES,
+    SMALLEST,
+    Key,
+    Reading,
+    Readings,
+)
+from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+
+_ALWAYS: Context = {}
+_HELD = Example(holds=True, context=_ALWAYS)
+_NEAR = 1e-2  # relative: within this, a number is what it was said to be
+
+
+class Bounded:
+    """A number stays within limits.
+
+    What it says:
+        One of: what backward is given over one update is so many times the mean loss; logits
+        reach below zero; what a loss is given never does, or never exceeds zero, or one; the
+        norm that clipping finds is above zero; a model is called so many times, at most, to go
+        on with a sequence; the norm of the gradients is not far above what it was.
+
+    Example:
+        ``In train.py, the losses that backward is given over an update add up to 1 times the mean
+        loss.`` It breaks when the loss is not divided by the number of micro-batches.
+
+    Evidence:
+        One example for each reading. Limits are no closer than the program means them: a sign,
+        an exact multiple, a number of tokens that most series end with; else 1.25 times as wide
+        as what was seen, and thirty times for the norm of gradients, which takes 20 readings. An
+        update with less than the exact multiple (the last of an epoch may be short) counts only
+        when another one follows.
+
+    Chance:
+        A coin for each example.
+
+    Not said:
+        How large a loss is. Anything about other programs. Anything of losses that are sums of
+        several functions, or scaled for half precision.
+    """
+
+    name = "bounded"
+
+    def proposer(self) -> BoundedProposer:
+        return BoundedProposer()
+
+    def decider(self, claims: Sequence[Hypothesis]) -> BoundedDecider:
+        return BoundedDecider(claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        quantity, api = claim.params["quantity"], claim.params.get("api", "")
+        kinds = frozenset({"mark", "step"})
+        if quantity == LOSS_SCALE:
+            calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
+            # How many terms a sum has must be known; a mean needs no numbers.
+            stats = frozenset(LOSSES if claim.params.get("sum") else ())
+            return Needs(calls=calls, kinds=kinds, stats=stats)
+        if quantity in (SMALLEST, LARGEST):
+            return Needs(calls=frozenset({api}), kinds=kinds, stats=frozenset({api}))
+        if quantity == GRADIENT_NORM:
+            return Needs(
+                calls=frozenset({Families.SCALE}),
+                states=frozenset({"gradient@backward", "gradient@zero_grad"}),
+                kinds=kinds,
+                stats=frozenset({"gradient"}),
+            )
+        return Needs(calls=frozenset({api}), kinds=kinds)
+
+    def text(self, claim: Hypothesis) -> str:
+        return in_program(claim.params, f"{_what(claim.params)} {_limits_text(claim.params)}")
+
+    def chance(self, claim: Hypothesis, positive: int) -> float:
+        return float(0.5**positive)
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """No limit says what another one says."""
+        return claim == other
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        return CheckInfo(
+            check_id=check_id,
+            kind="invariant",
+            code=self.name,
+            severity="warning",
+            title=text,
+            likely_cause=_CAUSES[claim.params["quantity"]],
+        )
+
+
+_CAUSES = {
+    LOSS_SCALE: (
+        "The loss is divided by another number than it was: of micro-batches, labels or ranks. "
+        "Every gradient is too large or too small by the same factor."
+    ),
+    SMALLEST: "The loss is given what another function has changed: probabilities for logits.",
+    LARGEST: "The loss is given what another function has changed, or labels that it ignores.",
+    CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or comes too early.",
+    GENERATED: "The limit of a generation is computed from another length than it was.",
+    GRADIENT_NORM: "Gradients are far larger than in every reference run.",
+}
+
+
+def _what(params: Mapping[str, Any]) -> str:
+    quantity, api, name = params["quantity"], params.get("api", ""), params.get("name", "")
+    return {
+        LOSS_SCALE: "the losses that backward is given over an update add up to",
+        CLIPPED_NORM: "the norm of the gradients that clip_grad_norm_ finds",
+        GENERATED: f"{name} is called to go on with a sequence",
+        GRADIENT_NORM: "the norm of the gradients of an update",
+    }.get(quantity) or f"the {quantity} element of {name} of {short(api)}"
+
+
+def _limits_text(params: Mapping[str, Any]) -> str:
+    low, high = params.get("low"), params.get("high")
+    if params["quantity"] == LOSS_SCALE:
+        times = f"{low:g}" if low == high else f"between {low:g} and {high:g}"
+        return f"{times} times the mean loss"
+    if params["quantity"] == GENERATED:
+        return f"at most {high:g} times"
+    if params["quantity"] == GRADIENT_NORM:
+        return f"is at most {high:.3g}"
+    if params.get("open"):
+        return f"is above {low:g}" if high is None else f"is below {high:g}"
+    parts = [
+        f"at {word} {limit:g}"
+        for word, limit in (("least", low), ("most", high))
+        if limit is not None
+    ]
+    return f"is {' and '.join(parts)}"
+
+
+class BoundedProposer:
+    """Proposes limits for each key that was read often enough."""
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._readings = Readings()
+        self._samples = Samples()
+
+    def observe(self, event: Event) -> None:
+        self._program.observe(event)
+        for reading in self._readings.observe(event):
+            self._samples.add(reading)
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        if self._program.name is None:
+            return
+        for key, limits in self._samples.limits():
+            params = {"program": self._program.name, "quantity": key.quantity, **limits}
+            params |= {name: text for name, text in (("api", key.api), ("name", key.name)) if text}
+            yield Hypothesis(relation="bounded", params=params)
+
+
+class BoundedDecider:
+    """Decides each reading when it is made."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._program = ProgramName()
+        self._readings = Readings()
+        self._by_key: dict[Key, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+        for index, claim in enumerate(claims):
+            params = claim.params
+            has_limit = not {"low", "high"}.isdisjoint(params)
+            if params["quantity"] not in QUANTITIES or not has_limit:
+                raise ValueError(f"nothing is known of {dict(params)}")
+            key = Key(params["quantity"], params.get("api", ""), params.get("name", ""))
+            self._by_key[key].append((index, params))
+        self._short: dict[int, Example] = {}
+
+    def observe(self, event: Event) -> Examples:
+        self._program.observe(event)
+        found: list[tuple[int, Example]] = []
+        for reading in self._readings.observe(event):
+            for index, params in self._by_key.get(reading.key, ()):
+                if self._program.fits(params):
+                    found += self._judge(index, params, reading)
+        return found
+
+    def finish(self) -> Examples:
+        """Nothing: a short update at the end of a run is none the worse."""
+        return ()
+
+    def _judge(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
+        if reading.key.quantity == LOSS_SCALE and not (
+            (reading.is_plain or params["low"] == params["high"])
+            and (params.get("sum") or not reading.is_sum)
+        ):
+            return ()
+        waiting = self._short.pop(index, None)
+        if _holds(params, reading.value):
+            return ((index, _HELD),)
+        negative = _negative(params, reading)
+        is_exact = reading.key.quantity == LOSS_SCALE and params["low"] == params["high"]
+        if is_exact and reading.value < params["low"]:
+            self._short[index] = negative
+            return () if waiting is None else ((index, waiting),)
+        return ((index, negative),)
+
+
+def _holds(params: Mapping[str, Any], value: float) -> bool:
+    low, high = params.get("low"), params.get("high")
+    if low is not None and low == high:
+        return bool(abs(value - low) <= _NEAR * abs(low))
+    if params.get("open"):
+        return (low is None or value > low) and (high is None or value < high)
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
+    event = reading.event
+    assert isinstance(event, (CallEvent, StepEvent))
+    is_module = reading.key.quantity == GENERATED
+    return Example(
+        holds=False,
+        context=_ALWAYS,
+        step=event.step,
+        rank=event.rank,
+        stage=event.stage,
+        subject=Subject(
+            api=reading.key.api or Families.BACKWARD, module=reading.key.name if is_module else None
+        ),
+        expected=f"{_what(params)} {_limits_text(params)}",
+        observed=f"{reading.value:.6g}",
+        evidence=(event,),
+        symptom=Symptom.WRONG_VALUE,
+    )
