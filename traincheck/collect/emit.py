@@ -56,14 +56,16 @@ def hidden(function: _F) -> _F:
 class Switch:
     """What every wrapper looks at first. One object a session, so that turning it is one store.
 
-    on: records are wanted. idle: nothing is recorded and no boundary is awaited.
+    on: records are wanted. idle: nothing is recorded and no boundary is awaited. autocast: it has
+    been on, so that it is worth asking whether it is now.
     """
 
-    __slots__ = ("idle", "on")
+    __slots__ = ("autocast", "idle", "on")
 
     def __init__(self) -> None:
         self.on = True
         self.idle = False
+        self.autocast = any_autocast()
 
 
 class Clock:
@@ -88,10 +90,11 @@ class Emitter:
     modules: depth of module calls.
     module: the innermost module that is being called.
     inner: inside a recorded function.
+    buffer: complete records that wait to be written.
     """
 
     __slots__ = (
-        "_buffer", "_fd", "_late", "_lock", "busy", "clock", "flushed_ns", "inner", "module",
+        "_fd", "_late", "_lock", "buffer", "busy", "clock", "flushed_ns", "inner", "module",
         "modules", "next_span", "seq", "session", "thread", "top",
     )  # fmt: skip
 
@@ -109,7 +112,7 @@ class Emitter:
         self.flushed_ns = 0  # when the kernel was last handed records
         # Reentrant: a signal handler or a finalizer of the user's may run in here and record calls
         self._lock = threading.RLock()
-        self._buffer: list[bytes] = []
+        self.buffer: list[bytes] = []
         self._fd = -1
         self._late: list[tuple[Finish, torch.Tensor]] = []
 
@@ -147,9 +150,13 @@ class Emitter:
 
     def line(self, line: bytes) -> None:
         """Buffer a complete record."""
-        buffer = self._buffer
-        buffer.append(line)
-        if len(buffer) >= BATCH and (not self._late or len(buffer) >= MOST_HELD):
+        self.buffer.append(line)
+        if len(self.buffer) >= BATCH:
+            self.full()
+
+    def full(self) -> None:
+        """Write, unless records wait for numbers from a device."""
+        if not self._late or len(self.buffer) >= MOST_HELD:
             self.flush()
 
     def later(self, finish: Finish, numbers: torch.Tensor) -> bytes:
@@ -173,9 +180,9 @@ class Emitter:
                 at += len(numbers)
         except Exception as error:  # the records are good without these
             failure = error
-        for index, line in enumerate(self._buffer):
+        for index, line in enumerate(self.buffer):
             if b"\0" in line:
-                self._buffer[index] = _LATE.sub(lambda m: found[int(m[1])], line)
+                self.buffer[index] = _LATE.sub(lambda m: found[int(m[1])], line)
         if failure is not None:
             self.session.fault(self._read_late, failure)
 
@@ -186,16 +193,16 @@ class Emitter:
             is_own: called by the thread whose records these are. Another thread leaves alone what
                 waits for numbers from a device.
         """
-        if not self._buffer:
+        if not self.buffer:
             return
         with self._lock:
             if is_own and self._late:
                 self._read_late()
             # Its thread may append meanwhile: each of these is one operation of the list
-            lines = self._buffer[:]
+            lines = self.buffer[:]
             if self._late:
                 return
-            del self._buffer[: len(lines)]
+            del self.buffer[: len(lines)]
             self._write(lines)
 
     def _write(self, lines: list[bytes]) -> None:
@@ -209,7 +216,7 @@ class Emitter:
         except OSError as error:
             written = len(whole) - len(data)
             if written and whole[written - 1 : written] != b"\n":
-                self._buffer.append(b"")  # the next record, if any, begins behind the torn one
+                self.buffer.append(b"")  # the next record, if any, begins behind the torn one
             self.session.storage_failed(error, len(lines))
 
     def _open(self) -> None:
@@ -229,7 +236,7 @@ class Emitter:
     def drop_inherited(self) -> None:
         """In a forked child: the buffer and the file belong to the parent."""
         self._lock = threading.RLock()  # another thread may have held it
-        self._buffer.clear()
+        self.buffer.clear()
         self._late.clear()
         if self._fd >= 0:
             os.close(self._fd)

@@ -159,6 +159,7 @@ class Session:
         """This process serves another one's loop (a DataLoader worker): its events have no step."""
         self.is_worker = True
         self.clock.set(None, self.clock.stage)
+        self.numbers.turn()
 
     def _patch_exit(self) -> None:
         leave = os._exit
@@ -309,6 +310,7 @@ class Session:
             self.fault(self._finish_step, error)
         em.busy = busy
         self.clock.set(self.steps.step + 1, self.clock.stage)
+        self.numbers.turn()
         self._apply_sampling()
         if self.after_step:
             self._after_step(em)
@@ -335,7 +337,6 @@ class Session:
         if self.switch.on:
             for look in self.at_step_end:
                 look(em)
-        self.numbers.turn()
         if self.switch.on:
             # A follower that has read the end of a step has all of the step: of all threads
             for other in self._emitters:

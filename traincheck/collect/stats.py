@@ -62,7 +62,8 @@ class Numbers:
 
     asked: as in `Needs.stats`; those of everything when all is recorded.
     spans: of modules inside which a functional activation was looked at in this step, so that
-    their records, which name the module, are wanted.
+    their records, which name the module, are wanted. is_sampled: whether this step is one of those
+    in which everything is looked at. is_due: whether activations are, now.
     """
 
     def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
@@ -73,19 +74,18 @@ class Numbers:
         self.activation = "activation" in self.asked
         self.spans: set[int] = set()
         self._clock = clock
-        self._left = _MOST_LOOKS
         self._always = every > 1  # few steps are recorded at all
         self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether this step is one of those in which everything is looked at."""
-        step = self._clock.step
-        return step is not None and (step < FIRST_STEPS or self._always or step % EVERY == 0)
+        self.turn()
 
     def turn(self) -> None:
-        """The step ended."""
+        """A step begins."""
         self.spans.clear()
+        step = self._clock.step
+        self.is_sampled = step is not None and (
+            step < FIRST_STEPS or self._always or step % EVERY == 0
+        )
+        self.is_due = self.is_sampled and self.activation
         self._left = _MOST_LOOKS
 
     def wants_api(self, api: str) -> bool:
@@ -134,6 +134,7 @@ class Numbers:
             if not (_is_countable(result) and result.dtype in _FLOATS):
                 return plain
             self._left -= 1
+            self.is_due = self._left > 0
             text = self._text(em, result, _activation(result, activation))
             self._last = (weakref.ref(result), text)
         return _with(plain, text)
@@ -171,7 +172,7 @@ class Numbers:
         return b'"nonfinite":' in told and b'"nonfinite":0' not in told
 
     def _is_now(self) -> bool:
-        return self._left > 0 and self.is_sampled and torch.is_grad_enabled()
+        return self.is_due and torch.is_grad_enabled()
 
     def _text(self, em: Emitter, tensor: torch.Tensor, taken: Taken) -> bytes:
         names, values = tuple(taken), list(taken.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -24,11 +25,16 @@ _Key = tuple[torch.dtype, torch.Size, bool, torch.device]
 _MAX_CACHED = 4096  # variable shapes must not grow the training process
 _cache: dict[_Key, bytes] = {}
 _cached = _cache.get
+_scalars: dict[_Key, bytes] = {}  # their values come behind
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+# One call into C for all four
+_key_of: Callable[[torch.Tensor], _Key] = operator.attrgetter(
+    "dtype", "shape", "requires_grad", "device"
+)
 
 
-def _serialized(key: _Key) -> bytes:
-    found = _cached(key)
+def _serialized(key: _Key, cache: dict[_Key, bytes]) -> bytes:
+    found = cache.get(key)
     if found is not None:
         return found
     dtype, shape, requires_grad, device = key
@@ -39,9 +45,9 @@ def _serialized(key: _Key) -> bytes:
     }
     if requires_grad:
         fields["requires_grad"] = True
-    if len(_cache) >= _MAX_CACHED:
-        _cache.clear()
-    found = _cache[key] = orjson.dumps(fields)
+    if len(cache) >= _MAX_CACHED:
+        cache.clear()
+    found = cache[key] = orjson.dumps(fields)
     return found
 
 
@@ -49,9 +55,10 @@ def encode(value: Any) -> bytes:
     """`summarize`, serialized, on the hot path."""
     if type(value) in _TENSORS:
         try:
-            shape = value.shape
-            key = (value.dtype, shape, value.requires_grad, value.device)
-            found = _cached(key) if shape else _scalar_text(value, key)
+            key = _key_of(value)
+            found = _cached(key)
+            if found is None and not key[1]:
+                found = _scalar_text(value, key)
         except (TypeError, RuntimeError):  # symbolic sizes, nested layouts: the slow path knows
             found = None
         if found is not None:
@@ -62,7 +69,7 @@ def encode(value: Any) -> bytes:
 
 
 def _scalar_text(tensor: torch.Tensor, key: _Key) -> bytes:
-    plain = _serialized(key)
+    plain = _serialized(key, _scalars)
     if not tensor.is_cpu:  # reading it would wait for the device
         return plain
     return b'%b,"value":%b}' % (plain[:-1], orjson.dumps(number(tensor.item())))
@@ -74,10 +81,9 @@ _SIMPLE: dict[bool | None, bytes] = {None: b"null", True: b"true", False: b"fals
 def summarize_tensor(tensor: torch.Tensor) -> Any:
     """The summary of a tensor, with its value when it is one number in CPU memory."""
     try:
-        shape = tensor.shape
-        key = (tensor.dtype, shape, tensor.requires_grad, tensor.device)
-        if shape:
-            return orjson.Fragment(_serialized(key))
+        key = _key_of(tensor)
+        if key[1]:
+            return orjson.Fragment(_serialized(key, _cache))
         return orjson.Fragment(_scalar_text(tensor, key))
     except (TypeError, RuntimeError, AttributeError):  # symbols as sizes, values in a transform
         dtype = str(tensor.dtype).removeprefix("torch.")

@@ -13,11 +13,12 @@ import orjson
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
-from traincheck.collect.emit import CALL_HEAD, Emitter, any_autocast, context, hidden
+from traincheck.collect.emit import BATCH, CALL_HEAD, Emitter, any_autocast, context, hidden
 from traincheck.collect.summarize import encode, escaped, summarize
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
+    from traincheck.collect.stats import Numbers
 
 _dumps = orjson.dumps
 
@@ -132,29 +133,26 @@ def _close(
 
 def function_wrapper(
     function: Callable[..., Any],
-    api: str,
-    names: tuple[str, ...],
-    defaults: dict[str, Any],
+    templates: CallTemplates,
     session: Session,
     *,
     skip_inner: bool = False,
     argument: Encode | None = None,
     outcome: Encode | None = None,
+    sampled: Numbers | None = None,
 ) -> Callable[..., Any]:
     """Wrap a stateless function: `span_wrapper` inlined, as nine calls in ten pass here.
 
     Args:
         function: what is wrapped.
-        api: the name it is recorded under.
-        names: of the positional parameters.
-        defaults: values of parameters that are not passed, when worth recording.
+        templates: of its records.
         session: whose emitters record it.
         skip_inner: leave out calls made by another recorded function.
         argument: encodes arguments when more than `encode` tells is wanted.
         outcome: the same of the result.
+        sampled: when given, ``outcome`` is asked only while these numbers are due.
     """
     switch, local = session.switch, session.local
-    templates = CallTemplates(api, names, defaults)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or not switch.on:
@@ -179,23 +177,24 @@ def function_wrapper(
         em.busy = True
         try:
             inside, outside = templates[(len(args), *kwargs) if kwargs else len(args)]
-            if argument is not None:
-                values: Any = [argument(em, value) for value in (*args, *kwargs.values())]
+            given = (*args, *kwargs.values()) if kwargs else args
+            values = map(encode, given) if argument is None else [argument(em, v) for v in given]
+            if outcome is None or (sampled is not None and not sampled.is_due):
+                told = encode(result)
             else:
-                values = (
-                    (*map(encode, args), *map(encode, kwargs.values()))
-                    if kwargs
-                    else map(encode, args)
-                )
-            told = encode(result) if outcome is None else outcome(em, result)
+                told = outcome(em, result)
+            is_default = is_grad_enabled() and not (switch.autocast and any_autocast())
+            tail = b"" if is_default else context()
             seq = em.seq
             em.seq = seq + 1
-            head = (seq, monotonic_ns(), em.clock.fields, span)
-            tail = b"" if is_grad_enabled() and not any_autocast() else context()
+            now, place = monotonic_ns(), em.clock.fields
             if parent is None:
-                em.line(outside % (*head, start, *values, told, tail))
+                line = outside % (seq, now, place, span, start, *values, told, tail)
             else:
-                em.line(inside % (*head, parent, start, *values, told, tail))
+                line = inside % (seq, now, place, span, parent, start, *values, told, tail)
+            em.buffer.append(line)  # `line`, inlined
+            if len(em.buffer) >= BATCH:
+                em.full()
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(describe, error)
         em.busy = False
@@ -206,7 +205,7 @@ def function_wrapper(
     ) -> dict[str, Any]:
         given = dict(zip(templates.labels(len(args)), map(summarize, args)))
         given.update({name: summarize(value) for name, value in kwargs.items()})
-        return {"api": api, "args": {**defaults, **given}}
+        return {"api": templates.api, "args": {**templates.defaults, **given}}
 
     return hidden(wrapper)
 
@@ -215,12 +214,17 @@ class CallTemplates(dict[Any, tuple[bytes, bytes]]):
     """Records of one function by how it is called: how many arguments, which keywords.
 
     Two for each: inside another span, and outside of any.
+
+    Args:
+        api: the name it is recorded under.
+        names: of the positional parameters.
+        defaults: values of parameters that are not passed, when worth recording.
     """
 
     def __init__(self, api: str, names: tuple[str, ...], defaults: dict[str, Any]) -> None:
-        self._api = api
+        self.api = api
         self._names = names
-        self._defaults = defaults
+        self.defaults = defaults
 
     def labels(self, count: int) -> tuple[str, ...]:
         """Names of the first ``count`` positional arguments."""
@@ -229,10 +233,10 @@ class CallTemplates(dict[Any, tuple[bytes, bytes]]):
     def __missing__(self, key: int | tuple[Any, ...]) -> tuple[bytes, bytes]:
         count, *keywords = (key,) if isinstance(key, int) else key
         labels = [*self.labels(count), *keywords]
-        unset = {name: value for name, value in self._defaults.items() if name not in labels}
+        unset = {name: value for name, value in self.defaults.items() if name not in labels}
         fixed = [escaped(_dumps(name) + b":" + _dumps(value)) for name, value in unset.items()]
         given = [escaped(_dumps(name)) + b":%b" for name in labels]
-        fields = b'"api":' + escaped(_dumps(self._api))
+        fields = b'"api":' + escaped(_dumps(self.api))
         fields += b',"args":{' + b",".join(given + fixed) + b'},"result":%b%b}'
         made = CALL_HEAD + b'"parent":%d,"start":%d,' + fields, CALL_HEAD + b'"start":%d,' + fields
         self[key] = made

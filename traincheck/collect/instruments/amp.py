@@ -7,11 +7,19 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.emit import Emitter, where
+from traincheck.collect.emit import Emitter, hidden, where
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import summarize
 from traincheck.collect.wrap import span_wrapper
 from traincheck.schema.events import Families
+
+# Of 2.4 and later; the older ones are for one kind of device
+_SETTERS = (
+    "set_autocast_enabled",
+    "set_autocast_cpu_enabled",
+    "set_autocast_xla_enabled",
+    "set_autocast_ipu_enabled",
+)
 
 
 class Amp(Instrument):
@@ -22,6 +30,9 @@ class Amp(Instrument):
     always = True
 
     def install(self) -> None:
+        for name in _SETTERS:  # the context managers call them, too
+            if hasattr(torch, name):
+                self.replace(torch, name, self._wrap_setter)
         scaler = torch.amp.GradScaler
         self.replace(scaler, "step", self._wrap_step)
         for method, family in (
@@ -31,6 +42,15 @@ class Amp(Instrument):
         ):
             if self.wants_call(family):
                 self.replace(scaler, method, self._wrapping(family))
+
+    def _wrap_setter(self, original: Callable[..., None]) -> Callable[..., None]:
+        switch = self.session.switch
+
+        def setter(*args: Any, **kwargs: Any) -> None:
+            original(*args, **kwargs)
+            switch.autocast = True
+
+        return hidden(setter)
 
     def _owner(self, optimizer: Any) -> str | None:
         for name, live in self.session.live_optimizers():

@@ -11,7 +11,7 @@ import torch
 from traincheck.collect.emit import Emitter, place
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import encode
-from traincheck.collect.wrap import function_wrapper, span_wrapper
+from traincheck.collect.wrap import CallTemplates, function_wrapper, span_wrapper
 from traincheck.schema.events import Families
 
 
@@ -27,10 +27,9 @@ class Autograd(Instrument):
         self.replace(torch.autograd, "backward", self._wrap_backward)
         if self.wants_call("torch.autograd.grad"):
             names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
+            templates = CallTemplates("torch.autograd.grad", names, {})
             self.replace(
-                torch.autograd,
-                "grad",
-                lambda f: function_wrapper(f, "torch.autograd.grad", names, {}, self.session),
+                torch.autograd, "grad", lambda f: function_wrapper(f, templates, self.session)
             )
 
     def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:

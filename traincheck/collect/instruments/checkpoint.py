@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,8 +19,11 @@ from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded
 
 _MAX_KEYS = 20
+_MAX_VALUES = 4096
 _OPTIMIZER = frozenset({"state", "param_groups"})  # keys of the states that torch makes
 _SCHEDULER = "last_epoch"
+_SCALER = frozenset({"scale", "growth_factor", "backoff_factor"})
+_RNG_BYTES = 1000  # the states of generators are byte tensors larger than this
 
 _Ties: TypeAlias = dict[str, int]  # names of parameters that share one object, and which
 # Fields of the record, from what was there before, arguments and result
@@ -51,6 +55,9 @@ class Checkpoint(Instrument):
         self.replace(module, "load_state_dict", lambda f: self._wrap(f, self._describe_module))
         self.replace(
             optimizer, "load_state_dict", lambda f: self._wrap(f, self._describe_optimizer)
+        )
+        self.replace(
+            torch.amp.GradScaler, "load_state_dict", lambda f: self._wrap(f, _describe_scaler)
         )
         for cls in list(vars(lr_scheduler).values()):
             is_scheduler = isinstance(cls, type) and issubclass(cls, lr_scheduler.LRScheduler)
@@ -117,6 +124,11 @@ class Checkpoint(Instrument):
             "matched": sum(key in own for key in state),
             "shared": before.shared,
             "untied": [f"{path}.{name}" for name in before.ties if name not in after][:_MAX_KEYS],
+            "values": {
+                f"{path}.{name}": now[name]
+                for name, _ in itertools.islice(module.named_parameters(), _MAX_VALUES)
+                if now[name] is not None
+            },
             "where": where(),
         }
 
@@ -192,6 +204,8 @@ def _describe_file(op: str, state: Any, path: Any) -> dict[str, Any]:
 
 def _part(value: Any) -> dict[str, Any] | None:
     """What one entry of a checkpoint is, as far as its own keys tell."""
+    if _is_rng(value):
+        return {"kind": "rng"}
     if not isinstance(value, dict) or not value:
         return None
     if value.keys() >= _OPTIMIZER and isinstance(value["param_groups"], list):
@@ -202,11 +216,45 @@ def _part(value: Any) -> dict[str, Any] | None:
             "params": sum(len(group.get("params", ())) for group in groups),
             "entries": len(value["state"]),
             "lr": [rate for rate in rates if isinstance(rate, (int, float))],
+            "dtypes": _dtypes(value["state"]),
         }
+    if value.keys() >= _SCALER:
+        return {"kind": "scaler", "scale": summarize(value["scale"])}
     if _SCHEDULER in value:
         return {"kind": "scheduler", "last_epoch": summarize(value[_SCHEDULER])}
     tensors = all(isinstance(item, torch.Tensor) for item in value.values())
     return {"kind": "model", "entries": len(value)} if tensors else None
+
+
+def _dtypes(state: Any) -> list[str]:
+    """Of the floating-point tensors in an optimizer's state."""
+    entries = state.values() if isinstance(state, Mapping) else ()
+    found = {
+        str(tensor.dtype).removeprefix("torch.")
+        for entry in entries
+        if isinstance(entry, Mapping)
+        for tensor in entry.values()
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.dim()
+    }
+    return sorted(found)
+
+
+def _is_rng(value: Any) -> bool:
+    """The state of a generator of torch, alone or by name among others."""
+    if isinstance(value, Mapping) and len(value) <= _MAX_KEYS:
+        return any(isinstance(v, torch.Tensor) and _is_rng(v) for v in value.values())
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype is torch.uint8
+        and value.dim() == 1
+        and value.numel() > _RNG_BYTES
+    )
+
+
+def _describe_scaler(
+    before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+) -> dict[str, Any]:
+    return {"op": "load_state_dict", "target": dotted(type(args[0])), "where": where()}
 
 
 def _describe_scheduler(

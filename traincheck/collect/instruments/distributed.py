@@ -23,6 +23,8 @@ COLLECTIVES = (
     "barrier", "send", "recv", "all_gather_object", "broadcast_object_list",
 )  # fmt: skip
 _SPLIT = frozenset({"all_to_all_single"})
+# Argument that names the other end
+_PEER = {"send": "dst", "recv": "src"}
 _Group: Any = getattr(dist, "ProcessGroup", ())
 # Those that take the sizes of parts: then shapes may differ between ranks
 _SIZES = ("input_split_sizes", "output_split_sizes")
@@ -48,7 +50,7 @@ class Distributed(Instrument):
             self.session.tracker.compare_ranks()
         self.replace(dist, "init_process_group", self._wrap_init)
         needs = self.session.needs
-        self._digests = needs is None or needs.exact
+        self._digests = needs is None or needs.exact or "collective@ranks" in needs.states
         if needs is None or "collective" in needs.kinds:
             for name in COLLECTIVES:
                 if hasattr(dist, name):
@@ -131,6 +133,8 @@ class Distributed(Instrument):
             group = kwargs.get("group") or next((a for a in args if isinstance(a, _Group)), None)
             if any(kwargs.get(name) for name in _SIZES) or (op in _SPLIT and args[2:]):
                 fields["uneven"] = True
+            if op in _PEER:
+                fields["peer"] = _peer(op, args, kwargs)
             guarded(em, self._before, fields, tensor, group)
             if not self._digests:
                 guarded(em, self._entered, "collective", fields)
@@ -144,7 +148,8 @@ class Distributed(Instrument):
                 raise
             finally:
                 # An asynchronous one may still be under way
-                guarded(em, self._after, fields, None if result is not None else tensor)
+                is_pending = hasattr(result, "wait")
+                guarded(em, self._after, fields, None if is_pending else tensor)
             return result
 
         return hidden(collective)
@@ -191,6 +196,13 @@ class Distributed(Instrument):
                 if thing is not None
             }
         return self._names.get(id(tensor))
+
+
+def _peer(op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """Rank of the other end, if it is given as such; a tag may change the order of arrival."""
+    other = args[1] if len(args) > 1 else kwargs.get(_PEER[op])
+    is_plain = type(other) is int and len(args) <= 2 and not kwargs.get("tag")  # noqa: PLR2004
+    return other if is_plain else None
 
 
 def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:

@@ -22,7 +22,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.stats import MASKED, Numbers
 from traincheck.collect.summarize import encode
 from traincheck.collect.tracker import Tracker
-from traincheck.collect.wrap import function_wrapper
+from traincheck.collect.wrap import CallTemplates, function_wrapper
 from traincheck.schema.events import MODAL
 
 # Argument names of the C functions that have no Python signature.
@@ -133,8 +133,9 @@ class Functional(Instrument):
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
         numbers = self.session.numbers
-        outcome = None
+        outcome = sampled = None
         if numbers.activation and api in FUNCTIONS:
+            sampled = numbers
             outcome = functools.partial(_outcome, numbers, FUNCTIONS[api])
         elif api in MODAL:
             outcome = functools.partial(_placed, self.session.tracker)
@@ -147,13 +148,12 @@ class Functional(Instrument):
             attribute,
             lambda f: function_wrapper(
                 f,
-                api,
-                names,
-                defaults,
+                CallTemplates(api, names, defaults),
                 self.session,
                 skip_inner=is_inner,
                 argument=_argument(numbers, api),
                 outcome=outcome,
+                sampled=sampled,
             ),
         )
         if not isinstance(holder, type):

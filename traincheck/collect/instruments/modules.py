@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import orjson
 import torch
+from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
 from traincheck.collect.emit import Emitter, context, hidden
@@ -203,14 +204,10 @@ class Modules(Instrument):
         _, _, head, is_wanted = found
         numbers = self.session.numbers
         told = None
-        if not is_wanted:
-            if not numbers.activation:
-                return None
+        if numbers.is_due or (is_root and numbers.activation):
             told = numbers.of_result(em, module, result, is_root=is_root)
-            if not numbers.is_interesting(module, span, told):
-                return None
-        elif numbers.activation:
-            told = numbers.of_result(em, module, result, is_root=is_root)
+        if not is_wanted and (told is None or not numbers.is_interesting(module, span, told)):
+            return None
         if len(args) == 1 and not kwargs:
             given = [b'"0":' + encode(args[0])]
         else:
@@ -224,7 +221,7 @@ class Modules(Instrument):
             b"true" if module.training else b"false",
             b",".join(given),
             encode(result) if told is None else told,
-            context(),
+            b"" if is_grad_enabled() and not self.session.switch.autocast else context(),
         )
 
     def _plan(self, module: torch.nn.Module, *, is_root: bool) -> _Plan:

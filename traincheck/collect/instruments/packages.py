@@ -14,7 +14,7 @@ from typing import Any
 
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments.functional import signature
-from traincheck.collect.wrap import function_wrapper
+from traincheck.collect.wrap import CallTemplates, function_wrapper
 
 
 class Packages(Instrument):
@@ -64,7 +64,9 @@ class Packages(Instrument):
     def _wrap_function(self, holder: Any, name: str, api: str) -> None:
         names, defaults = signature(getattr(holder, name), name)
         self.replace(
-            holder, name, lambda f: function_wrapper(f, api, names, defaults, self.session)
+            holder,
+            name,
+            lambda f: function_wrapper(f, CallTemplates(api, names, defaults), self.session),
         )
 
 
