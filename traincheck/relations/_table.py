@@ -9,6 +9,7 @@ from traincheck.relations.bounded import Bounded
 from traincheck.relations.consistent import Consistent
 from traincheck.relations.contains import Contains
 from traincheck.relations.count import Count
+from traincheck.relations.distinct import Distinct
 from traincheck.relations.initialization import Initialization
 from traincheck.relations.input_output import InputOutput
 from traincheck.relations.membership import Membership
@@ -32,6 +33,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Restored(),
     Sharing(),
     Consistent(),
+    Distinct(),
 )
 
 

@@ -1,0 +1,195 @@
+"""What comes again and what does not: batches, generators of workers, states of generators.
+
+Follows all processes of a run and tells each comparison. Knows no claims.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from traincheck.schema.events import BatchEvent, Event, MarkEvent, RngEvent, StepEvent
+from traincheck.schema.values import tensors_in
+
+BATCHES, DRAWS, STATES = "batches", "draws", "states"
+EPOCH, EPOCHS, RANKS, STEPS = "epoch", "epochs", "ranks", "steps"
+WORKERS, EVER = "workers", "ever"
+_MIN_ROWS = 4  # of fewer samples two batches may be equal by chance
+_MIN_ORDER = 8  # so many samples do not come in one order twice
+_MOST_KEPT = 4096
+_MOST_COMPARED = 32  # workers that one is held against
+_WORKER = "worker"
+
+Key = tuple[str, str, str, str]  # of, what it is of, among, sampler
+
+
+class Comparison(NamedTuple):
+    """One thing held against those before it. how: what it repeats, as half a sentence."""
+
+    key: Key
+    holds: bool
+    name: str
+    step: int | None
+    rank: int
+    how: str
+    event: Event
+
+
+@dataclass(slots=True)
+class _Loader:
+    """The batches of one loader in one process. seen: of this epoch; before: of the last one."""
+
+    epoch: int = -1
+    seen: dict[str, int] = field(default_factory=dict)
+    now: dict[int, str] = field(default_factory=dict)
+    before: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Generator:
+    """The states of one generator at the ends of steps."""
+
+    last: str | None = None
+    is_seeded: bool = False
+    seen: dict[str, int | None] = field(default_factory=dict)
+
+
+class Repeats:
+    """Tells what comes again."""
+
+    def __init__(self) -> None:
+        self._loaders: dict[tuple[int, str, str], _Loader] = defaultdict(_Loader)
+        self._by_rank: dict[tuple[str, int, int], dict[int, str]] = {}
+        self._generators: dict[tuple[int, str, str], _Generator] = defaultdict(_Generator)
+        self._waiting: list[MarkEvent] = []
+        self._starts: dict[tuple[int, str, int], int | None] = {}  # step of an epoch's first batch
+        # (rank, loader, generator) -> states that workers began with, the worker and its epoch
+        self._begun: dict[tuple[int, str, str], list[tuple[str, int, int]]] = defaultdict(list)
+
+    def observe(self, event: Event) -> Iterator[Comparison]:
+        """Enter ``event``; what it lets be compared."""
+        if isinstance(event, BatchEvent):
+            yield from self._batch(event)
+        elif isinstance(event, RngEvent):
+            yield from self._state(event)
+        elif isinstance(event, MarkEvent):
+            if event.text == _WORKER and "loader" in event.data:
+                self._waiting.append(event)
+        elif isinstance(event, StepEvent) and self._waiting:
+            yield from self._workers()
+
+    # -- batches
+
+    def _batch(self, event: BatchEvent) -> Iterator[Comparison]:
+        self._starts.setdefault((event.rank, event.loader, event.epoch), event.step)
+        if len(self._starts) > _MOST_KEPT:
+            del self._starts[next(iter(self._starts))]
+        digest, rows = _content(event)
+        if digest is None or rows < _MIN_ROWS:
+            return
+        pid = event.stream.partition("-")[0]
+        loader = self._loaders[event.rank, pid, event.loader]
+        if event.epoch != loader.epoch:
+            loader.epoch, loader.before, loader.now, loader.seen = event.epoch, loader.now, {}, {}
+        if loader.seen and len(loader.seen) < _MOST_KEPT:
+            first = loader.seen.get(digest)
+            yield _of_batch(event, EPOCH, f"it is batch {first} of this epoch again", first is None)
+        loader.seen.setdefault(digest, event.index)
+        if event.index < _MOST_KEPT:
+            before = loader.before.get(event.index)
+            loader.now[event.index] = digest
+            if before is not None and rows >= _MIN_ORDER:
+                how = f"epoch {event.epoch} begins with the batches of the one before, in its order"
+                yield _of_batch(event, EPOCHS, how, before != digest)
+        yield from self._on_ranks(event, digest)
+
+    def _on_ranks(self, event: BatchEvent, digest: str) -> Iterator[Comparison]:
+        place = (event.loader, event.epoch, event.index)
+        known = self._by_rank.setdefault(place, {})
+        if len(self._by_rank) > _MOST_KEPT:
+            del self._by_rank[next(iter(self._by_rank))]
+        others = [rank for rank, found in sorted(known.items()) if found == digest]
+        if known and event.rank not in known:
+            who = f"rank {others[0]} gets it too" if others else ""
+            yield _of_batch(event, RANKS, who, not others)
+        known.setdefault(event.rank, digest)
+
+    # -- states of generators, at the ends of steps
+
+    def _state(self, event: RngEvent) -> Iterator[Comparison]:
+        pid = event.stream.partition("-")[0]
+        known = self._generators[event.rank, pid, event.source]
+        if event.change == "seed":
+            known.is_seeded = True
+            return
+        state = event.fingerprint
+        if state is None or event.step is None:
+            return
+        is_idle = state == known.last and not known.is_seeded  # nothing has been drawn
+        known.last, known.is_seeded = state, False
+        if is_idle or len(known.seen) >= _MOST_KEPT:
+            return
+        if known.seen:
+            how = f"it is in the state of step {known.seen.get(state)} again"
+            key = (STATES, event.source, STEPS, "")
+            is_new = state not in known.seen
+            yield Comparison(key, is_new, event.source, event.step, event.rank, how, event)
+        known.seen.setdefault(state, event.step)
+
+    # -- generators of DataLoader workers
+
+    def finish(self) -> Iterator[Comparison]:
+        """Workers whose first batch never came."""
+        yield from self._workers(is_last=True)
+
+    def _workers(self, *, is_last: bool = False) -> Iterator[Comparison]:
+        ready = [mark for mark in self._waiting if is_last or _place(mark) in self._starts]
+        self._waiting = [mark for mark in self._waiting if mark not in ready][-_MOST_KEPT:]
+        for mark in sorted(ready, key=lambda mark: (_place(mark), mark.data["worker"])):
+            rank, loader, epoch = _place(mark)
+            step = self._starts.get((rank, loader, epoch))
+            worker = int(mark.data["worker"])
+            for generator, state in _drawn(mark):
+                begun = self._begun[rank, loader, generator]
+                for other, its_worker, its_epoch in begun[-_MOST_COMPARED:]:
+                    how = (
+                        f"{generator} of worker {worker} begins in the state that it had in worker "
+                        f"{its_worker} in epoch {its_epoch}"
+                    )
+                    for among in (WORKERS if its_epoch == epoch else EPOCHS, EVER):
+                        key = (DRAWS, f"{loader} {generator}", among, "")
+                        yield Comparison(key, state != other, loader, step, rank, how, mark)
+                begun.append((state, worker, epoch))
+                del begun[:-_MOST_COMPARED]
+
+
+def _of_batch(event: BatchEvent, among: str, how: str, holds: bool) -> Comparison:
+    key = (BATCHES, event.loader, among, event.sampler or "")
+    return Comparison(key, holds, event.loader, event.step, event.rank, how, event)
+
+
+def _content(event: BatchEvent) -> tuple[str | None, int]:
+    """A digest of all that a batch holds, and how many samples it has."""
+    tensors = tensors_in(dict(event.leaves))
+    digests = [summary.fingerprint for _, summary in sorted(tensors.items())]
+    if not digests or None in digests:
+        return None, 0
+    shapes = [summary.shape for summary in tensors.values() if summary.shape]
+    return "|".join(map(str, digests)), max((shape[0] for shape in shapes), default=0)
+
+
+def _place(mark: MarkEvent) -> tuple[int, str, int]:
+    return mark.rank, str(mark.data["loader"]), int(mark.data.get("epoch") or 0)
+
+
+def _drawn(mark: MarkEvent) -> list[tuple[str, str]]:
+    """The generators that the worker drew from, and the states they began in."""
+    start: Any = mark.data.get("start") or {}
+    after: Any = mark.data.get("after") or {}
+    return [
+        (name, str(state))
+        for name, state in sorted(start.items())
+        if name in after and after[name] != state
+    ]
