@@ -46,6 +46,13 @@ _WATCHER = "traincheck-progress"
     multiple=True,
     help="Invariants of reference runs, made with traincheck-infer. Repeatable.",
 )
+@click.option(
+    "--preset",
+    "presets",
+    metavar="NAME",
+    multiple=True,
+    help="Invariants that come with traincheck: pytorch, amp, ddp, accumulation ... Repeatable.",
+)
 @click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
 @click.option("--follow", is_flag=True, help="Check a run that is still going, until it ends.")
 @selection_options
@@ -84,6 +91,7 @@ def check(**options: Any) -> int:
     Examples:
       traincheck-check -t traces/new
       traincheck-check -t traces/new -i invariant.json
+      traincheck-check -t traces/new --preset pytorch --preset amp
       traincheck-check -t traces/live -i invariant.json --follow
       traincheck-check -t traces/new --format sarif --output report.sarif
       traincheck-check -t traces/new --select TC1,TC2 --ignore TC102
@@ -157,13 +165,15 @@ def _sink(form: str) -> Sink:
 
 def _check(options: dict[str, Any], config: Config, known: Baseline | None = None) -> Report:
     from traincheck.api import check_source, make_engine, root_of
+    from traincheck.presets import preset_path
     from traincheck.store.reader import TraceReader
 
+    invariants = [*options["invariants"], *map(preset_path, options["presets"])]
     run = one_run(options["trace"], is_live=options["follow"])
 
     def engine(source: TraceReader | TailReader) -> Engine:
         return make_engine(
-            options["invariants"],
+            invariants,
             rules=not options["no_rules"],
             config=config,
             root=lambda: root_of(source),

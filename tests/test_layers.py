@@ -17,7 +17,7 @@ LAYERS = (
     ("check",),
     ("infer", "diff", "profile"),
     ("report",),
-    ("config",),
+    ("config", "presets"),
     ("api",),
     ("integrations",),
     ("cli",),

@@ -80,6 +80,9 @@ def test_the_data_files_are_in_the_wheel(wheel_names: set[str]) -> None:
     assert schemas
     expected = {"traincheck/py.typed", "traincheck/collect/bootstrap/sitecustomize.py", *schemas}
     expected |= {f"traincheck/configs/{path.name}" for path in (ROOT / "configs").glob("*.toml")}
+    shipped = [path.name for path in (ROOT / "configs" / "invariants").glob("*.json")]
+    assert shipped
+    expected |= {f"traincheck/configs/invariants/{name}" for name in shipped}
     assert expected <= wheel_names
 
 

@@ -151,6 +151,22 @@ def test_bad_invariants_are_named(check: Check, good: Path, tmp_path: Path, caps
     assert str(path) in capsys.readouterr().err
 
 
+def test_presets_are_invariants_that_come_with_it(
+    check: Check, good: Path, bad: Path, capsys
+) -> None:
+    words = ("--no-rules", "--preset", "pytorch", "--preset", "amp")
+    assert check("-t", good, *words) == 0
+    assert re.match(r"No findings: \d+ checks held", capsys.readouterr().out)
+    assert check("-t", bad, *words) == 1
+
+
+def test_an_unknown_preset_lists_those_there_are(check: Check, good: Path, capsys) -> None:
+    assert check("-t", good, "--preset", "pytroch") == 2
+    err = capsys.readouterr().err
+    assert "no preset 'pytroch'" in err
+    assert "did you mean pytorch? there are: accumulation, amp, " in err
+
+
 def test_the_only_run_of_a_folder_is_taken(check: Check, tmp_path: Path) -> None:
     write(tmp_path / "traces" / "only", healthy_run(3))
     assert check("-t", tmp_path / "traces") == 0

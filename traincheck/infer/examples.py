@@ -97,21 +97,20 @@ def collect(
 ) -> dict[str, Decided]:
     """What a run says of each claim, by key, from one pass over it."""
     own, shared = by_scope(relations)
-    groups = Groups.of(own, claims)
-    everywhere = _Process(Groups.of(shared, claims), is_whole=True)
+    groups, for_all = Groups.of(own, claims), Groups.of(shared, claims)
+    everywhere = _Process(for_all, is_whole=True)
     processes: dict[tuple[int, str], _Process] = {}
-    last: tuple[int, str] | None = None
-    process: _Process | None = None
+    stream, rank = "", -1
+    observers: list[_Process] = []
     for event in source.events():
-        at = (event.rank, event.stream)
-        if process is None or at != last:
-            last = at
-            key = (event.rank, event.stream.partition("-")[0])
-            process = processes.get(key)
-            if process is None:
-                process = processes[key] = _Process(groups)
-        process.observe(event)
-        everywhere.observe(event)
+        if event.stream != stream or event.rank != rank:
+            stream, rank = event.stream, event.rank
+            key = (rank, stream.partition("-")[0])
+            if key not in processes:
+                processes[key] = _Process(groups)
+            observers = [processes[key], everywhere] if for_all.whole else [processes[key]]
+        for process in observers:
+            process.observe(event)
     found: dict[str, Decided] = {}
     for process in (*(process for _, process in sorted(processes.items())), everywhere):
         process.finish()

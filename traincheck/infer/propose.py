@@ -54,7 +54,7 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
     processes: dict[tuple[int, str], tuple[Listener, list[Proposer]]] = {}
     own, shared = by_scope(relations)
     for_all = [shared[name].proposer() for name in sorted(shared)]
-    last: tuple[int, str] | None = None
+    stream, rank = "", -1
     observers: list[Callable[[Event], None]] = []
     steps: Counter[tuple[int, str]] = Counter()
     events = 0
@@ -62,10 +62,9 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
         events += 1
         if isinstance(event, StepEvent):
             steps[event.rank, event.stream] += is_judged(event)
-        at = (event.rank, event.stream)
-        if at != last:
-            last = at
-            process = (event.rank, event.stream.partition("-")[0])
+        if event.stream != stream or event.rank != rank:
+            stream, rank = event.stream, event.rank
+            process = (rank, stream.partition("-")[0])
             if process not in processes:
                 proposers = [own[name].proposer() for name in sorted(own)]
                 processes[process] = (Listener(), proposers)

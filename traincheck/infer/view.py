@@ -131,9 +131,13 @@ class Views:
             ]
         if self._late:
             self._look_late(event)
-        less = sampled(event) if seats else None
+        if not seats:
+            return
+        less = sampled(event)
         for seat in seats:
-            seat.observe(event, less)
+            seat.selective.observe(event)
+            if less is not None:
+                seat.sampled.observe(less)
 
     def _look_late(self, event: Event) -> None:
         """Who looks at gradients after a backward only sees there that they were cleared.

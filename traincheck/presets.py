@@ -1,0 +1,34 @@
+"""The invariants that are shipped: learned from healthy pipelines, by what programs use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traincheck.errors import UsageError, nearest
+
+# Installed, the folder is in the package; in a checkout it is beside it.
+_PLACES = (Path(__file__).parent, Path(__file__).parents[1])
+
+
+def preset_names() -> list[str]:
+    """The names there are, sorted."""
+    return sorted(path.stem for path in _folder().glob("*.json"))
+
+
+def preset_path(name: str) -> Path:
+    """The invariant file of a name.
+
+    Raises:
+        UsageError: there is none; lists the names.
+    """
+    known = preset_names()
+    if name in known:
+        return _folder() / f"{name}.json"
+    listed = ", ".join(known) or "none, this installation has no configs/invariants"
+    like = f"did you mean {nearest(name, known)}? " if known else ""
+    raise UsageError(f"there is no preset {name!r}", fix=f"{like}there are: {listed}")
+
+
+def _folder() -> Path:
+    found = [place / "configs" / "invariants" for place in _PLACES]
+    return next((folder for folder in found if folder.is_dir()), found[0])
