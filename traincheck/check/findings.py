@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from traincheck.check.call_tree import LANDMARKS
 from traincheck.check.causes import WORDING
 from traincheck.check.folding import Fault, Tally, fold
 from traincheck.check.witness import Witness
@@ -31,6 +32,7 @@ from traincheck.schema.findings import (
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _SHOWN_EVENTS = 6
 _SHOWN_NAMES = 8
+_CALLED = {Symptom.MISSING_CALL: "does not call", Symptom.EXTRA_CALL: "calls"}
 
 Accept = Callable[[Violation, CheckInfo], Acceptance | None]
 
@@ -74,13 +76,18 @@ class FindingBook:
         Those that were accepted are among them.
         """
         tallies = [(check_id, tally) for (check_id, *_), tally in self._tallies.items()]
-        faults = fold(tallies, lambda check_id: self._infos[check_id].kind == "rule")
+        faults = fold(tallies, self._infos)
         return sorted((self._finding(fault, steps) for fault in faults), key=_importance)
 
     def _finding(self, fault: Fault, steps: int) -> Finding:
         witness = self._witness
         return replace(
             _finding(fault, self._infos[fault.check_id], witness.near(fault.check_id)),
+            # What is folded is to fail what it would have failed by itself.
+            severity=max(
+                (self._infos[tally.first.check_id].severity for tally in fault.everything),
+                key=SEVERITIES.index,
+            ),
             also=_also(fault, self._infos),
             beside=witness.beside(fault, steps),
         )
@@ -120,7 +127,7 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     explains = {check_id for check_id, _, _ in fault.explained} - {fault.check_id}
     subject = replace(head.subject, variable=variables[0]) if variables else head.subject
     fill = Filler(variables, head, subject, first_step, where(evidence))
-    frozen = _frozen_beside(fault)
+    beside = _frozen_beside(fault) + _called_beside(fault)
     title = head.title or (info.title if info.kind == "rule" and info.title else words.title)
     return Finding(
         id=fingerprint(fault.check_id, subject),
@@ -129,7 +136,7 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
         code=info.code,
         severity=info.severity,
         title=fill(title, 3),
-        message=_message(head, info, variables, _shown_step(first_step)) + frozen,
+        message=_message(head, info, variables, _shown_step(first_step)) + beside,
         step=_shown_step(first_step),
         first_step=_shown_step(first_step),
         last_step=_shown_step(max(tally.last_step for tally in fault.same)),
@@ -140,7 +147,7 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
         expected=_with_all(head.expected, head, variables),
         observed=head.observed,
         evidence=tuple(evidence[:_SHOWN_EVENTS]),
-        likely_cause=fill(head.likely_cause or info.likely_cause or words.likely_cause, 3) + frozen,
+        likely_cause=fill(head.likely_cause or info.likely_cause or words.likely_cause, 3) + beside,
         fix=fill(head.fix or info.fix or words.fix, 3),
         variables=variables,
         explains=tuple(sorted(explains)),
@@ -160,6 +167,24 @@ def _frozen_beside(fault: Fault) -> str:
     names = {t.first.subject.variable for _, s, t in fault.explained if s is Symptom.FROZEN}
     found = sorted(name for name in names - fault.variables if name is not None)
     return f" Beside that, {join_names(found, _SHOWN_NAMES)} do not require grad." if found else ""
+
+
+def _called_beside(fault: Fault) -> str:
+    """A sentence on computations that only the reference makes, or only this run."""
+    said = []
+    for symptom, words in _CALLED.items():
+        if symptom is fault.symptom:
+            continue
+        apis = {t.first.subject.api for _, s, t in fault.explained if s is symptom}
+        names = sorted(_short_api(api) or "" for api in apis if api and not _is_landmark(api))
+        if names:
+            said.append(f" Unlike the reference runs, this one {words} {join_names(names, 3)}.")
+    return "".join(said)
+
+
+def _is_landmark(api: str) -> bool:
+    """Whether a call belongs to the loop, so that its place there says all."""
+    return api in LANDMARKS or api.startswith(("torch.optim.", "torch.amp.", "torch.autograd."))
 
 
 def _message(head: Violation, info: CheckInfo, variables: Sequence[str], step: int | None) -> str:

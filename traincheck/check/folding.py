@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.check.causes import EXPLAINS, RANK, Effect, base_name
-from traincheck.schema.findings import Acceptance, Symptom, Violation
+from traincheck.check.differences import DIFFERENCES
+from traincheck.schema.findings import SEVERITIES, Acceptance, CheckInfo, Symptom, Violation
 
 _APART = frozenset({Symptom.WARNED, Symptom.LOSS_INPUT})  # each API of these is a fault of its own
 
@@ -99,11 +100,13 @@ class _Part:
         if tally.key < self.first.key:
             self.first = tally
 
-    def explains(self, tally: Tally) -> bool:
-        link = EXPLAINS[self.symptom].get(tally.first.symptom)
+    def explains(self, tally: Tally, *, is_rule: bool) -> bool:
+        links = [EXPLAINS[self.symptom].get(tally.first.symptom)]
+        if not is_rule:
+            links.append(DIFFERENCES.get(self.symptom, {}).get(tally.first.symptom))
         lag = tally.first_step - self.first.first_step
         # An effect may show one step before its cause can be named, never earlier.
-        if link is None or lag < -1 or self._is_apart(tally):
+        if lag < -1 or self._is_apart(tally):
             return False
         violation = tally.first
         effect = Effect(
@@ -113,7 +116,7 @@ class _Part:
             variables=self.bases,
             lag=lag,
         )
-        return link(effect)
+        return any(link is not None and link(effect) for link in links)
 
     def _is_apart(self, tally: Tally) -> bool:
         """Whether one of the two is accepted in a way that must not reach the other."""
@@ -125,29 +128,35 @@ class _Part:
         return tally.accepted is None and is_same and name not in self.bases
 
 
-def fold(tallies: Iterable[tuple[str, Tally]], is_rule: Callable[[str], bool]) -> list[Fault]:
+def fold(tallies: Iterable[tuple[str, Tally]], infos: Mapping[str, CheckInfo]) -> list[Fault]:
     """Group tallies by cause.
 
     Args:
         tallies: with the id of their check.
-        is_rule: whether a check is a rule, whose words win over those of an invariant.
+        infos: of the checks. The words of a rule win over those of an invariant, but for advice.
     """
 
-    def priority(cluster: Fault) -> tuple[int, bool, bool, int, int, str]:
+    def is_rule(check_id: str) -> bool:
+        return infos[check_id].kind == "rule"
+
+    def priority(cluster: Fault) -> tuple[int, bool, bool, bool, int, int, str]:
+        is_advice = infos[cluster.check_id].severity == SEVERITIES[0]
         rule_last = not is_rule(cluster.check_id)
         first_step = min(tally.first_step for tally in cluster.tallies)
         size = -len(cluster.tallies)
         is_accepted = cluster.accepted is not None
         rank = RANK[cluster.symptom]
-        return (rank, rule_last, is_accepted, first_step, size, cluster.check_id)
+        return (rank, is_advice, rule_last, is_accepted, first_step, size, cluster.check_id)
 
     faults: list[Fault] = []
     parts: list[_Part] = []  # by rank, as clusters come by rank: the first that explains wins
     for cluster in sorted(_clusters(tallies), key=priority):
         within: dict[int, _Part] = {}
         left = []
+        found_by_rule = is_rule(cluster.check_id)
         for tally in cluster.tallies:
-            cause = next((part for part in parts if part.explains(tally)), None)
+            causes = (part for part in parts if part.explains(tally, is_rule=found_by_rule))
+            cause = next(causes, None)
             if cause is None:
                 left.append(tally)
                 continue

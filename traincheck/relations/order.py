@@ -204,5 +204,11 @@ class OrderDecider:
             f"{short(watch.before)}",
             observed=f"{short(watch.before)}{where} came without it",
             evidence=(wait.event, before),
-            symptom=SYMPTOMS.get(watch.needed, Symptom.MISSING_CALL),
+            symptom=_symptom(watch),
         )
+
+
+def _symptom(watch: Watch) -> Symptom:
+    if watch.after == _F.SCHEDULER_STEP:  # stepped too often; that no step applies is another fault
+        return Symptom.SCHEDULE
+    return SYMPTOMS.get(watch.needed, Symptom.MISSING_CALL)

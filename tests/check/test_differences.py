@@ -1,0 +1,192 @@
+"""Folding of what differs from the references into what is wrong; what is independent stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.check.test_findings import fold, shape, violation
+from traincheck.check.causes import RANK
+from traincheck.check.differences import DIFFERENCES
+from traincheck.check.findings import FindingBook
+from traincheck.schema.findings import CheckInfo, Symptom, Violation
+
+S = Symptom
+SCALER = "torch.amp.GradScaler"
+BCE = "torch.nn.functional.binary_cross_entropy_with_logits"
+SOFTPLUS = "torch.nn.functional.softplus"
+SCHEDULER = "torch.optim.lr_scheduler.LRScheduler.step"
+NUMBER = "the smallest element of input is below 0"
+
+PAIRS = {
+    "the same loss": (
+        violation("TC311", S.LOSS_INPUT, api=BCE),
+        violation("bounded", S.WRONG_VALUE, api=BCE, expected=NUMBER),
+    ),
+    "the activation before a loss": (
+        violation("TC312", S.LOSS_INPUT, api="torch.nn.functional.nll_loss"),
+        violation("count", S.MISSING_CALL, api="torch.nn.functional.log_softmax"),
+    ),
+    "a computation that gives NaN": (
+        violation("TC701", S.NON_FINITE, api="torch.autograd.backward"),
+        violation("count", S.MISSING_CALL, api=SOFTPLUS),
+    ),
+    "a scaler that is not there": (
+        violation("TC804", S.PRECISION, module="Net"),
+        violation("count", S.MISSING_CALL, api=f"{SCALER}.step"),
+    ),
+    "methods of one class": (
+        violation("a", S.MISSING_CALL, api=f"{SCALER}.scale"),
+        violation("b", S.MISSING_CALL, api=f"{SCALER}.update", step=1),
+    ),
+    "a loss that is used twice": (
+        violation("TC212", S.APPLIED_TWICE, api="torch.autograd.backward"),
+        violation("count", S.EXTRA_CALL, api="torch.autograd.backward"),
+    ),
+    "a scheduler": (
+        violation("TC213", S.SCHEDULE, api=SCHEDULER, step=6),
+        violation("count", S.EXTRA_CALL, api=SCHEDULER, step=6),
+    ),
+    "another copy of the model": (
+        violation("TC101", S.NOT_IN_OPTIMIZER, "Net#2.fc.weight"),
+        violation("contains", S.NO_GRADIENT, "Net.fc.weight"),
+    ),
+    "ranks": (
+        violation("TC401", S.RANKS_DIFFER, "Net.fc.weight"),
+        violation("contains", S.NOT_UPDATED, "Net.fc.weight", 7),
+    ),
+    "the same variable again": (
+        violation("a", S.NOT_UPDATED, "Net.fc.weight", 1),
+        violation("b", S.NOT_UPDATED, "Net.fc.weight", 9),
+    ),
+    "a warning about the same call": (
+        violation("TC950", S.WARNED, api="clip-of-nothing"),
+        violation("bounded", S.WRONG_VALUE, api="torch.nn.utils.clip_grad_norm_"),
+    ),
+    "initial values": (
+        violation("TC708", S.INITIALIZATION, "Net.fc.weight"),
+        violation("init", S.MISSING_CALL, api="torch.nn.init.xavier_uniform_", step=None),
+    ),
+}
+
+INDEPENDENT = {
+    "another loss": (
+        violation("TC311", S.LOSS_INPUT, api=BCE),
+        violation("bounded", S.WRONG_VALUE, api="torch.nn.functional.mse_loss", expected=NUMBER),
+    ),
+    "dropout and a loss": (
+        violation("TC312", S.LOSS_INPUT, api="torch.nn.functional.nll_loss"),
+        violation("count", S.MISSING_CALL, api="torch.nn.functional.dropout"),
+    ),
+    "dropout and NaN": (
+        violation("TC701", S.NON_FINITE, api="torch.autograd.backward"),
+        violation("count", S.MISSING_CALL, api="torch.nn.functional.dropout"),
+    ),
+    "a computation that changed later": (
+        violation("TC701", S.NON_FINITE, api="torch.autograd.backward"),
+        violation("count", S.MISSING_CALL, api=SOFTPLUS, step=5),
+    ),
+    "functions are no class": (
+        violation("a", S.MISSING_CALL, api="torch.nn.functional.relu"),
+        violation("b", S.MISSING_CALL, api=SOFTPLUS),
+    ),
+    "a setting is no number that is computed": (
+        violation("TC201", S.MISSING_ZERO_GRAD, api="zero_grad"),
+        violation("constant", S.WRONG_VALUE, api="torch.optim.adam.Adam", expected="betas"),
+    ),
+    "a scaler and a scheduler": (
+        violation("TC804", S.PRECISION, module="Net"),
+        violation("count", S.MISSING_CALL, api=SCHEDULER),
+    ),
+    "another variable": (
+        violation("TC401", S.RANKS_DIFFER, "Net.a"),
+        violation("contains", S.NOT_UPDATED, "Net.b"),
+    ),
+    "another part of a copy": (
+        violation("TC101", S.NOT_IN_OPTIMIZER, "Net#2.fc.weight"),
+        violation("contains", S.NO_GRADIENT, "Net.head.weight"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_a_difference_goes_with_what_is_wrong(name: str) -> None:
+    cause, effect = PAIRS[name]
+    for pair in (PAIRS[name], (effect, cause)):
+        assert shape(fold(*pair)) == [(cause.check_id, (effect.check_id,))]
+
+
+@pytest.mark.parametrize("name", sorted(INDEPENDENT))
+def test_an_independent_fault_stays_a_finding(name: str) -> None:
+    found = fold(*INDEPENDENT[name])
+    assert {finding.check for finding in found} == {v.check_id for v in INDEPENDENT[name]}
+    assert all(finding.also == () for finding in found)
+
+
+def test_what_a_rule_finds_is_no_mere_difference() -> None:
+    found = fold(
+        violation("TC401", S.RANKS_DIFFER, "Net.a"),
+        violation("TC102", S.NOT_UPDATED, "Net.a"),
+    )
+    assert {finding.check for finding in found} == {"TC401", "TC102"}
+
+
+def test_nothing_that_is_folded_is_lost() -> None:
+    found = fold(
+        violation("TC101", S.NOT_IN_OPTIMIZER, "Net.a", 2),
+        violation("update", S.NOT_UPDATED, "Net.a", 2),
+        violation("update", S.NOT_UPDATED, "Net.a", 3),
+        violation("state", S.STATE_UNCHANGED, "Net.a/exp_avg", 4),
+    )
+    (finding,) = found
+    assert [(a.check, a.first_step, a.violations, a.subjects) for a in finding.also] == [
+        ("update", 2, 2, ("Net.a",)),
+        ("state", 4, 1, ("Net.a/exp_avg",)),
+    ]
+    assert {also.check for also in finding.also} == set(finding.explains)
+    assert finding.violations == 1 + sum(also.violations for also in finding.also)
+
+
+def test_what_the_reference_computes_is_told_with_the_cause() -> None:
+    cause, effect = PAIRS["a computation that gives NaN"]
+    (finding,) = fold(cause, effect)
+    assert "this one does not call softplus" in finding.likely_cause
+    extra = violation("more", S.EXTRA_CALL, api="torch.nn.functional.gelu")
+    (finding,) = fold(cause, effect, extra)
+    assert "this one calls gelu" in finding.likely_cause
+    (finding,) = fold(*PAIRS["a scheduler"])
+    assert "reference runs" not in finding.likely_cause
+
+
+def severities(*violations: tuple[Violation, str]) -> list[tuple[str, str]]:
+    infos = {
+        v.check_id: CheckInfo(
+            check_id=v.check_id,
+            kind="rule" if v.check_id.startswith("TC") else "invariant",
+            code=v.check_id,
+            severity=severity,
+            title="x",
+        )
+        for v, severity in violations
+    }
+    book = FindingBook(infos)
+    for v, _ in violations:
+        book.add(v)
+    return [(finding.check, finding.severity) for finding in book.findings()]
+
+
+def test_a_finding_is_as_severe_as_what_it_explains() -> None:
+    cause, effect = PAIRS["a scaler that is not there"]
+    assert severities((cause, "warning"), (effect, "error")) == [("TC804", "error")]
+    assert severities((cause, "error"), (effect, "warning")) == [("TC804", "error")]
+
+
+def test_advice_does_not_speak_for_an_invariant() -> None:
+    advice = violation("TC106", S.NO_GRADIENT, "Net.a", 0)
+    learned = violation("contains", S.NO_GRADIENT, "Net.a", 1)
+    assert severities((advice, "info"), (learned, "error")) == [("contains", "error")]
+    assert severities((advice, "warning"), (learned, "error")) == [("TC106", "error")]
+
+
+def test_causes_rank_before_what_they_may_explain() -> None:
+    for cause, effects in DIFFERENCES.items():
+        assert all(RANK[cause] <= RANK[effect] for effect in effects), cause

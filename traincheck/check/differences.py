@@ -1,0 +1,173 @@
+"""Which faults may explain that a run differs from its references. A table and its predicates.
+
+An invariant says that something differs, seldom what is wrong. Where a finding says what is wrong,
+differences that go with it are told there. What a rule finds is never taken for such a difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from traincheck.check.causes import Effect, Link, base_name
+from traincheck.schema.claims import ACTIVATION_FUNCTIONS
+from traincheck.schema.findings import Symptom
+
+_COPY = re.compile(r"#\d+")  # Net#2 is another object of the class of Net
+_MIN_WORD = 4
+_NUMBERS = ("element of", "the norm of", "the value of", "share of", "the mean of", "the loss")
+_ACTIVATIONS = ("softmax", "sigmoid", "softplus", "tanh", "torch.nn.modules.activation.")
+# What a program may leave out without any other sign of it.
+_OWN_FAULTS = ("dropout", "_norm", "norm.", "attention", "torch.nn.init.")
+
+
+def _at_once(effect: Effect) -> bool:
+    return abs(effect.lag) <= 1
+
+
+def _numbers(effect: Effect) -> bool:
+    """A number that is out of its range, as all are that are computed from what is wrong."""
+    return any(word in effect.said for word in _NUMBERS)
+
+
+def _same_numbers(effect: Effect) -> bool:
+    return _at_once(effect) and effect.subject.api == effect.cause_subject.api
+
+
+def _activation(effect: Effect) -> bool:
+    api = effect.subject.api or ""
+    known = api in ACTIVATION_FUNCTIONS or any(word in api for word in _ACTIVATIONS)
+    return known and _at_once(effect)
+
+
+def _computation(effect: Effect) -> bool:
+    """A call that computes something in a forward or a loss, and is no known fault by itself."""
+    api = (effect.subject.api or "").lower()
+    computes = "." in api and not api.startswith(("torch.optim", "torch.amp", "torch.autograd"))
+    return computes and _at_once(effect) and not any(word in api for word in _OWN_FAULTS)
+
+
+def _calls(*parts: str) -> Link:
+    return lambda effect: any(part in (effect.subject.api or "") for part in parts)
+
+
+def _calls_at_once(*parts: str) -> Link:
+    called = _calls(*parts)
+    return lambda effect: _at_once(effect) and called(effect)
+
+
+def _class_of(api: str | None) -> str | None:
+    """``torch.amp.GradScaler`` of its methods; None for a function."""
+    owner = (api or "").rpartition(".")[0]
+    name = owner.rpartition(".")[2]
+    return owner if name[:1].isupper() else None
+
+
+def _same_object(effect: Effect) -> bool:
+    """Another method of the same class: who leaves an object out calls none of them."""
+    owner = _class_of(effect.subject.api)
+    return owner is not None and owner == _class_of(effect.cause_subject.api) and _at_once(effect)
+
+
+def _same_variable(effect: Effect) -> bool:
+    variable = effect.subject.variable
+    return variable is not None and base_name(variable) in effect.variables
+
+
+def _variable_of_a_copy(effect: Effect) -> bool:
+    """The same parameter of another object of the class: one was taken for the other."""
+    variable = effect.subject.variable
+    if variable is None or not _at_once(effect):
+        return False
+    plain = _COPY.sub("", base_name(variable))
+    return any(_COPY.sub("", name) == plain for name in effect.variables)
+
+
+def _shares_a_word(effect: Effect) -> bool:
+    """``clip-of-nothing`` explains what ``clip_grad_norm_`` gives."""
+    words = re.findall(rf"[a-z]{{{_MIN_WORD},}}", (effect.cause_subject.api or "").lower())
+    return _at_once(effect) and any(word in (effect.subject.api or "").lower() for word in words)
+
+
+_S = Symptom
+_SCHEDULER = _calls_at_once("lr_scheduler")
+
+DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
+    _S.STEPS_SKIPPED: {_S.WRONG_VALUE: _numbers, _S.EXTRA_CALL: _calls("GradScaler")},
+    _S.GRADIENT_LOST: {
+        _S.EXTRA_CALL: _calls_at_once("zero_grad"),
+        _S.MISSING_ZERO_GRAD: _at_once,
+        _S.WRONG_VALUE: _numbers,
+    },
+    _S.NOT_IN_OPTIMIZER: {
+        _S.NO_GRADIENT: _variable_of_a_copy,
+        _S.NOT_IN_OPTIMIZER: _same_variable,
+        _S.STRUCTURE: _at_once,
+        _S.SHARING_LOST: _same_variable,
+        _S.MISSING_ZERO_GRAD: _same_variable,
+        _S.WRONG_VALUE: _numbers,
+    },
+    _S.UNFROZEN: {_S.UNFROZEN: _same_variable},
+    _S.FROZEN: {_S.FROZEN: _same_variable},
+    _S.STEP_WITHOUT_GRADIENT: {_S.WRONG_VALUE: _numbers, _S.EXTRA_CALL: _calls_at_once(".step")},
+    _S.MISSING_STEP: {_S.WRONG_VALUE: _numbers},
+    _S.WRONG_ORDER: {
+        _S.SCHEDULE: _SCHEDULER,
+        _S.MISSING_CALL: _same_numbers,
+        _S.EXTRA_CALL: _same_numbers,
+        _S.WRONG_VALUE: _same_numbers,
+    },
+    _S.APPLIED_TWICE: {
+        _S.MISSING_ZERO_GRAD: _at_once,
+        _S.EXTRA_CALL: _calls_at_once("torch.optim", "torch.autograd", "GradScaler"),
+        _S.WRONG_VALUE: _numbers,
+    },
+    _S.SCHEDULE: {
+        _S.EXTRA_CALL: _SCHEDULER,
+        _S.MISSING_CALL: _SCHEDULER,
+        _S.WRONG_VALUE: _calls("lr_scheduler"),
+    },
+    _S.MISSING_ZERO_GRAD: {_S.WRONG_VALUE: _numbers},
+    _S.EVAL_MODE: {
+        _S.EXTRA_CALL: _calls_at_once(".train", ".eval"),
+        _S.WRONG_VALUE: _numbers,
+    },
+    _S.NO_GRADIENT: {_S.NO_GRADIENT: _same_variable, _S.WRONG_VALUE: _numbers},
+    _S.NOT_SYNCHRONIZED: {_S.NOT_UPDATED: _same_variable, _S.STATE_UNCHANGED: _same_variable},
+    _S.RANKS_DIFFER: {_S.NOT_UPDATED: _same_variable, _S.STATE_UNCHANGED: _same_variable},
+    _S.LOSS_INPUT: {
+        _S.WRONG_VALUE: _same_numbers,
+        _S.MISSING_CALL: _activation,
+        _S.EXTRA_CALL: _activation,
+    },
+    _S.PRECISION: {
+        _S.MISSING_CALL: _calls_at_once("GradScaler", "autocast"),
+        _S.WRONG_VALUE: _at_once,
+    },
+    _S.INITIALIZATION: {
+        _S.MISSING_CALL: _calls("torch.nn.init."),
+        _S.EXTRA_CALL: _calls("torch.nn.init."),
+        _S.WRONG_VALUE: _numbers,
+    },
+    _S.GRADIENT_SIZE: {
+        _S.MISSING_CALL: _computation,
+        _S.EXTRA_CALL: _computation,
+        _S.WRONG_VALUE: _numbers,
+    },
+    _S.NON_FINITE: {
+        _S.MISSING_CALL: _computation,
+        _S.EXTRA_CALL: _computation,
+        _S.WRONG_VALUE: _numbers,
+    },
+    _S.DEAD_UNITS: {
+        _S.MISSING_CALL: _activation,
+        _S.EXTRA_CALL: _activation,
+        _S.WRONG_VALUE: _numbers,
+    },
+    _S.NOT_UPDATED: {_S.NOT_UPDATED: _same_variable, _S.WRONG_VALUE: _numbers},
+    _S.NOT_LEARNING: {_S.WRONG_VALUE: _numbers},
+    _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_variable},
+    _S.MISSING_CALL: {_S.MISSING_CALL: _same_object, _S.WRONG_VALUE: _same_numbers},
+    _S.EXTRA_CALL: {_S.EXTRA_CALL: _same_object, _S.WRONG_VALUE: _same_numbers},
+    _S.WARNED: {_S.WRONG_VALUE: _shares_a_word},
+}
