@@ -7,6 +7,7 @@ import pickle
 import re
 from importlib.metadata import EntryPoint
 from itertools import pairwise
+from typing import Any
 
 import jsonschema
 import orjson
@@ -18,12 +19,28 @@ from traincheck.relations import _table
 from traincheck.relations._table import BUILT_IN, RELATIONS
 from traincheck.relations.order import Order
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import Families
+from traincheck.schema.events import CheckpointEvent, Families, StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
+from traincheck.schema.values import TensorSummary, tensor_json
 
 HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]
 relations = pytest.mark.parametrize("relation", BUILT_IN, ids=lambda relation: relation.name)
+
+
+def copy(trace: TraceBuilder, source: str, target: str) -> None:
+    """The parameters of one model are copied into another."""
+    last = {e.name: e for e in trace._events if e.kind == "state" and e.role == "parameter"}
+    for name in [name for name in last if name.startswith(f"{source}.")]:
+        known = last[name]._asdict()
+        known = {key: known[key] for key in ("role", "summary", "module_class", "requires_grad")}
+        path = f"{target}.{name.partition('.')[2]}"
+        trace._add(StateEvent, name=path, change="content", identity=hash(path), **known)
+
+
+def load(trace: TraceBuilder, target: str, **fields: Any) -> None:
+    """State is loaded."""
+    trace._add(CheckpointEvent, op="load_state_dict", target=target, **fields)
 
 
 def rich_run() -> TraceBuilder:
@@ -38,8 +55,14 @@ def rich_run() -> TraceBuilder:
         trace.begin_step().batch().zero_grad().forward("Net", batch_size=64 - number % 2)
         trace.backward([f"Net.{name}" for name in MLP_BN])
         trace.call(Families.CLIP_NORM, args={"max_norm": 1.0}, result=2.5).optimizer_step()
+        leaf = tensor_json(TensorSummary("float32", (64, 10), fingerprint=f"xxh3:{number}"))
+        trace.batch("loader1", leaves={"0": leaf})
         if number % 4 == 0:
             trace._state(trace.models["Target"].parameters["Target.w"], "parameter", "content")
+            copy(trace, "Net", "Copy")
+        if number % 10 == 9:
+            load(trace, "Net", missing=[], unexpected=[], matched=6, entries=6)
+            load(trace, "torch.optim.adam.Adam", owner="opt0", entries=6)
         if number % 3 == 2:
             trace.evaluate()
     return trace
