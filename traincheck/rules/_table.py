@@ -30,6 +30,8 @@ from traincheck.rules.tc212_same_loss_twice import SameLossTwice
 from traincheck.rules.tc213_scheduler_stepped_by_batch_and_epoch import (
     SchedulerSteppedByBatchAndEpoch,
 )
+from traincheck.rules.tc214_partial_accumulation_window import PartialAccumulationWindow
+from traincheck.rules.tc215_loss_not_divided import LossNotDivided
 from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
@@ -46,6 +48,7 @@ from traincheck.rules.tc317_mask_inverted import MaskInverted
 from traincheck.rules.tc318_packed_rows_not_separated import PackedRowsNotSeparated
 from traincheck.rules.tc319_end_token_not_learned import EndTokenNotLearned
 from traincheck.rules.tc320_micro_batches_weighted_alike import MicroBatchesWeightedAlike
+from traincheck.rules.tc321_reductions_mixed import ReductionsMixed
 from traincheck.rules.tc329_initialized_again import InitializedAgain
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
@@ -55,6 +58,7 @@ from traincheck.rules.tc405_parameter_outside_ddp import ParameterOutsideDdp
 from traincheck.rules.tc410_collectives_out_of_order import CollectivesOutOfOrder
 from traincheck.rules.tc411_collective_shapes_differ import CollectiveShapesDiffer
 from traincheck.rules.tc412_clip_norms_differ import ClipNormsDiffer
+from traincheck.rules.tc413_received_differs import ReceivedDiffers
 from traincheck.rules.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
 from traincheck.rules.tc502_same_batch_on_every_rank import SameBatchOnEveryRank
 from traincheck.rules.tc503_shuffled_order_repeats import ShuffledOrderRepeats
@@ -64,10 +68,17 @@ from traincheck.rules.tc506_labels_in_order import LabelsInOrder
 from traincheck.rules.tc507_batch_folded_into_one_row import BatchFoldedIntoOneRow
 from traincheck.rules.tc508_evaluated_on_training_data import EvaluatedOnTrainingData
 from traincheck.rules.tc510_seeded_again import SeededAgain
+from traincheck.rules.tc511_ranks_drift_in_random_numbers import RanksDriftInRandomNumbers
 from traincheck.rules.tc601_nothing_loaded import NothingLoaded
 from traincheck.rules.tc602_optimizer_not_restored import OptimizerNotRestored
 from traincheck.rules.tc603_scheduler_not_restored import SchedulerNotRestored
 from traincheck.rules.tc604_state_not_copied import StateNotCopied
+from traincheck.rules.tc605_optimizer_saved_in_part import OptimizerSavedInPart
+from traincheck.rules.tc606_loaded_weight_given_up import LoadedWeightGivenUp
+from traincheck.rules.tc607_epoch_resumed_in_another_order import EpochResumedInAnotherOrder
+from traincheck.rules.tc608_training_undone import TrainingUndone
+from traincheck.rules.tc609_scaler_not_restored import ScalerNotRestored
+from traincheck.rules.tc610_random_state_not_restored import RandomStateNotRestored
 from traincheck.rules.tc701_non_finite_value import NonFiniteValue
 from traincheck.rules.tc702_exploding_gradient import ExplodingGradient
 from traincheck.rules.tc703_vanishing_gradient import VanishingGradient
@@ -89,6 +100,7 @@ from traincheck.rules.tc803_eps_vanishes import EpsVanishes
 from traincheck.rules.tc804_loss_not_scaled import LossNotScaled
 from traincheck.rules.tc805_parameters_in_half import ParametersInHalf
 from traincheck.rules.tc806_loss_in_half import LossInHalf
+from traincheck.rules.tc807_optimizer_state_in_half import OptimizerStateInHalf
 from traincheck.rules.tc901_unaligned_size import UnalignedSize
 from traincheck.rules.tc902_channels_first_on_gpu import ChannelsFirst
 from traincheck.rules.tc903_full_precision_on_gpu import FullPrecision
@@ -140,6 +152,8 @@ RULES: tuple[Rule, ...] = (
     SchedulerNeverStepped(),
     SameLossTwice(),
     SchedulerSteppedByBatchAndEpoch(),
+    PartialAccumulationWindow(),
+    LossNotDivided(),
     TrainedInEvalMode(),
     EvaluatedInTrainingMode(),
     DropoutInEvaluation(),
@@ -156,6 +170,7 @@ RULES: tuple[Rule, ...] = (
     PackedRowsNotSeparated(),
     EndTokenNotLearned(),
     MicroBatchesWeightedAlike(),
+    ReductionsMixed(),
     InitializedAgain(),
     ReplicasDiffer(),
     RanksStepUnequally(),
@@ -165,6 +180,7 @@ RULES: tuple[Rule, ...] = (
     CollectivesOutOfOrder(),
     CollectiveShapesDiffer(),
     ClipNormsDiffer(),
+    ReceivedDiffers(),
     StreamRepeatedByWorkers(),
     SameBatchOnEveryRank(),
     ShuffledOrderRepeats(),
@@ -174,10 +190,17 @@ RULES: tuple[Rule, ...] = (
     BatchFoldedIntoOneRow(),
     EvaluatedOnTrainingData(),
     SeededAgain(),
+    RanksDriftInRandomNumbers(),
     NothingLoaded(),
     OptimizerNotRestored(),
     SchedulerNotRestored(),
     StateNotCopied(),
+    OptimizerSavedInPart(),
+    LoadedWeightGivenUp(),
+    EpochResumedInAnotherOrder(),
+    TrainingUndone(),
+    ScalerNotRestored(),
+    RandomStateNotRestored(),
     NonFiniteValue(),
     ExplodingGradient(),
     VanishingGradient(),
@@ -199,6 +222,7 @@ RULES: tuple[Rule, ...] = (
     LossNotScaled(),
     ParametersInHalf(),
     LossInHalf(),
+    OptimizerStateInHalf(),
     UnalignedSize(),
     ChannelsFirst(),
     FullPrecision(),

@@ -269,6 +269,7 @@ class CollectiveEvent(NamedTuple):
         after: fingerprint of the first tensor after it.
         variable: parameter whose data or gradient the first tensor is.
         uneven: whether ranks may give different shapes (all_to_all with sizes of its parts).
+        peer: of send and recv without a tag, the rank at the other end.
     """
 
     seq: int
@@ -287,6 +288,7 @@ class CollectiveEvent(NamedTuple):
     after: str | None = None
     variable: str | None = None
     uneven: bool = False
+    peer: int | None = None
 
 
 class CheckpointEvent(NamedTuple):
@@ -304,8 +306,10 @@ class CheckpointEvent(NamedTuple):
         matched: how many given keys are those of the target; None if unknown.
         shared: how many given tensors are the target's own, not copies.
         untied: names that shared one tensor before a load and do not after it.
+        values: fingerprints of the parameters of a model after a load, by name; of the first ones
+            where there are very many.
         parts: of a file, its first keys: ``{"kind": "optimizer", "params": 4, "lr": [0.1]}``; kind
-            is model, optimizer, scheduler or other.
+            is model, optimizer, scheduler, scaler or rng.
         where: ``file:line`` of the user's code.
     """
 
@@ -327,6 +331,7 @@ class CheckpointEvent(NamedTuple):
     matched: int | None = None
     shared: int = 0
     untied: Sequence[str] = ()
+    values: Mapping[str, Value] = {}
     parts: Mapping[str, Value] = {}
     where: str | None = None
 

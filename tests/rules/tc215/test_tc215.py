@@ -1,0 +1,54 @@
+"""TC215: mean losses that are added up."""
+
+from __future__ import annotations
+
+from tests.builders import TraceBuilder
+from tests.checking import fires, net, quiet
+from traincheck.schema.events import Event, Families
+from traincheck.schema.findings import Verdict
+from traincheck.schema.values import TensorSummary, tensor_json
+
+
+def scalar(value: float) -> object:
+    return tensor_json(TensorSummary(dtype="float32", shape=(), device="cpu", value=value))
+
+
+def run(
+    *, divided: bool = False, batches: int = 2, steps: int = 4, reduction: str = "mean"
+) -> list[Event]:
+    builder: TraceBuilder = net()
+    for _ in range(steps):
+        builder.begin_step().zero_grad("opt0")
+        for batch in range(batches):
+            builder.batch()
+            loss = 2.0 + batch
+            builder.call(
+                "torch.nn.functional.cross_entropy",
+                args={"reduction": reduction},
+                result=scalar(loss),
+            )
+            builder.backward()
+            backward = builder._events[-1]
+            assert backward.api == Families.BACKWARD  # type: ignore[union-attr]
+            given = scalar(loss / batches if divided else loss)
+            builder._events[-1] = backward._replace(args={"tensors": given})  # type: ignore[call-arg]
+        builder.optimizer_step("opt0")
+    return builder.build()
+
+
+BROKEN = run()
+
+
+def test_fires_when_means_are_added_up() -> None:
+    finding = fires("TC215", BROKEN)
+    assert (finding.first_step, finding.severity, finding.violations) == (0, "info", 1)
+    assert "2 batches" in finding.message
+
+
+def test_quiet_when_they_are_divided() -> None:
+    assert quiet("TC215", run(divided=True)) is Verdict.HELD
+
+
+def test_quiet_on_sums_and_without_accumulation() -> None:
+    assert quiet("TC215", run(reduction="sum")) is Verdict.HELD
+    assert quiet("TC215", run(batches=1)) is Verdict.NOT_TRIGGERED

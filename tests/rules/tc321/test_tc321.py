@@ -1,0 +1,43 @@
+"""TC321: sums and means of losses in one step."""
+
+from __future__ import annotations
+
+from tests.checking import fires, net, quiet
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+F = "torch.nn.functional."
+
+
+def run(*reductions: str, steps: int = 4, between: bool = False) -> list[Event]:
+    builder = net()
+    for _ in range(steps):
+        builder.begin_step().zero_grad("opt0")
+        for name, reduction in zip(("binary_cross_entropy", "mse_loss"), reductions):
+            builder.call(F + name, args={"reduction": reduction})
+            if between:
+                builder.backward()
+        builder.backward().optimizer_step("opt0")
+    return builder.build()
+
+
+BROKEN = run("sum", "mean")
+
+
+def test_fires_on_a_sum_and_a_mean() -> None:
+    finding = fires("TC321", BROKEN)
+    assert (finding.first_step, finding.severity) == (0, "info")
+    assert "binary_cross_entropy" in finding.message
+
+
+def test_fires_on_batchmean() -> None:
+    assert "batchmean" in fires("TC321", run("sum", "batchmean")).observed
+
+
+def test_quiet_on_one_reduction() -> None:
+    assert quiet("TC321", run("sum", "sum")) is Verdict.HELD
+    assert quiet("TC321", run("mean", "none")) is Verdict.HELD
+
+
+def test_quiet_on_losses_with_a_backward_of_their_own() -> None:
+    assert quiet("TC321", run("sum", "mean", between=True)) is Verdict.HELD
