@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 
 from traincheck.relations.bounded import Bounded
 from traincheck.relations.consistent import Consistent
+from traincheck.relations.constant import Constant
 from traincheck.relations.contains import Contains
 from traincheck.relations.count import Count
 from traincheck.relations.distinct import Distinct
@@ -29,6 +30,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Count(),
     Initialization(),
     Bounded(),
+    Constant(),
     Membership(),
     Restored(),
     Sharing(),

@@ -1,0 +1,164 @@
+"""constant: what a program sets once and keeps in every step."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import ADAM, MLP, TraceBuilder
+from tests.learning import broken, decide, learn, report_of, texts
+from traincheck.schema.claims import Invariant
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Symptom, Verdict
+
+ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+TENSOR = {"dtype": "float32", "shape": [8, 4]}
+
+
+def begin(**process) -> TraceBuilder:
+    trace = TraceBuilder().process(**process).model("Net", MLP)
+    return trace.optimizer(ADAM, betas=[0.9, 0.999], eps=1e-8).train()
+
+
+def attend(trace: TraceBuilder, p: float, *, mask: bool = True, training: bool = True):
+    tensors = ("query", "key", "value", *["attn_mask"] * mask)
+    args = {**dict.fromkeys(tensors, TENSOR), "dropout_p": p, "is_causal": False}
+    return trace.call(ATTENTION, args=args, module="Net", training=training)
+
+
+def loop(count: int, *, trace: TraceBuilder | None = None, mask: bool = True) -> TraceBuilder:
+    trace = trace or begin()
+    for _ in range(count):
+        trace.begin_step().zero_grad()
+        attend(trace, 0.2, mask=mask).forward().backward().optimizer_step()
+    return trace
+
+
+def validate(trace: TraceBuilder, p: float = 0.0) -> TraceBuilder:
+    trace.train(False).forward(grad=False)
+    return attend(trace, p, training=False).train(True)
+
+
+def learned(trace: TraceBuilder, what: str) -> list[Invariant]:
+    """The one invariant of *constant* that speaks of it."""
+    found = learn(trace.build()).invariants
+    (one,) = [i for i in found if i.hypothesis.relation == "constant" and what in i.text]
+    return [one]
+
+
+def test_a_mask_that_is_forgotten():
+    mask = learned(loop(10), "attention")
+    assert report_of(mask, loop(4).build()).findings == []
+    (finding,) = report_of(mask, loop(2, trace=loop(2), mask=False).build()).findings
+    assert (finding.step, finding.subject.api) == (2, ATTENTION)
+    assert finding.expected == "tensors as attn_mask, key, query, value"
+
+
+def test_what_is_given_in_evaluation_is_learned_along_with_training():
+    given = learned(validate(loop(10)), "attention")
+    assert given[0].text == (
+        "In train.py, functional.scaled_dot_product_attention is given dropout_p=0.2 and tensors "
+        "as attn_mask, key, query, value, and dropout_p=0.0 in evaluation mode."
+    )
+    assert report_of(given, validate(loop(3)).build()).findings == []
+    (finding,) = report_of(given, validate(loop(3), 0.2).build()).findings
+    assert (finding.step, finding.expected, finding.observed) == (
+        2,
+        "dropout_p=0.0",
+        "dropout_p=0.2",
+    )
+
+
+def test_values_that_vary_and_functions_of_libraries_are_left_out():
+    trace = begin()
+    for number in range(10):
+        trace.begin_step().zero_grad()
+        attend(trace, 0.1 * number).forward().backward().optimizer_step()
+    (said,) = [text for text in texts(learn(trace.build()), "constant") if "attention" in text]
+    assert "dropout_p" not in said
+    assert not any("linear" in text for text in texts(learn(trace.build()), "constant"))
+
+
+MODES = {"program": "train.py", "of": "modes", "eval": ["Net.fc1"], "classes": []}
+
+
+def test_a_module_that_is_left_in_evaluation_mode():
+    everything = {**MODES, "eval": []}
+    assert broken(decide("constant", everything, loop(3).build())) == []
+    assert broken(decide("constant", MODES, loop(2).build())) == [
+        (0, Symptom.EVAL_MODE, "Net.fc1"),
+        (1, Symptom.EVAL_MODE, "Net.fc1"),
+    ]
+
+
+def test_a_model_in_evaluation_says_nothing_of_modes():
+    assert decide("constant", MODES, begin().train(False).steps(3).build()) == []
+    assert learned(loop(10), "mode")[0].text == (
+        "In train.py, all modules of a model that trains are in training mode."
+    )
+
+
+def test_hyper_parameters_never_change():
+    kept = learned(loop(10), "never change")
+    assert kept[0].text == "In train.py, betas, eps, weight_decay of optimizers never change."
+    assert report_of(kept, loop(5).build()).findings == []
+    changed = loop(2, trace=loop(2).change_groups(weight_decay=0.1))
+    (finding,) = report_of(kept, changed.build()).findings
+    assert (finding.severity, finding.observed) == ("warning", "weight_decay changed")
+    assert report_of(kept, loop(2, trace=loop(2).change_groups(lr=0.5)).build()).findings == []
+
+
+def test_other_hyper_parameters_than_in_the_reference_are_advice():
+    values = learned(loop(10), "opt0")
+    assert values[0].text == (
+        "In train.py, the optimizer opt0 has betas=[0.9, 0.999], eps=1e-08, weight_decay=0."
+    )
+    other = TraceBuilder().process().model("Net", MLP).optimizer(ADAM, eps=0.0, lr=0.5).steps(3)
+    (finding,) = report_of(values, other.build()).findings
+    assert (finding.severity, finding.expected, finding.observed) == (
+        "info",
+        "eps=1e-08",
+        "eps=0.0",
+    )
+
+
+def rows(*sizes: int) -> TraceBuilder:
+    trace = begin()
+    for size in sizes:
+        trace.begin_step().zero_grad().forward(batch_size=size).backward().optimizer_step()
+    return trace
+
+
+def test_the_number_of_rows_is_that_of_the_first_step_whatever_it_is():
+    same = learned(rows(*[64] * 10), "rows")
+    assert same[0].text == "In train.py, Net is trained on the same number of rows in every step."
+    for sizes in ((32, 32, 32), (32, 32, 8, 32, 32, 8, 32)):  # the last of each epoch is smaller
+        assert report_of(same, rows(*sizes).build()).findings == []
+    (finding,) = report_of(same, rows(32, 32, 64).build()).findings
+    assert (finding.step, finding.observed) == (2, "2 times as many")
+    (finding,) = report_of(same, rows(32, 32, 8, 8, 8).build()).findings
+    assert (finding.step, finding.violations) == (2, 2)
+
+
+def test_it_says_nothing_of_another_program():
+    found = [i for i in learn(validate(loop(10)).build()).invariants]
+    constant = [i for i in found if i.hypothesis.relation == "constant"]
+    other = loop(4, trace=begin(argv0="other.py"), mask=False)
+    assert set(report_of(constant, other.build()).verdicts.values()) == {Verdict.NOT_TRIGGERED}
+
+
+def test_clipping_to_another_norm_is_told():
+    def clipped(limit: float, steps: int) -> TraceBuilder:
+        trace = begin()
+        for _ in range(steps):
+            trace.begin_step().zero_grad().forward().backward()
+            trace.call(Families.CLIP_NORM, args={"max_norm": limit}, result=3.0).optimizer_step()
+        return trace
+
+    limit = learned(clipped(1.0, 10), "max_norm")
+    assert report_of(limit, clipped(1.0, 3).build()).findings == []
+    assert report_of(limit, clipped(1000.0, 3).build()).findings[0].step == 0
+
+
+def test_parameters_that_no_version_wrote_are_refused():
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("constant", {"of": "colours"}, [])

@@ -1,0 +1,260 @@
+"""What a program sets once and keeps: arguments, modes, hyper-parameters, numbers of samples.
+
+Each class tells facts about a run; whether they are as they should be is for *constant* to say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from traincheck.relations._names import is_library, short, shown
+from traincheck.relations._variables import is_judged
+from traincheck.schema.events import MODAL, CallEvent, Event, Families, OptimizerEvent, StepEvent
+from traincheck.schema.findings import Subject
+
+ARGUMENTS, HYPER, KEPT, MODES, SAMPLES = "arguments", "hyper", "kept", "modes", "samples"
+KINDS = frozenset({ARGUMENTS, HYPER, KEPT, MODES, SAMPLES})
+TENSORS = "tensors"  # among the arguments: the names of those that are tensors
+_RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # for schedules to say
+_WHOLE = frozenset(
+    {"axis", "dim", "groups", "ignore_index", "padding_idx"}
+)  # numbers that mean one
+_MODE_ARGUMENTS = frozenset({"train", "training"})
+_FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad")
+
+
+class Key(NamedTuple):
+    """What facts are about: the calls of an API in one mode, an optimizer, the program."""
+
+    kind: str
+    name: str = ""
+    training: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Values by name, as found at one event."""
+
+    key: Key
+    values: Mapping[str, Any]
+    event: CallEvent | StepEvent
+    subject: Subject = field(default_factory=Subject)
+
+
+class Arguments:
+    """Numbers that a function is given, and which of its arguments are tensors.
+
+    wanted: functions that matter; None for all.
+    """
+
+    def __init__(self, wanted: Collection[str] | None) -> None:
+        self._wanted = wanted
+
+    def call(self, event: CallEvent) -> Fact | None:
+        """What a call is given; None if it says nothing."""
+        api = event.api
+        is_wanted = api.startswith(_FUNCTIONS) if self._wanted is None else api in self._wanted
+        if not is_wanted or event.exception is not None:
+            return None
+        training = event.training if api in MODAL else None
+        values: dict[str, Any] = {}
+        tensors = []
+        for name, value in event.args.items():
+            if isinstance(value, dict):
+                if "shape" in value:
+                    tensors.append(name)
+            elif isinstance(value, bool):
+                if name in _MODE_ARGUMENTS and training is not None:
+                    values[name] = value
+            elif isinstance(value, float) or (isinstance(value, int) and name in _WHOLE):
+                values[name] = value
+        if tensors:
+            values[TENSORS] = sorted(tensors)
+        subject = Subject(api=api, module=event.module)
+        return Fact(Key(ARGUMENTS, api, training), values, event, subject)
+
+
+class Modes:
+    """Whether each module is in training mode while the model around it trains."""
+
+    def __init__(self) -> None:
+        self._inside: list[CallEvent] = []  # of a root module that has not ended yet
+
+    def call(self, event: CallEvent) -> Fact | None:
+        """A module was called: told of when the outermost one ends."""
+        if event.family != Families.MODULE or event.module is None or event.training is None:
+            return None
+        if not event.root:
+            if event.grad_enabled:
+                self._inside.append(event)
+            return None
+        inside, self._inside = self._inside, []
+        if not event.training or not event.grad_enabled:
+            return None
+        values = {c.module or "": c.training for c in inside}
+        return Fact(Key(MODES), values, event) if values else None
+
+    def step(self) -> None:
+        """No module call reaches over the end of a step."""
+        self._inside.clear()
+
+
+class Optimizers:
+    """Hyper-parameters of each optimizer but for learning rates, at the end of each step."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, OptimizerEvent] = {}
+        self._first: dict[str, OptimizerEvent] = {}
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        """An optimizer was made or changed."""
+        self._now[event.id] = event
+        self._first.setdefault(event.id, event)
+
+    def step(self, event: StepEvent) -> Iterator[Fact]:
+        """What holds at the end of a step that trained."""
+        for name, now in self._now.items():
+            if name not in event.lr:
+                continue
+            # By position: groups that are added later are none the worse.
+            was = [_hyper(group.hyper) for group in self._first[name].groups]
+            is_ = [_hyper(group.hyper) for group in now.groups]
+            subject = Subject(api=f"{now.cls}.__init__")
+            yield Fact(Key(HYPER, name), _by_name(is_[: len(was)]), event, subject)
+            kept = {
+                key: all(key not in b or a.get(key) == b[key] for a, b in zip(was, is_))
+                for key in {key for group in was for key in group}
+            }
+            yield Fact(Key(KEPT), kept, event, subject)
+
+
+def _hyper(hyper: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in hyper.items()
+        if key not in _RATES
+        and (_is_number(value) or (isinstance(value, list) and all(map(_is_number, value))))
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _by_name(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A value for each group by name; one, if all are equal."""
+    names = sorted({name for group in groups for name in group})
+    found = {}
+    for name in names:
+        values = [group.get(name) for group in groups]
+        found[name] = [values[0]] if all(value == values[0] for value in values) else values
+    return found
+
+
+class Samples:
+    """Rows that each model is trained on in a step, as a multiple of those of the first step."""
+
+    def __init__(self) -> None:
+        self._now: Counter[str] = Counter()
+        self._first: dict[str, int] = {}
+
+    def call(self, event: CallEvent) -> None:
+        """A model was called from outside."""
+        if event.family != Families.MODULE or not event.root or not event.grad_enabled:
+            return
+        for value in event.args.values():
+            if isinstance(value, dict) and value.get("shape"):
+                self._now[event.module or event.api] += value["shape"][0]
+                return
+
+    def step(self, event: StepEvent) -> Iterator[Fact]:
+        """How many there were in a step that trained."""
+        for module, count in self._now.items():
+            first = self._first.setdefault(module, count)
+            ratio = count / first if first else 1.0
+            yield Fact(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
+        self._now.clear()
+
+
+class Facts:
+    """All of them, each told of what concerns it."""
+
+    def __init__(self, functions: Collection[str] | None = None) -> None:
+        self._arguments = Arguments(functions)
+        self._modes = Modes()
+        self._optimizers = Optimizers()
+        self._samples = Samples()
+
+    def observe(self, event: Event) -> Iterator[Fact]:
+        """The facts that an event tells."""
+        if isinstance(event, CallEvent):
+            self._samples.call(event)
+            for fact in (self._arguments.call(event), self._modes.call(event)):
+                if fact is not None:
+                    yield fact
+        elif isinstance(event, OptimizerEvent):
+            self._optimizers.optimizer(event)
+        elif isinstance(event, StepEvent):
+            self._modes.step()
+            if is_judged(event):
+                yield from self._optimizers.step(event)
+                yield from self._samples.step(event)
+            else:
+                self._samples = Samples()
+
+
+class Own:
+    """Which functions a program calls itself, not by way of a library's modules."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, set[str]] = defaultdict(set)  # parent -> what it calls
+        self.apis: set[str] = set()
+
+    def call(self, event: CallEvent) -> None:
+        """A call ended, after all calls within it."""
+        inside = self._open.pop(event.span, ())
+        if event.family == Families.MODULE and not is_library(event.api):
+            self.apis.update(inside)
+        if event.parent is None:
+            self.apis.add(event.api)
+        else:
+            self._open[event.parent].add(event.api)
+
+    def step(self) -> None:
+        """No call reaches over the end of a step."""
+        self._open.clear()
+
+
+def text_of(params: Mapping[str, Any]) -> str:
+    """A claim about one of these, as a sentence."""
+    kind, name = params["of"], params.get("name", "")
+    if kind == ARGUMENTS:
+        values, evaluation = params.get("values", {}), params.get("evaluation", {})
+        other = {key: value for key, value in evaluation.items() if values.get(key) != value}
+        parts = [said(values)] if values else []
+        parts += [f"{said(other)} in evaluation mode"] if other else []
+        return f"{short(name)} is given {', and '.join(parts)}"
+    if kind == HYPER:
+        return f"the optimizer {name} has {said(params['values'])}"
+    if kind == KEPT:
+        return f"{', '.join(params['values'])} of optimizers never change"
+    if kind == MODES:
+        still = params["eval"]
+        outermost = [path for path in still if path.rpartition(".")[0] not in still]
+        but = f", but for {', '.join(outermost)}" if still else ""
+        return f"all modules of a model that trains are in training mode{but}"
+    return f"{name} is trained on the same number of rows in every step"
+
+
+def said(values: Mapping[str, Any]) -> str:
+    """Values as a call would give them, and the tensors among them by name."""
+    plain = {
+        name: value[0] if isinstance(value, list) and len(value) == 1 else value
+        for name, value in values.items()
+        if name != TENSORS
+    }
+    tensors = f"tensors as {', '.join(values[TENSORS])}" if values.get(TENSORS) else ""
+    return " and ".join(part for part in (shown(plain), tensors) if part)

@@ -1,0 +1,259 @@
+"""The relation *constant*: what a program sets once and keeps in every step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from traincheck.relations._memory import Examples
+from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._settled import (
+    ARGUMENTS,
+    HYPER,
+    KEPT,
+    KINDS,
+    MODES,
+    SAMPLES,
+    Fact,
+    Facts,
+    Key,
+    Own,
+    said,
+    text_of,
+)
+from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+
+_ALWAYS: Context = {}
+_HELD = Example(holds=True, context=_ALWAYS)
+_STEPS = frozenset({"mark", "step"})
+_MAX_EVAL = 64  # modules that are named
+
+
+class Constant:
+    """A program gives the same values again and again.
+
+    What it says:
+        One of: a function that the program calls itself is given these numbers and these tensors;
+        these modules, and no others, are in evaluation mode while the model around them trains;
+        these hyper-parameters of an optimizer never change, or have these values; a model is
+        trained on as many rows in every step as in the first.
+
+    Example:
+        ``In train.py, functional.scaled_dot_product_attention is given dropout_p=0.0 in evaluation
+        mode.`` It breaks when dropout goes on in evaluation, a mask is forgotten, an encoder is
+        left in evaluation mode, weight decay is switched off in mid-run.
+
+    Evidence:
+        One example for each call of the function or module, or for each step. A step with fewer
+        rows (the last of an epoch) counts only when another one follows it.
+
+    Chance:
+        A coin for each example.
+
+    Not said:
+        Anything about other programs. Learning rates: *schedule* speaks of them. How many rows
+        there are, or any other size. Values that vary. That hyper-parameters have other values
+        than in the reference is told, but is no more than advice.
+    """
+
+    name = "constant"
+
+    def proposer(self) -> ConstantProposer:
+        return ConstantProposer()
+
+    def decider(self, claims: Sequence[Hypothesis]) -> ConstantDecider:
+        return ConstantDecider(claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        kind = claim.params["of"]
+        if kind == ARGUMENTS:
+            return Needs(calls=frozenset({claim.params["name"]}), kinds=_STEPS)
+        if kind in (HYPER, KEPT):
+            return Needs(kinds=_STEPS | {"optimizer"})
+        modules = frozenset(claim.params.get("classes", ())) | {Families.MODULE}
+        return Needs(calls=modules, kinds=_STEPS)
+
+    def text(self, claim: Hypothesis) -> str:
+        return in_program(claim.params, text_of(claim.params))
+
+    def chance(self, claim: Hypothesis, positive: int) -> float:
+        return float(0.5**positive)
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """More values of the same thing imply fewer."""
+        mine, its = claim.params, other.params
+        keys = (mine.keys() | its.keys()) - {"values"}  # evaluation is one with training
+        if other.relation != self.name or any(mine.get(k) != its.get(k) for k in keys):
+            return False
+        return bool(mine.get("values", {}).items() >= its.get("values", {}).items())
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        """Other hyper-parameters than those of the reference may well be meant."""
+        severity = "info" if claim.params["of"] == HYPER else "warning"
+        return CheckInfo(
+            check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
+        )
+
+
+class ConstantProposer:
+    """Proposes the values that were always the same."""
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._own = Own()
+        self._facts = Facts()
+        self._values: dict[Key, dict[str, Any]] = {}  # those that were always given, and the same
+        self._modes: dict[str, set[bool]] = defaultdict(set)
+        self._classes: set[str] = set()
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, CallEvent):
+            self._own.call(event)
+            if event.family == Families.MODULE and event.grad_enabled and not event.root:
+                self._classes.add(event.api)
+        elif isinstance(event, StepEvent):
+            self._own.step()
+        else:
+            self._program.observe(event)
+        for fact in self._facts.observe(event):
+            self._enter(fact)
+
+    def _enter(self, fact: Fact) -> None:
+        key, values = fact.key, fact.values
+        if key.kind == MODES:
+            for module, training in values.items():
+                self._modes[module].add(training)
+            return
+        known = self._values.get(key)
+        if known is None:
+            self._values[key] = dict(values)
+        elif known and known != values:
+            self._values[key] = {
+                name: value
+                for name, value in known.items()
+                if name in values and values[name] == value
+            }
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        program = self._program.name
+        if program is None:
+            return
+        for key, values in sorted(self._values.items(), key=lambda item: str(item[0])):
+            params = self._params(key, values)
+            if params is not None:
+                yield Hypothesis(relation="constant", params={"program": program, **params})
+        still = sorted(module for module, modes in self._modes.items() if modes == {False})
+        mixed = any(len(modes) > 1 for modes in self._modes.values())
+        if self._modes and not mixed and len(still) <= _MAX_EVAL:
+            params = {"of": MODES, "eval": still, "classes": sorted(self._classes)}
+            yield Hypothesis(relation="constant", params={"program": program, **params})
+
+    def _params(self, key: Key, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        params: dict[str, Any] = {"of": key.kind}
+        if key.kind == SAMPLES:
+            return {**params, "name": key.name}
+        if key.kind == KEPT:
+            kept = sorted(name for name, same in values.items() if same)
+            return {**params, "values": dict.fromkeys(kept, True)} if kept else None
+        params["name"] = key.name
+        values = dict(sorted(values.items()))
+        if key.kind == HYPER:
+            return {**params, "values": values} if values else None
+        # In evaluation a function is called too rarely to be judged by itself.
+        evaluation = Key(ARGUMENTS, key.name, training=False)
+        other = self._values.get(evaluation, {})
+        if key == evaluation or key.name not in self._own.apis or not (values or other):
+            return None
+        params |= {"values": values} if values else {}
+        return params | ({"evaluation": dict(sorted(other.items()))} if other else {})
+
+
+class ConstantDecider:
+    """Decides each fact when it is known."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._program = ProgramName()
+        functions = [claim.params.get("name", "") for claim in claims]
+        self._facts = Facts(frozenset(functions))
+        self._by_key: dict[Key, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+        for index, claim in enumerate(claims):
+            params = claim.params
+            if params["of"] not in KINDS:
+                raise ValueError(f"nothing is known of {dict(params)}")
+            modes = (None, True, False) if params["of"] == ARGUMENTS else (None,)
+            for mode in modes:
+                key = Key(params["of"], params.get("name", ""), mode)
+                self._by_key[key].append((index, params))
+        self._short: dict[int, Example] = {}
+
+    def observe(self, event: Event) -> Examples:
+        if not isinstance(event, (CallEvent, StepEvent)):
+            self._program.observe(event)
+        found: list[tuple[int, Example]] = []
+        for fact in self._facts.observe(event):
+            for index, params in self._by_key.get(fact.key, ()):
+                if self._program.fits(params):
+                    found += self._judge(index, params, fact)
+        return found
+
+    def finish(self) -> Examples:
+        """Nothing: a short step at the end of a run is none the worse."""
+        return ()
+
+    def _judge(self, index: int, params: Mapping[str, Any], fact: Fact) -> Examples:
+        wanted = _wanted(params, fact)
+        if not wanted:
+            return ()
+        found = {name: fact.values.get(name) for name in wanted}
+        if params["of"] == HYPER:  # groups that either run lacks are not compared
+            wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
+        else:
+            wrong = [name for name in wanted if found[name] != wanted[name]]
+        waiting = self._short.pop(index, None)
+        if not wrong:
+            return ((index, _HELD),)
+        negative = _negative(params, fact, {name: wanted[name] for name in wrong})
+        if params["of"] == SAMPLES and fact.values[params["name"]] < 1:
+            self._short[index] = negative
+            return () if waiting is None else ((index, waiting),)
+        return ((index, negative),)
+
+
+def _wanted(params: Mapping[str, Any], fact: Fact) -> dict[str, Any]:
+    if params["of"] == MODES:
+        return {module: module not in params["eval"] for module in fact.values}
+    if params["of"] == SAMPLES:
+        return {params["name"]: 1.0}
+    is_evaluation = fact.key.training is False
+    return dict(params.get("evaluation" if is_evaluation else "values", {}))
+
+
+def _negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -> Example:
+    found = {name: fact.values[name] for name in wanted if fact.values.get(name) is not None}
+    expected, observed = said(wanted), said(found) or f"no {', '.join(wanted)}"
+    subject, symptom, event = fact.subject, Symptom.WRONG_VALUE, fact.event
+    first = next(iter(wanted))
+    if params["of"] == MODES:
+        modes = ("in evaluation mode", "in training mode")
+        expected, observed = modes[wanted[first]], modes[not wanted[first]]
+        subject, symptom = Subject(module=first, api=Families.TRAIN), Symptom.EVAL_MODE
+    elif params["of"] == KEPT:
+        expected, observed = "the values that they began with", f"{', '.join(wanted)} changed"
+    elif params["of"] == SAMPLES:
+        expected = "as many rows as in the first step"
+        observed = f"{fact.values[first]:g} times as many"
+    return Example(
+        holds=False,
+        context=_ALWAYS,
+        step=event.step,
+        rank=event.rank,
+        stage=event.stage,
+        subject=subject,
+        expected=expected,
+        observed=observed,
+        evidence=(event,),
+        symptom=symptom,
+    )
