@@ -295,7 +295,7 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
         fix=(
             "Build the optimizer after the model is final, from all parameters that are to be "
-            "trained."
+            "trained, {variables} among them."
         ),
         near="optimizer",
     ),
@@ -317,15 +317,15 @@ WORDING: Mapping[Symptom, Wording] = {
             "block or non-differentiable operation, or the module is not used."
         ),
         fix=(
-            "Remove what cuts the graph in forward, or set requires_grad=False if these "
-            "parameters are not to be trained."
+            "Remove what cuts the graph on the way to {variables}, or set requires_grad=False for "
+            "what is not to be trained."
         ),
     ),
     _S.FROZEN: Wording(
         title="{variables} frozen (requires_grad is False)",
         likely_cause="requires_grad was set to False for {variables} before step {step}.",
         fix=(
-            "Remove the line that freezes them, or call requires_grad_(True) before the "
+            "Remove the line that freezes {variables}, or call requires_grad_(True) before the "
             "optimizer is built."
         ),
     ),
@@ -352,8 +352,8 @@ WORDING: Mapping[Symptom, Wording] = {
             "update is lost (learning rate, precision)."
         ),
         fix=(
-            "Check that the optimizer was built from these very parameters, that they get "
-            "gradients, and that the learning rate is not zero."
+            "Check that the optimizer was built from these very objects ({variables}), that they "
+            "get gradients, and that the learning rate is not zero."
         ),
     ),
     _S.GRADIENT_LOST: Wording(
@@ -424,7 +424,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "What updates {variables} is not reached: the module is in evaluation mode, is not "
             "used, or gets no gradient."
         ),
-        fix="Check the mode of the module and that it takes part in forward.",
+        fix="Check the mode of the module of {variables}, and that it takes part in forward.",
     ),
     _S.MISSING_CALL: Wording(
         title="{subject} is not called where it should be",
@@ -497,7 +497,8 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.WRONG_VALUE: Wording(
         title="{subject} is given or gives an unexpected value",
         likely_cause=(
-            "An argument or a result of {subject} differs from what it was in every reference run."
+            "An argument or a result of {subject}{where} is not what it was in every reference "
+            "run: {expected}. Here it is {observed}."
         ),
         fix="Look at the call to {subject} at step {step}{where}.",
     ),

@@ -213,7 +213,7 @@ def join_names(names: Sequence[str], limit: int) -> str:
 
 
 class Filler:
-    """Fills {variables}, {subject}, {step}, {where} and {observed} into a wording."""
+    """Fills {variables}, {subject}, {step}, {where}, {expected} and {observed} into a wording."""
 
     def __init__(
         self,
@@ -229,6 +229,7 @@ class Filler:
         # In a sentence the name of the file is enough; the evidence has its path.
         self._where = f" ({place.rpartition('/')[2]})" if place else ""
         self._observed = head.observed
+        self._expected = head.expected or "as the check says"
 
     def __call__(self, text: str, limit: int) -> str:
         names = join_names(self._variables, limit) or self._subject
@@ -238,6 +239,7 @@ class Filler:
             .replace("{subject}", self._subject)
             .replace("{step}", self._step)
             .replace("{where}", self._where)
+            .replace("{expected}", self._expected)
             .replace("{observed}", self._observed)
         )
 
