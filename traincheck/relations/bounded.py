@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -93,8 +94,13 @@ class Bounded:
         return float(0.5**positive)
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """No limit says what another one says."""
-        return claim == other
+        """Narrower limits of the same numbers imply wider ones."""
+        mine, its = dict(claim.params), dict(other.params)
+        low, its_low = mine.pop("low", -math.inf), its.pop("low", -math.inf)
+        high, its_high = mine.pop("high", math.inf), its.pop("high", math.inf)
+        return (
+            claim.relation == other.relation and mine == its and low >= its_low and high <= its_high
+        )
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         return CheckInfo(
