@@ -1,7 +1,7 @@
 """False alarms of learned invariants: on programs never seen, and on reruns of the same program.
 
     python -m benchmarks.transfer [--inputs 1,4,6] [--samples N] [--seed N] [--jobs N]
-        [--only NAME,NAME] [--keep FOLDER] [--json FILE]
+        [--only NAME,NAME] [--program NAME] [--keep FOLDER] [--json FILE]
 
 For each number of inputs, some seeded samples of the clean pipelines of the benchmark of silent
 bugs: learn from the sample, check all others. Exits with 1 when there are more alarms than asked.
@@ -93,24 +93,26 @@ def samples_of(names: Sequence[str], size: int, count: int, seed: int) -> list[S
     return found
 
 
-def _named(event: Event, name: str) -> Event:
-    """The event as if the program had been recorded under its own name: all lie in train.py."""
+def named(event: Event, program: str) -> Event:
+    """The event as if the program had been recorded under this name."""
     if isinstance(event, MarkEvent) and event.text == "process":
-        return event._replace(data={**event.data, "argv0": f"{name}.py"})
+        return event._replace(data={**event.data, "argv0": program})
     return event
 
 
 class Trials:
     """Judges samples; the events of each run are read once in each process."""
 
-    def __init__(self, runs: Mapping[str, Path]) -> None:
+    def __init__(self, runs: Mapping[str, Path], program: str | None = None) -> None:
         self._runs = runs
+        self._program = program
         self._held: dict[str, InMemory] = {}
 
     def source(self, name: str) -> InMemory:
         if name not in self._held:
             events = TraceReader(self._runs[name]).events()
-            self._held[name] = InMemory(tuple(_named(event, name) for event in events))
+            program = self._program or f"{name}.py"
+            self._held[name] = InMemory(tuple(named(event, program) for event in events))
         return self._held[name]
 
     def judge(self, sample: Sample) -> Outcome:
@@ -163,9 +165,9 @@ class Trials:
 _trials: Trials
 
 
-def _begin(runs: Mapping[str, Path]) -> None:
+def _begin(runs: Mapping[str, Path], program: str | None) -> None:
     global _trials  # noqa: PLW0603  # a worker process has one set of runs
-    _trials = Trials(runs)
+    _trials = Trials(runs, program)
 
 
 def _judge(sample: Sample) -> Outcome:
@@ -271,6 +273,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=_SEED, help="of the samples")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", type=words, default=[], help="only these clean pipelines")
+    parser.add_argument("--program", help="give all programs this name, as in many folders")
     parser.add_argument("--most", type=int, default=15, help="broken claims to list")
     parser.add_argument("--json", type=Path, help="write the result here")
     parser.add_argument("--keep", type=Path, help="keep recordings here, and use those that are")
@@ -289,7 +292,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             for size in options.inputs
         }
         with ProcessPoolExecutor(
-            options.jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(runs,)
+            options.jobs,
+            mp_context=get_context("spawn"),
+            initializer=_begin,
+            initargs=(runs, options.program),
         ) as pool:
             found = {size: list(pool.map(_judge, samples)) for size, samples in todo.items()}
     show(found, options.most)

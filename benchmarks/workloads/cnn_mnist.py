@@ -95,7 +95,8 @@ def main() -> None:
     images = F.interpolate(images, size=(28, 28), mode="bilinear", align_corners=False)
     labels = torch.tensor(labels, dtype=torch.long)
     train_set = TensorDataset(images[:640], labels[:640])
-    train_loader = DataLoader(train_set, batch_size=env("BS", 32, int), shuffle=True)
+    batch_size, workers = env("BS", 32, int), env("WORKERS", 0, int)
+    train_loader = DataLoader(train_set, batch_size, shuffle=True, num_workers=workers)
     test_loader = DataLoader(TensorDataset(images[1700:], labels[1700:]), batch_size=64)
     model = Net()
     # One recorder finds what to track by a line that holds both of the words model and optimizer.

@@ -5,6 +5,7 @@ All settings come from the environment, because some recorders start a script wi
   UP_STEPS   number of optimizer steps                 UP_SEED   random seed
   UP_OPT     adam | sgd | adamw | adadelta             UP_LR     learning rate
   UP_BS      batch size                                UP_SCHED  1: StepLR scheduler
+  UP_WORKERS processes that load data
   UP_EVAL    1: evaluate after every epoch             UP_BUG    name of the planted bug
   UP_TIMES   file that receives the times per step as one JSON object
   UP_HOME    a file in this folder, for recorders that run a copy of the script elsewhere

@@ -101,7 +101,8 @@ def main() -> None:
     labels = torch.tensor(labels, dtype=torch.long)
     train_set = TensorDataset(images[:1500], labels[:1500])
     test_set = TensorDataset(images[1500:], labels[1500:])
-    train_loader = DataLoader(train_set, batch_size=env("BS", 64, int), shuffle=True)
+    batch_size, workers = env("BS", 64, int), env("WORKERS", 0, int)
+    train_loader = DataLoader(train_set, batch_size, shuffle=True, num_workers=workers)
     test_loader = DataLoader(test_set, batch_size=128)
 
     model = Net(detach=(bug == "detached"))

@@ -263,7 +263,6 @@ class ChangeDecider:
         variables: Sequence[Variable],
         changed: AbstractSet[str],
     ) -> Iterator[tuple[int, Example]]:
-        role = claim.role
         for variable in variables:
             if variable.name in changed:
                 claim.reached.add((variable.name, variable.identity))
