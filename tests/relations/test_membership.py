@@ -1,0 +1,164 @@
+"""membership: which variables a model has, are trained, and an optimizer holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
+from tests.learning import broken, decide, learn, report_of, texts
+from traincheck.relations._table import RELATIONS
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import StateEvent
+from traincheck.schema.findings import Symptom, Verdict
+
+BODY = ("Net.fc1.weight", "Net.fc1.bias")
+BASE = {"program": "train.py"}
+HEAD = [f"Net.{name}" for name in MLP if name.startswith("fc2")]
+
+
+def run(
+    steps: int = 20, *, frozen: tuple[str, ...] = BODY, names: list[str] | None = None
+) -> TraceBuilder:
+    """A model whose first layer is frozen."""
+    trace = TraceBuilder().process().model("Net", MLP, frozen=frozen)
+    trace.optimizer(names=names)
+    still = set(frozen) | {f"Net.{n}" for n in MLP if names and f"Net.{n}" not in names}
+    return trace.steps(steps, no_gradient=frozen, not_updated=still)
+
+
+def test_what_is_frozen_and_what_is_trained_is_learned_in_few_places():
+    found = texts(learn(run().build()), "membership")
+    assert "In train.py, every parameter under Net.fc1 is frozen (requires_grad is False)." in found
+    assert "In train.py, every parameter under Net.fc2 requires grad." in found
+    assert "In train.py, no training step changes a parameter under Net.fc1." in found
+    assert "In train.py, every parameter under Net is held by an optimizer." in found
+
+
+def test_a_layer_that_is_not_frozen_is_told_in_the_first_step():
+    report = report_of(learn(run().build()).invariants, run(frozen=()).build())
+    first = report.findings[0]
+    assert (first.code, first.first_step) == ("membership", 0)
+    assert set(first.variables) >= set(BODY)
+    assert not report_of(learn(run().build()).invariants, run(50).build()).findings
+
+
+def test_a_layer_that_is_frozen_is_told():
+    claim = {**BASE, "is": "trainable", "under": "Net.fc1"}
+    assert broken(decide("membership", claim, run(3, frozen=()).build())) == []
+    found = broken(decide("membership", claim, run(3).build()))
+    assert found[:2] == [
+        (0, Symptom.FROZEN, "Net.fc1.weight"),
+        (0, Symptom.FROZEN, "Net.fc1.bias"),
+    ]
+
+
+def test_a_write_to_what_stays_as_it_is_is_told():
+    claim = {**BASE, "is": "still", "under": "Net.fc1"}
+    trace = run(3)
+    trace.begin_step().backward(HEAD).optimizer_step(skip=set(BODY))
+    trace._state(trace.models["Net"].parameters[BODY[0]], "parameter", "content")
+    assert broken(decide("membership", claim, trace.build())) == [
+        (3, Symptom.SILENT_WRITE, BODY[0])
+    ]
+    assert broken(decide("membership", claim, run(5).build())) == []
+
+
+def test_what_no_optimizer_holds_is_told():
+    claim = {**BASE, "is": "held", "under": "Net"}
+    assert broken(decide("membership", claim, run(2, frozen=()).build())) == []
+    found = broken(decide("membership", claim, run(2, frozen=(), names=HEAD).build()))
+    assert {(step, symptom) for step, symptom, _ in found} == {
+        (0, Symptom.NOT_IN_OPTIMIZER),
+        (1, Symptom.NOT_IN_OPTIMIZER),
+    }
+    assert {name for *_, name in found} == set(BODY)
+    free = {**BASE, "is": "free", "under": "Net.fc1"}
+    assert broken(decide("membership", free, run(2, names=HEAD).build())) == []
+    assert broken(decide("membership", free, run(1, frozen=()).build()))[0] == (
+        0,
+        Symptom.UNFROZEN,
+        BODY[0],
+    )
+
+
+REACHED = {"is": "reached"}
+
+
+def test_a_gradient_of_what_no_optimizer_holds_is_told_in_any_program():
+    other = TraceBuilder().process(argv0="other.py").model("Net", MLP).optimizer()
+    assert broken(decide("membership", REACHED, other.steps(3).build())) == []
+    stale = TraceBuilder().process(argv0="other.py").model("Net", MLP).optimizer()
+    found = broken(decide("membership", REACHED, stale.replace(*HEAD).steps(1).build()))
+    assert found == [(0, Symptom.NOT_IN_OPTIMIZER, name) for name in sorted(HEAD)]
+
+
+def test_a_loss_network_is_in_no_optimizer_for_a_reason():
+    trace = TraceBuilder().process().model("Net", MLP).model("Loss", {"w": "Q"})
+    trace.optimizer(names=[f"Net.{name}" for name in MLP])
+    examples = decide("membership", REACHED, trace.steps(3).build())
+    assert examples
+    assert broken(examples) == []
+
+
+def test_an_optimizer_of_another_copy_of_the_model_is_told():
+    trace = TraceBuilder().process().model("Net", MLP).optimizer().model("Net#2", MLP)
+    trace.begin_step().zero_grad().forward("Net#2").backward([f"Net#2.{n}" for n in MLP])
+    trace.optimizer_step(skip={f"Net.{n}" for n in MLP})
+    assert {name for *_, name in broken(decide("membership", REACHED, trace.build()))} == {
+        f"Net#2.{name}" for name in MLP
+    }
+
+
+def test_the_names_of_a_model_are_learned():
+    healthy = TraceBuilder().process().model("Net", MLP_BN, buffers=BN_BUFFERS).optimizer()
+    result = learn(healthy.steps(20).build())
+    assert any("the buffers of Net are" in text for text in texts(result, "membership"))
+    plain = TraceBuilder().process().model("Net", MLP_BN).optimizer().steps(3)
+    found = report_of(result.invariants, plain.build()).findings
+    about = [f for f in found if f.code == "membership"]
+    assert set(about[0].variables) == {f"Net.{name}" for name in BN_BUFFERS}
+    assert about[0].first_step == 0
+
+
+def test_where_the_frozen_part_changes_in_training_nothing_is_claimed():
+    trace = run(10).freeze(*BODY, frozen=False).steps(10)
+    said = texts(learn(trace.build()), "membership")
+    assert not any("frozen" in text or "requires grad" in text for text in said)
+
+
+def test_another_program_is_not_judged():
+    invariants = [
+        i for i in learn(run().build()).invariants if i.hypothesis.relation == "membership"
+    ]
+    trace = TraceBuilder().process(argv0="other.py").model("Net", MLP).optimizer().steps(3)
+    verdicts = report_of(invariants, trace.build()).verdicts
+    by_id = {i.id: verdicts[i.id] for i in invariants if "program" in i.hypothesis.params}
+    assert set(by_id.values()) == {Verdict.NOT_TRIGGERED}
+
+
+def test_unfinished_steps_prove_nothing():
+    claim = {**BASE, "is": "trainable", "under": "Net.fc1"}
+    trace = TraceBuilder().process().model("Net", MLP, frozen=BODY).optimizer()
+    trace.begin_step().zero_grad().forward("Net")
+    assert decide("membership", claim, trace.build(last_complete=False)) == []
+
+
+def test_what_the_view_must_hold():
+    relation = RELATIONS["membership"]
+    still = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "still"}))
+    assert "parameter@step" in still.states
+    plain = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "frozen"}))
+    assert plain.states == {"parameter@new"}  # flags are told of whatever was asked for
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"is": "held"}, {"is": "x", "under": "Net"}, {"model": "Net", "role": "gradient"}],
+)
+def test_parameters_that_no_version_wrote_are_refused(params):
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("membership", params, [])
+
+
+def test_the_run_is_recorded_as_the_tests_assume():
+    assert any(isinstance(e, StateEvent) and not e.requires_grad for e in run(1).build())
