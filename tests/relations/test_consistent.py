@@ -1,0 +1,127 @@
+"""consistent: equal on all ranks after a step, or equal to what was copied."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder
+from tests.learning import broken, decide, learn, report_of, texts
+from tests.ranks import RankBuilder, merged, two_ranks
+from traincheck.schema.events import StateEvent
+from traincheck.schema.findings import Symptom
+
+BASE = {"program": "train.py"}
+WRAPPED = {"role": "parameter", "of": "wrapped"}
+UNDER = {**BASE, "role": "parameter", "under": "Net.fc1"}
+
+
+def sharded(rank: RankBuilder) -> None:
+    """A half of fc2 on each rank; fc1 is the same on both."""
+    rank.go_apart("Net.fc2.weight", "Net.fc2.bias").steps(10)
+
+
+def test_what_every_rank_has_is_learned_by_place():
+    found = texts(learn(two_ranks(sharded, wrap=False)), "consistent")
+    assert (
+        "In train.py, every parameter under Net.fc1 is the same on all ranks after every step."
+        in found
+    )
+    assert not any("Net.fc2" in text for text in found)
+
+
+def test_of_a_wrapped_model_it_is_learned_for_any_program():
+    result = learn(two_ranks(lambda rank: rank.steps(10)))
+    wanted = "Every parameter of a model in DistributedDataParallel is the same on all ranks"
+    assert any(text.startswith(wanted) for text in texts(result))
+
+
+def drifting(rank: RankBuilder) -> None:
+    rank.steps(3)
+    if rank.rank == 1:
+        rank.go_apart("Net.fc1.bias")
+    rank.steps(4)
+
+
+@pytest.mark.parametrize("claim", [WRAPPED, UNDER])
+def test_a_variable_that_goes_apart_is_told_in_its_step(claim):
+    assert broken(decide("consistent", claim, two_ranks(lambda r: r.steps(7)))) == []
+    found = broken(decide("consistent", claim, two_ranks(drifting)))
+    assert found[0] == (3, Symptom.RANKS_DIFFER, "Net.fc1.bias")
+    assert {name for *_, name in found} == {"Net.fc1.bias"}
+
+
+def test_through_the_engine_ranks_share_one_evaluator():
+    invariants = learn(two_ranks(lambda rank: rank.steps(10))).invariants
+    mine = [i for i in invariants if i.hypothesis.relation == "consistent"]
+    found = report_of(mine, two_ranks(drifting)).findings
+    assert (found[0].code, found[0].first_step) == ("consistent", 3)
+    assert not report_of(mine, two_ranks(lambda rank: rank.steps(30))).findings
+
+
+def test_the_order_in_which_ranks_come_makes_no_difference():
+    ranks: list[list] = []
+    for number in (0, 1):
+        rank = RankBuilder(number)
+        rank.model("Net", MLP).wrap().optimizer()
+        drifting(rank)
+        ranks.append(rank.build())
+    together = broken(decide("consistent", WRAPPED, merged(*ranks)))
+    one_after_another = broken(decide("consistent", WRAPPED, [*ranks[1], *ranks[0]]))
+    assert together == one_after_another != []
+
+
+def test_what_one_rank_does_not_know_is_not_compared():
+    def play(rank: RankBuilder) -> None:
+        if rank.rank == 1:
+            rank.model("Extra", {"w": "Q"})
+        rank.steps(3)
+
+    claim = {**BASE, "role": "parameter", "under": "Extra"}
+    assert decide("consistent", claim, two_ranks(play)) == []
+
+
+def test_one_rank_alone_says_nothing():
+    trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(20)
+    assert decide("consistent", UNDER, trace.build()) == []
+
+
+COPY = {**BASE, "copy": "Target", "source": "Net"}
+
+
+def target(steps: int, *, exact_until: int = 1000) -> TraceBuilder:
+    """A target network that is copied from the model every two steps."""
+    trace = TraceBuilder().process().model("Net", MLP).model("Target", MLP)
+    trace.optimizer(names=[f"Net.{name}" for name in MLP])
+    for step in range(steps):
+        trace.begin_step().zero_grad().forward("Net").backward([f"Net.{n}" for n in MLP])
+        trace.optimizer_step()
+        if step % 2:
+            last = {e.name: e for e in trace._events if isinstance(e, StateEvent)}
+            for name in MLP:
+                variable = trace.models["Target"].parameters[f"Target.{name}"]
+                trace._state(variable, "parameter", "content")
+                if step < exact_until:
+                    copied = last[f"Net.{name}"].summary
+                    trace._events[-1] = trace._events[-1]._replace(summary=copied)
+    return trace
+
+
+def test_a_copy_that_is_none_is_told():
+    assert "In train.py, whenever Target changes, it is a copy of Net." in texts(
+        learn(target(40).build())
+    )
+    assert broken(decide("consistent", COPY, target(9).build())) == []
+    found = broken(decide("consistent", COPY, target(9, exact_until=6).build()))
+    assert found[0][:2] == (7, Symptom.NOT_RESTORED)
+    assert len(found) == len(MLP)
+
+
+def test_an_average_is_no_copy_although_it_begins_as_one():
+    said = texts(learn(target(40, exact_until=2).build()), "consistent")
+    assert said == []
+
+
+@pytest.mark.parametrize("params", [{}, {"role": "gradient", "under": "Net"}, {"copy": "Net"}])
+def test_parameters_that_no_version_wrote_are_refused(params):
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("consistent", params, [])

@@ -1,0 +1,169 @@
+"""distinct: batches and random draws that do not come twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder
+from tests.learning import broken, decide, learn, report_of, texts
+from tests.ranks import RankBuilder, two_ranks
+from traincheck.schema.events import RngEvent
+from traincheck.schema.findings import Symptom
+from traincheck.schema.values import TensorSummary, tensor_json
+
+BASE = {"program": "train.py"}
+SAMPLER = "torch.utils.data.sampler.RandomSampler"
+BATCHES = {**BASE, "of": "batches", "what": "loader0", "sampler": SAMPLER}
+
+
+def batch(trace: TraceBuilder, content: int, *, rows: int = 64, **fields: Any) -> TraceBuilder:
+    leaf = tensor_json(TensorSummary("float32", (rows, 8), fingerprint=f"xxh3:{content}"))
+    return trace.batch(leaves={"0": leaf}, **fields)
+
+
+def epochs(content: Callable[[int, int], int], count: int = 3, *, rows: int = 64) -> TraceBuilder:
+    """Epochs of four batches. content: of a batch, by epoch and index."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    for epoch in range(count):
+        for index in range(4):
+            trace.begin_step()
+            batch(trace, content(epoch, index), rows=rows, epoch=epoch, index=index)
+            trace.zero_grad().forward("Net").backward([f"Net.{n}" for n in MLP]).optimizer_step()
+    return trace
+
+
+def shuffled(epoch: int, index: int) -> int:
+    return 10 * epoch + index
+
+
+def test_what_never_repeats_is_learned():
+    found = texts(learn(epochs(shuffled).build()), "distinct")
+    assert found == [
+        "In train.py, no batch of loader0 comes twice in an epoch.",
+        "In train.py, the batches of loader0 are others than in the epoch before.",
+    ]
+    assert texts(learn(epochs(lambda e, i: i).build()), "distinct") == found[:1]
+
+
+def test_a_batch_that_comes_again_is_told():
+    claim = {**BATCHES, "among": "epoch"}
+    assert broken(decide("distinct", claim, epochs(shuffled).build())) == []
+    found = broken(decide("distinct", claim, epochs(lambda e, i: 10 * e + i // 2).build()))
+    assert found[:2] == [
+        (1, Symptom.REPEATED_DATA, "loader0"),
+        (3, Symptom.REPEATED_DATA, "loader0"),
+    ]
+
+
+def test_an_order_that_comes_again_is_told_at_the_second_epoch():
+    invariants = learn(epochs(shuffled).build()).invariants
+    found = report_of(invariants, epochs(lambda e, i: i).build()).findings
+    assert [(f.code, f.first_step) for f in found] == [("distinct", 4)]
+    assert "set_epoch" in found[0].fix
+    assert not report_of(invariants, epochs(shuffled, 9).build()).findings
+
+
+def test_small_batches_may_be_equal_by_chance():
+    claim = {**BATCHES, "among": "epoch"}
+    assert decide("distinct", claim, epochs(lambda e, i: 1, rows=3).build()) == []
+    order = {**BATCHES, "among": "epochs"}
+    assert decide("distinct", order, epochs(lambda e, i: i, rows=7).build()) == []
+
+
+def test_a_loader_with_another_sampler_is_another():
+    claim = {**BATCHES, "among": "epoch", "sampler": "SequentialSampler"}
+    assert decide("distinct", claim, epochs(lambda e, i: 1).build()) == []
+
+
+def test_one_batch_on_two_ranks_is_told():
+    def play(apart: bool) -> Callable[[RankBuilder], None]:
+        def steps(rank: RankBuilder) -> None:
+            for index in range(9):
+                rank.begin_step()
+                batch(rank, index + 100 * rank.rank * apart, index=index, epoch=0)
+                rank.zero_grad().forward("Net").backward([f"Net.{n}" for n in MLP])
+                rank.optimizer_step()
+
+        return steps
+
+    claim = {**BATCHES, "among": "ranks"}
+    assert "In train.py, no batch of loader0 goes to two ranks." in texts(
+        learn(two_ranks(play(apart=True)))
+    )
+    assert broken(decide("distinct", claim, two_ranks(play(apart=True)))) == []
+    found = broken(decide("distinct", claim, two_ranks(play(apart=False))))
+    assert found[0] == (0, Symptom.REPEATED_DATA, "loader0")
+
+
+def workers(seed: Callable[[int, int], int], count: int = 3) -> list:
+    """Two workers in each epoch. seed: by epoch and worker."""
+    trace = epochs(shuffled, count)
+    marks = []
+    for epoch in range(count):
+        for worker in (0, 1):
+            other = TraceBuilder(pid=2000 + 10 * epoch + worker, worker=True)
+            state = f"s{seed(epoch, worker)}"
+            data = {"worker": worker, "loader": "loader0", "epoch": epoch}
+            other.mark("worker", **data, start={"numpy": state}, after={"numpy": state + "+"})
+            marks += other.take()
+    events = trace.build()
+    return [events[0], *marks, *events[1:]]
+
+
+DRAWS = {**BASE, "of": "draws", "what": "loader0 numpy"}
+
+
+@pytest.mark.parametrize(
+    ("among", "seed", "step"),
+    [
+        ("workers", lambda epoch, worker: epoch, 0),
+        ("epochs", lambda epoch, worker: worker, 4),
+        ("ever", lambda epoch, worker: worker, 4),
+    ],
+)
+def test_workers_that_begin_alike_are_told(among, seed, step):
+    claim = {**DRAWS, "among": among}
+    assert broken(decide("distinct", claim, workers(lambda e, w: 10 * e + w))) == []
+    found = broken(decide("distinct", claim, workers(seed)))
+    assert found[0] == (step, Symptom.REPEATED_DATA, "loader0")
+
+
+def test_of_workers_the_widest_claim_that_holds_is_kept():
+    found = texts(learn(workers(lambda e, w: 10 * e + w)), "distinct")
+    assert [text for text in found if "workers" in text] == [
+        "In train.py, no two workers, of whatever epoch, begin with loader0 numpy in one state."
+    ]
+
+
+def draws(state: Callable[[int], str], steps: int = 9, *, seeds: bool = False) -> TraceBuilder:
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    for number in range(steps):
+        trace.step()
+        if seeds:
+            trace.seed()
+        trace._add(RngEvent, source="torch", change="state", fingerprint=state(number))
+    return trace
+
+
+STATES = {**BASE, "of": "states", "what": "torch", "among": "steps"}
+
+
+def test_a_generator_that_is_seeded_again_is_told():
+    assert "In train.py, the random generator of torch is never in a state of an earlier step." in (
+        texts(learn(draws(str).build()))
+    )
+    found = broken(decide("distinct", STATES, draws(lambda n: "a", seeds=True).build()))
+    assert found[0] == (1, Symptom.REPEATED_DATA, "torch")
+
+
+def test_steps_that_draw_nothing_do_not_repeat():
+    assert decide("distinct", STATES, draws(lambda n: "a").build()) == []
+
+
+@pytest.mark.parametrize("params", [{}, {"of": "batches", "among": "steps", "what": "x"}])
+def test_parameters_that_no_version_wrote_are_refused(params):
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("distinct", params, [])
