@@ -87,7 +87,15 @@ def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
 
 @invariants.command()
 @click.argument("id_", metavar="ID")
-@click.option("-i", "--invariants", "file", metavar="FILE", default=_DEFAULT, show_default=True)
+@click.option(
+    "-i",
+    "--invariants",
+    "file",
+    metavar="FILE",
+    default=_DEFAULT,
+    show_default=True,
+    help="Where it is.",
+)
 @_form
 def show(id_: str, file: str, form: str) -> None:
     """Tell all about one invariant. ID may be the beginning of one.

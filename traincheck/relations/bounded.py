@@ -96,11 +96,9 @@ class Bounded:
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Narrower limits of the same numbers imply wider ones."""
         mine, its = dict(claim.params), dict(other.params)
-        low, its_low = mine.pop("low", -math.inf), its.pop("low", -math.inf)
-        high, its_high = mine.pop("high", math.inf), its.pop("high", math.inf)
-        return (
-            claim.relation == other.relation and mine == its and low >= its_low and high <= its_high
-        )
+        is_above = mine.pop("low", -math.inf) >= its.pop("low", -math.inf)
+        is_below = mine.pop("high", math.inf) <= its.pop("high", math.inf)
+        return claim.relation == other.relation and mine == its and is_above and is_below
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         return CheckInfo(
