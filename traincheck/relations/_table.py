@@ -17,6 +17,7 @@ from traincheck.relations.membership import Membership
 from traincheck.relations.order import Order
 from traincheck.relations.periodic import Periodic
 from traincheck.relations.restored import Restored
+from traincheck.relations.schedule import Schedule
 from traincheck.relations.sharing import Sharing
 from traincheck.schema.protocols import Relation
 
@@ -31,6 +32,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Initialization(),
     Bounded(),
     Constant(),
+    Schedule(),
     Membership(),
     Restored(),
     Sharing(),

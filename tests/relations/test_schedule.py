@@ -1,0 +1,155 @@
+"""schedule: the shape of the curve that learning rates of a program follow."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder
+from tests.learning import broken, decide, learn, report_of, texts
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Symptom, Verdict
+
+
+def run(rates, scheduler: str | None = "LambdaLR", **process) -> TraceBuilder:
+    """A step with each of these rates, set by a scheduler between them."""
+    trace = TraceBuilder().process(**process).model("Net", MLP).optimizer().train()
+    for number, rate in enumerate(rates):
+        trace.optimizers["opt0"].hyper["lr"] = rate
+        if number and scheduler:
+            api = f"torch.optim.lr_scheduler.{scheduler}.step"
+            trace.call(api, family=Families.SCHEDULER_STEP, owner="opt0", where="train.py:90")
+        trace.step().end_step()
+    return trace
+
+
+def cosine(steps: int, length: int = 24, top: float = 0.1) -> list[float]:
+    return [top * (1 + math.cos(math.pi * t / length)) / 2 for t in range(steps)]
+
+
+def linear(steps: int, length: int = 24, top: float = 0.1) -> list[float]:
+    return [top * max(0.0, 1 - t / length) for t in range(steps)]
+
+
+def warm(steps: int, top: float = 0.1) -> list[float]:
+    return [top * (min(1.0, (t + 1) / 5) if t < 5 else 1 - (t - 4) / 40) for t in range(steps)]
+
+
+def said(trace: TraceBuilder) -> list[str]:
+    found = texts(learn(trace.build()), "schedule")
+    return [text.removeprefix("In train.py, ").rstrip(".") for text in found]
+
+
+MOVES = "learning rates change with every training step until they stay at the last one"
+
+
+@pytest.mark.parametrize(
+    ("rates", "scheduler", "expected"),
+    [
+        (cosine(20), "CosineAnnealingLR", ["learning rates follow a cosine", MOVES]),
+        (
+            linear(20),
+            "LinearLR",
+            [
+                "learning rates change by the same amount each time",
+                MOVES,
+                "learning rates never rise",
+            ],
+        ),
+        (
+            [0.9**t for t in range(20)],
+            "ExponentialLR",
+            [
+                "learning rates fall by the same factor each time",
+                MOVES,
+                "learning rates never rise",
+            ],
+        ),
+        ([0.5 ** (t // 5) for t in range(20)], "StepLR", ["learning rates never rise"]),
+        (warm(20), "LambdaLR", [MOVES, "once learning rates have fallen, they do not rise again"]),
+        (warm(5), "LambdaLR", []),  # what follows a warm-up is not known
+        ([0.1] * 20, None, ["learning rates never change"]),
+        ([0.1] * 20, "StepLR", []),  # its step may be still to come
+        ([0.1, 0.05] * 10, "CyclicLR", [MOVES]),
+    ],
+)
+def test_the_closest_shape_is_learned(rates, scheduler, expected):
+    assert said(run(rates, scheduler)) == sorted(expected)
+
+
+def shape(name: str) -> dict[str, str]:
+    return {"program": "train.py", "shape": name}
+
+
+def wrong(name: str, rates, scheduler: str = "CosineAnnealingLR"):
+    return [
+        step for step, *_ in broken(decide("schedule", shape(name), run(rates, scheduler).build()))
+    ]
+
+
+@pytest.mark.parametrize("steps", [3, 12, 24, 60])
+def test_other_numbers_of_steps_and_other_rates_make_no_difference(steps):
+    curves = {"cosine": cosine, "linear": linear, "warm-up": warm, "moves": linear}
+    for name, curve in curves.items():
+        assert wrong(name, curve(min(steps, 40) if curve is warm else steps, top=3.0)) == []
+    assert wrong("cosine", cosine(steps, length=7)) == []
+    assert wrong("exponential", [0.7**t for t in range(steps)]) == []
+
+
+def test_a_scheduler_that_is_stepped_twice_leaves_the_curve():
+    rates = cosine(24)
+    del rates[8]
+    assert wrong("cosine", rates)[0] == 8
+    (example, *_) = [
+        e for e in decide("schedule", shape("cosine"), run(rates).build()) if not e.holds
+    ]
+    assert example.symptom is Symptom.SCHEDULE
+    assert "Net.fc1.weight goes from" in example.observed
+    rates = linear(24)
+    del rates[8]
+    assert wrong("linear", rates) == [8, 9]
+
+
+def test_a_schedule_that_begins_anew_rises():
+    assert wrong("falls", [*linear(6), *linear(6)]) == [6]
+    assert wrong("warm-up", [*warm(10), *warm(3)]) == [11, 12]  # the first is below where it was
+    assert wrong("warm-up", warm(10)) == []
+
+
+def test_a_scheduler_that_is_never_stepped_leaves_the_rate_still():
+    assert wrong("moves", [0.1] * 10) == [1]
+    assert wrong("moves", [*linear(5), linear(5)[-1], *linear(9)[5:]]) == [5]
+    assert wrong("moves", [*linear(5), *[linear(5)[-1]] * 5]) == []  # it may have ended
+
+
+def test_a_rate_that_changes_where_none_did_is_advice():
+    reference = learn(run([0.1] * 12, None).build())
+    constant = [i for i in reference.invariants if i.hypothesis.relation == "schedule"]
+    assert report_of(constant, run([0.7] * 5, None).build()).findings == []
+    (finding,) = report_of(constant, run([0.1, 0.1, 0.2], None).build()).findings
+    assert (finding.step, finding.severity) == (2, "info")
+
+
+def test_steps_that_a_scaler_skips_do_not_make_a_rate_still():
+    trace = run(linear(4), "LinearLR")
+    trace.begin_step().zero_grad().forward().backward()
+    trace._counters["scaler_step"] = 1
+    trace.end_step()
+    for rate in linear(9)[4:]:
+        trace.optimizers["opt0"].hyper["lr"] = rate
+        trace.step().end_step()
+    assert broken(decide("schedule", shape("moves"), trace.build())) == []
+    assert broken(decide("schedule", shape("linear"), trace.build())) == []
+
+
+def test_it_says_nothing_of_another_program():
+    reference = learn(run(cosine(20), "CosineAnnealingLR").build())
+    mine = [i for i in reference.invariants if i.hypothesis.relation == "schedule"]
+    other = run([0.1, 0.2, 0.1, 0.5] * 3, "LambdaLR", argv0="other.py")
+    assert set(report_of(mine, other.build()).verdicts.values()) == {Verdict.NOT_TRIGGERED}
+
+
+def test_parameters_that_no_version_wrote_are_refused():
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("schedule", shape("sawtooth"), [])

@@ -1,0 +1,225 @@
+"""The relation *schedule*: the shape of the curve that learning rates of a program follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from traincheck.relations._memory import Examples
+from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._rates import (
+    CONSTANT,
+    COSINE,
+    EXPONENTIAL,
+    FALLS,
+    LINEAR,
+    MOVES,
+    SHAPES,
+    WARM_UP,
+    Look,
+    Rate,
+    Rates,
+    fits,
+)
+from traincheck.relations._variables import is_skipped
+from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+
+_ALWAYS: Context = {}
+_HELD = Example(holds=True, context=_ALWAYS)
+# What a scheduler promises by its name; others may do anything later on.
+_CURVES = {"CosineAnnealingLR": COSINE, "ExponentialLR": EXPONENTIAL, "LinearLR": LINEAR}
+_FALLING = frozenset(
+    {"ExponentialLR", "LinearLR", "MultiStepLR", "PolynomialLR", "ReduceLROnPlateau", "StepLR"}
+)
+_RETURNING = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR"})
+_KNOWN = _RETURNING | _FALLING | {"CosineAnnealingLR", "OneCycleLR"}
+_PATIENCE = 3  # steps that a rate may stay what it was at first, before it counts as not moving
+_TEXTS = {
+    CONSTANT: "learning rates never change",
+    COSINE: "learning rates follow a cosine",
+    EXPONENTIAL: "learning rates fall by the same factor each time",
+    FALLS: "learning rates never rise",
+    LINEAR: "learning rates change by the same amount each time",
+    MOVES: "learning rates change with every training step until they stay at the last one",
+    WARM_UP: "once learning rates have fallen, they do not rise again",
+}
+
+
+class Schedule:
+    """Learning rates follow a curve of a given shape.
+
+    What it says:
+        Of all learning rates of a program: they never change; they change by the same amount or
+        factor each time; they follow a cosine; they never rise, or not after they have fallen;
+        they change with every step.
+
+    Example:
+        ``In train.py, learning rates follow a cosine.`` It breaks when a scheduler is stepped
+        twice for a batch, is never stepped, or begins anew on resume.
+
+    Evidence:
+        One example for each change of the rate of a group of parameters (each step, where nothing
+        may change or may rise). Steps that a gradient scaler skipped say nothing. A rate that
+        stays what it is counts as still only if it moves later, or never moved.
+
+    Chance:
+        A coin for each example.
+
+    Not said:
+        How large a rate is, where a curve ends, how long it takes. Curves of schedulers that may
+        do anything (a LambdaLR) but for a rise after a fall. Anything about other programs.
+    """
+
+    name = "schedule"
+
+    def proposer(self) -> ScheduleProposer:
+        return ScheduleProposer()
+
+    def decider(self, claims: Sequence[Hypothesis]) -> ScheduleDecider:
+        return ScheduleDecider(claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        kinds = frozenset({"mark", "optimizer", "step"})
+        return Needs(calls=frozenset({Families.SCHEDULER_STEP}), kinds=kinds)
+
+    def text(self, claim: Hypothesis) -> str:
+        return in_program(claim.params, _TEXTS[claim.params["shape"]])
+
+    def chance(self, claim: Hypothesis, positive: int) -> float:
+        return float(0.5**positive)
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """No shape says what another one says."""
+        return claim == other
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        """A program without a scheduler may well change its rates later on."""
+        severity = "info" if claim.params["shape"] == CONSTANT else "warning"
+        return CheckInfo(
+            check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
+        )
+
+
+class ScheduleProposer:
+    """Proposes the closest shape that all rates have."""
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._rates = Rates()
+        self._seen: set[Rate] = set()
+        self._has_scheduler = False
+        self._is_warm_up = True
+
+    def observe(self, event: Event) -> None:
+        self._program.observe(event)
+        if isinstance(event, CallEvent) and "lr_scheduler" in event.api:
+            self._has_scheduler = True
+        for look in self._rates.observe(event):
+            self._seen.add(look.rate)
+            if look.was is not None and look.value > look.was and look.rate.has_fallen:
+                self._is_warm_up = False
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        if self._program.name is None or not self._seen:
+            return
+        for shape in self._shapes():
+            params = {"program": self._program.name, "shape": shape}
+            yield Hypothesis(relation="schedule", params=params)
+
+    def _shapes(self) -> Iterator[str]:
+        rates, classes = self._seen, set(self._rates.schedulers)
+        if not any(rate.changes for rate in rates):
+            if not self._has_scheduler:
+                yield CONSTANT
+            return
+        is_known = bool(classes) and classes <= _KNOWN
+        if is_known or any(rate.has_fallen for rate in rates):  # a warm-up alone may end in a rest
+            yield MOVES
+        if classes & _RETURNING:
+            return
+        if len(classes) == 1 and classes <= _CURVES.keys():
+            yield _CURVES[min(classes)]
+        if classes and classes <= _FALLING and not any(rate.has_risen for rate in rates):
+            yield FALLS
+        elif self._is_warm_up and not classes & _CURVES.keys():
+            yield WARM_UP
+
+
+class ScheduleDecider:
+    """Decides at the end of each step."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._program = ProgramName()
+        self._rates = Rates()
+        self._claims = [claim.params for claim in claims]
+        for params in self._claims:
+            if params["shape"] not in SHAPES:
+                raise ValueError(f"nothing is known of {dict(params)}")
+        self._still: dict[Rate, Look] = {}  # the first look at which it had not moved
+
+    def observe(self, event: Event) -> Examples:
+        self._program.observe(event)
+        found: list[tuple[int, Example]] = []
+        for look in self._rates.observe(event):
+            still = self._stillness(look)
+            for index, params in enumerate(self._claims):
+                if self._program.fits(params):
+                    example = self._judge(params["shape"], look, still)
+                    if example is not None:
+                        found.append((index, example))
+        return found
+
+    def finish(self) -> Examples:
+        """Nothing: a rate that stays what it is may have reached its end."""
+        return ()
+
+    def _stillness(self, look: Look) -> Look | None:
+        """The look at which the rate should have moved and did not, once that is certain."""
+        rate = look.rate
+        if look.is_new or is_skipped(look.event):
+            return None
+        if look.was is None:
+            first = self._still.setdefault(rate, look)
+            is_certain = rate.changes == 0 and rate.steps == _PATIENCE
+            return first if is_certain else None
+        first_still = self._still.pop(rate, None)
+        return first_still if rate.changes > 1 else None
+
+    def _judge(self, shape: str, look: Look, still: Look | None) -> Example | None:
+        if look.is_new:
+            return None
+        if shape == MOVES:
+            if still is not None:
+                return self._negative(shape, still)
+            return None if look.was is None else _HELD
+        if look.was is None:
+            return _HELD if shape in (CONSTANT, FALLS) else None
+        rose = look.value > look.was
+        if shape == CONSTANT:
+            holds: bool | None = False
+        elif shape == FALLS:
+            holds = not rose
+        elif shape == WARM_UP:
+            holds = not rose if look.rate.has_fallen else None
+        else:
+            holds = fits(shape, look.rate.last)
+        if holds is None:
+            return None
+        return _HELD if holds else self._negative(shape, look)
+
+    def _negative(self, shape: str, look: Look) -> Example:
+        event: StepEvent = look.event
+        calls = [call for _, call in sorted(self._rates.schedulers.items())]
+        seen = "stays at" if look.was is None else f"goes from {look.was:.6g} to"
+        return Example(
+            holds=False,
+            context=_ALWAYS,
+            step=event.step,
+            rank=event.rank,
+            subject=Subject(api=calls[-1].api if calls else Families.SCHEDULER_STEP),
+            expected=_TEXTS[shape],
+            observed=f"the rate of {look.rate.group} {seen} {look.value:.6g}",
+            evidence=(*calls[-1:], event),
+            symptom=Symptom.SCHEDULE,
+        )
