@@ -148,6 +148,18 @@ def test_an_unfinished_step_is_no_evidence_of_what_is_missing() -> None:
     assert all(row.mark != "-" for f in report.findings for row in f.beside)
 
 
+def test_from_one_landmark_to_the_next_both_ends_are_shown() -> None:
+    healthy = net().steps(STEP, scheduler=True).build()
+    events = net().steps(3, scheduler=True)
+    for _ in range(4):
+        events.step(scheduler=True).scheduler_step()
+    report = check(events.build(), taught(healthy))
+    finding = next(f for f in report.findings if "LRScheduler.step" in f.message)
+    assert told(finding, "reference", " ") == ["StepLR.step", "StepLR.step"]
+    assert {"Adam.step", "backward"} <= set(told(finding, "reference", "-"))
+    assert told(finding, "observed", "+") == []
+
+
 def node(api: str, *children: Node, count: int = 1, note: str = "") -> Node:
     return Node(api=api, children=children, count=count, note=note)
 

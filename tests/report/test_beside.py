@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import platform
 from dataclasses import replace
@@ -100,6 +101,13 @@ def test_the_line_of_code_is_shown(recorded: tuple[Finding, Report]) -> None:
     text = written("text", report).splitlines()
     place = next(i for i, line in enumerate(text) if line.startswith("  where "))
     assert text[place + 1].strip() == "optimizer.step()  # here"
+
+
+def test_sarif_has_the_line_too(recorded: tuple[Finding, Report]) -> None:
+    _, report = recorded
+    (run,) = json.loads(written("sarif", report))["runs"]
+    region = run["results"][0]["locations"][0]["physicalLocation"]["region"]
+    assert region == {"startLine": 2, "snippet": {"text": "optimizer.step()  # here"}}
 
 
 def test_a_line_that_may_have_changed_is_not_shown(

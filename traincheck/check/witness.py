@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -118,7 +119,8 @@ class Witness:
                 if view is not None
             )
 
-        self._seen[check_id] = tree(calls, is_shown, window.names)
+        nodes = tree(calls, is_shown, window.names)
+        self._seen[check_id] = _with_end(nodes, calls[-1]) if window.after and calls else nodes
 
     def _look_near(self, violation: Violation, ring: Ring) -> None:
         if any(getattr(event, "where", None) for event in violation.evidence):
@@ -166,6 +168,15 @@ class Witness:
         if recorded is not None:
             reference = in_view(reference, recorded)
         return side_by_side(reference, nodes)
+
+
+def _with_end(nodes: tuple[Node, ...], last: CallEvent) -> tuple[Node, ...]:
+    """The last call of a window on a line of its own, though it may be equal to the first."""
+    end = nodes[-1] if nodes else None
+    if end is None or end.count == 1 or end.api != last.api:
+        return nodes
+    begin = replace(end, count=end.count - 1)
+    return (*nodes[:-1], begin, replace(end, count=1, where=last.where))
 
 
 def _around(violation: Violation, ring: Ring, window: Window) -> list[CallEvent]:

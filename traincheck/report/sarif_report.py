@@ -13,7 +13,7 @@ from urllib.parse import quote
 import orjson
 
 import traincheck
-from traincheck.report._places import place_of
+from traincheck.report._places import code_of, place_of
 from traincheck.rules._docs import RuleDocs, docs_of
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import CheckInfo, Finding, Report, Verdict
@@ -117,6 +117,7 @@ def _result(finding: Finding, number: int, report: Report) -> dict[str, Any]:
             "stage": finding.stage,
             "violations": finding.violations,
             "variables": list(finding.variables),
+            "alsoBroke": [also.check for also in finding.also],
         },
     }
     accepted = finding.accepted
@@ -136,7 +137,10 @@ def _location(finding: Finding, report: Report) -> dict[str, Any]:
     if place is not None:
         location["physicalLocation"] = {
             "artifactLocation": {"uri": _uri(place.path)},
-            "region": {"startLine": max(place.line, 1)},
+            "region": {
+                "startLine": max(place.line, 1),
+                **({"snippet": {"text": code}} if (code := code_of(finding, report)) else {}),
+            },
         }
     subject = finding.subject
     named = [
