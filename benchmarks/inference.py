@@ -88,9 +88,9 @@ def _own_condition(invariant: dict[str, Any], number: int) -> dict[str, Any]:
     return {"id": f"{invariant['id']}-{number}", "precondition": {"any": own}}
 
 
-def infer(traces: Sequence[Path], out: Path) -> tuple[Done, int]:
+def infer(traces: Sequence[Path], out: Path, timeout_s: float = 900) -> tuple[Done, int]:
     """Learn, and how many invariants came of it."""
-    done = harness.infer(traces, out)
+    done = harness.infer(traces, out, timeout_s=timeout_s)
     return done, len(json.loads(out.read_text(encoding="utf-8"))["invariants"])
 
 
