@@ -200,3 +200,13 @@ def test_units_that_are_off():
 
 def test_analysis_knows_the_same_functions():
     assert set(stats.FUNCTIONS) == ACTIVATION_FUNCTIONS
+
+
+@pytest.mark.parametrize("name", ["relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_"])
+def test_activations_that_are_called_as_methods_are_looked_at(tmp_path, name):
+    plain = getattr(torch.ones(2, 3), name)()
+    with recording(tmp_path / "run") as run:
+        found = getattr(torch.ones(2, 3), name)()
+    assert torch.equal(found, plain)
+    (call,) = run.calls(f"torch.Tensor.{name}")
+    assert call.result["stats"]["max"] == pytest.approx(float(plain.max()))

@@ -86,9 +86,12 @@ FUNCTIONS: dict[str, Activation] = {
         )
         for name in names
     },
-    "torch.relu": _ZERO,
-    "torch.tanh": MODULES[nn.Tanh],
-    "torch.sigmoid": MODULES[nn.Sigmoid],
+    **{
+        f"{holder}{name}{end}": MODULES[cls]
+        for name, cls in (("relu", nn.ReLU), ("tanh", nn.Tanh), ("sigmoid", nn.Sigmoid))
+        for holder, ends in (("torch.", ("",)), ("torch.Tensor.", ("", "_")))
+        for end in ends
+    },
 }
 
 

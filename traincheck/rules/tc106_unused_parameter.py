@@ -30,7 +30,8 @@ class UnusedParameter:
         Use the layer in forward and in the loss, remove it, or set requires_grad=False.
 
     Options:
-        steps: how many updates are enough to tell.
+        steps: how many updates are enough to tell at the end of the run. certain: after how many it
+        is told while the run goes on.
 
     Source:
         https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
@@ -47,23 +48,27 @@ class UnusedParameter:
     )
     needs = DISCOVERY | GRADIENTS | LEAVES
 
-    def __init__(self, steps: int = 3) -> None:
+    def __init__(self, steps: int = 3, certain: int = 200) -> None:
         self.steps = steps
+        self.certain = certain
 
     def monitor(self) -> UnusedParameters:
-        return UnusedParameters(self.steps)
+        return UnusedParameters(self.steps, self.certain)
 
 
 class UnusedParameters(StepMonitor):
     """Waits for the first gradient of each parameter until the run ends.
 
     Args:
-        steps: how many updates are enough to tell.
+        steps: how many updates are enough to tell at the end.
+        certain: how many before it.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, certain: int) -> None:
         super().__init__()
         self._steps = steps
+        self._certain = certain
+        self._told: set[int] = set()
         self._arrival = Arrival()
         self._seen: dict[int, tuple[int, StepEvent]] = {}  # updates without, and the first
         self._cut: set[int] = set()
@@ -87,19 +92,26 @@ class UnusedParameters(StepMonitor):
             if books[identity].root in roots:
                 count, first = self._seen.get(identity, (0, facts.event))
                 self._seen[identity] = (count + 1, first)
-        return []
+        return self._sure(self._certain)
 
     def finish(self) -> list[Violation]:
         """Only now is it known that none comes."""
+        return self._sure(self._steps)
+
+    def _sure(self, steps: int) -> list[Violation]:
+        sure = {
+            identity: seen
+            for identity, seen in self._seen.items()
+            if seen[0] >= steps and identity not in self._cut and identity not in self._told
+        }
+        self._told |= sure.keys()
         return [
-            self._violation(identity, first)
-            for identity, (count, first) in sorted(
-                self._seen.items(), key=lambda item: self.ledger.name(item[0])
-            )
-            if count >= self._steps and identity not in self._cut
+            self._violation(identity, sure[identity])
+            for identity in sorted(sure, key=self.ledger.name)
         ]
 
-    def _violation(self, identity: int, event: StepEvent) -> Violation:
+    def _violation(self, identity: int, seen: tuple[int, StepEvent]) -> Violation:
+        count, event = seen
         name = self.ledger.name(identity)
         return Violation(
             check_id="TC106",
@@ -110,6 +122,6 @@ class UnusedParameters(StepMonitor):
             symptom=Symptom.NO_GRADIENT,
             message=f"no gradient ever reaches {name}, although an optimizer holds it",
             expected="a gradient in some step",
-            observed="none in the whole run",
+            observed=f"none in {count} steps",
             evidence=(event,),
         )

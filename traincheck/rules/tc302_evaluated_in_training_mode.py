@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from traincheck.rules._forwards import Forward
 from traincheck.rules._ledger import (
     DISCOVERY,
@@ -30,7 +32,7 @@ class EvaluatedInTrainingMode:
     Fires on:
         A run that passes the batches of such a loader, once each, through a model that it trains,
         in training mode with dropout or batch normalization at work, and that never evaluates it in
-        evaluation mode. Told when the run ends.
+        evaluation mode. Told after the third such round, or when the run ends.
 
     Stays quiet on:
         model.eval(); passes without gradients over the training loader (a generator's samples,
@@ -42,7 +44,8 @@ class EvaluatedInTrainingMode:
         Call model.eval() before evaluation and model.train() after it.
 
     Options:
-        batches: evaluated batches that prove it.
+        batches: evaluated batches that prove it. rounds: evaluations after which it is told while
+        the run goes on.
 
     Source:
         https://discuss.pytorch.org/t/model-eval-vs-with-torch-no-grad/19615
@@ -64,11 +67,23 @@ class EvaluatedInTrainingMode:
         | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"batch"}))
     )
 
-    def __init__(self, batches: int = 2) -> None:
+    def __init__(self, batches: int = 2, rounds: int = 3) -> None:
         self.batches = batches
+        self.rounds = rounds
 
     def monitor(self) -> EvaluationMode:
-        return EvaluationMode(self.batches)
+        return EvaluationMode(self.batches, self.rounds)
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A model in training mode without gradients. rounds: steps that were followed by it."""
+
+    first: Violation
+    loaders: set[str] = field(default_factory=set)
+    batches: int = 0
+    rounds: int = 0
+    is_told: bool = False
 
 
 class EvaluationMode(StepMonitor):
@@ -76,14 +91,16 @@ class EvaluationMode(StepMonitor):
 
     Args:
         batches: evaluated batches that prove it.
+        rounds: after how many evaluations it is told before the end.
     """
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batches: int, rounds: int) -> None:
         super().__init__()
         self._batches = batches
+        self._rounds = rounds
         self._trained_on: set[str] = set()  # loaders
         self._evaluated: set[str] = set()  # models, in evaluation mode
-        self._suspects: dict[str, tuple[Violation, set[str], int]] = {}
+        self._suspects: dict[str, _Suspect] = {}
         self._updated: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -101,17 +118,25 @@ class EvaluationMode(StepMonitor):
         for forward in facts.forwards:
             if not forward.call.grad_enabled and forward.is_training and forward.loaders:
                 self._suspect(forward, facts)
-        return []
+        return self._sure(self._rounds)
 
     def finish(self) -> list[Violation]:
         """Only now is it known that it was never otherwise."""
-        return [
-            violation
-            for path, (violation, loaders, batches) in self._suspects.items()
-            if path not in self._evaluated
-            and loaders.isdisjoint(self._trained_on)
-            and batches >= self._batches
-        ]
+        return self._sure(1)
+
+    def _sure(self, rounds: int) -> list[Violation]:
+        found = []
+        for path, suspect in self._suspects.items():
+            if (
+                not suspect.is_told
+                and path not in self._evaluated
+                and suspect.loaders.isdisjoint(self._trained_on)
+                and suspect.batches >= self._batches
+                and suspect.rounds >= rounds
+            ):
+                suspect.is_told = True
+                found.append(suspect.first)
+        return found
 
     def _suspect(self, forward: Forward, facts: StepFacts) -> None:
         active = [p for p, c in forward.dropping.items() if c.training is not False]
@@ -124,12 +149,18 @@ class EvaluationMode(StepMonitor):
             return
         self.triggered += 1
         path = forward.path
-        if path in self._suspects:
-            first, loaders, batches = self._suspects[path]
-            self._suspects[path] = (first, loaders | forward.loaders, batches + forward.count)
-            return
+        suspect = self._suspects.get(path)
+        if suspect is None:
+            suspect = self._suspects[path] = _Suspect(self._violation(forward, facts, active))
+        suspect.loaders |= forward.loaders
+        suspect.batches += forward.count
+        suspect.rounds += 1
+
+    @staticmethod
+    def _violation(forward: Forward, facts: StepFacts, active: list[str]) -> Violation:
+        path = forward.path
         where = listing(sorted(forward.loaders))
-        violation = proof(
+        return proof(
             ("TC302", Symptom.EVAL_MODE),
             facts,
             subject=Subject(module=path),
@@ -138,4 +169,3 @@ class EvaluationMode(StepMonitor):
             observed=f"{listing(sorted(set(active)))} work as in training",
             evidence=(forward.call,),
         )
-        self._suspects[path] = (violation, set(forward.loaders), forward.count)

@@ -22,7 +22,7 @@ class ParameterGradientZero:
         zero, or it serves a branch that is never taken.
 
     Fires on:
-        Twenty optimizer steps in a row at which the gradient of a parameter is there and all zero.
+        Ten optimizer steps in a row at which the gradient of a parameter is there and all zero.
 
     Stays quiet on:
         A single step, as the A of LoRA has while B is zero; gradients that are None; embeddings,
@@ -53,7 +53,7 @@ class ParameterGradientZero:
     )
     needs: Needs = DISCOVERY | GRADIENTS
 
-    def __init__(self, steps: int = 20) -> None:
+    def __init__(self, steps: int = 10) -> None:
         self.steps = steps
 
     def monitor(self) -> Zeros:

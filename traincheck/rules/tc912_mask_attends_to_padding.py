@@ -19,7 +19,8 @@ class MaskAttendsToPadding:
 
     Why it matters:
         Tokens attend to padding. Outputs of a row then depend on how long the other rows of its
-        batch are.
+        batch are. Some models are trained so on purpose, as image and text towers with fixed
+        lengths are: therefore this is advice.
 
     Fires on:
         A mask of ones beside padded rows, in three batches in a row; the padding id is the
@@ -40,7 +41,7 @@ class MaskAttendsToPadding:
         check_id="TC912",
         kind="rule",
         code="TC912",
-        severity="warning",
+        severity="info",
         title="The attention mask of a batch attends to padding",
         likely_cause="The mask was made before the padding, or is made of ones.",
         fix="Build the mask as (input_ids != pad_token_id), or take the one the tokenizer gives.",

@@ -13,13 +13,14 @@ Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
 OPERATORS = ("==", "!=", ">", "<=")
 
-# A feature of every context: the file name of the program. Conditions on it are not asked of each
-# example, but once of each process.
+# A feature of every context: the program (relations/_programs.py). Conditions on it are not asked of
+# each example, but of each process.
 PROGRAM = "program"
 
 # Calls that are recorded, in some of the steps, for the numbers of an "activation".
 ACTIVATION_FUNCTIONS = frozenset(
     {f"torch.{name}" for name in ("relu", "tanh", "sigmoid")}
+    | {f"torch.Tensor.{name}{end}" for name in ("relu", "tanh", "sigmoid") for end in ("", "_")}
     | {
         f"torch.nn.functional.{name}"
         for name in (
@@ -70,18 +71,24 @@ class Precondition:
     def is_always(self) -> bool:
         return not self.clauses
 
+    def programs(self) -> tuple[str, ...]:
+        """The programs that it is kept to; none when it speaks of all."""
+        return tuple(
+            str(c.value) for clause in self.clauses for c in clause if c.feature == PROGRAM
+        )
+
     def within(self, program: str | None) -> Precondition | None:
-        """What is left to ask in a process of ``program``; None when it never holds there."""
-        if not any(c.feature == PROGRAM for clause in self.clauses for c in clause):
+        """What is left to ask in a process of this file name; None when it never holds there."""
+        if not self.programs():
             return self
-        context = {} if program is None else {PROGRAM: program}
         left = []
         for clause in self.clauses:
-            if all(c.holds(context) for c in clause if c.feature == PROGRAM):
+            names = [str(c.value).partition("#")[0] for c in clause if c.feature == PROGRAM]
+            if all(name == program for name in names):
                 left.append(tuple(c for c in clause if c.feature != PROGRAM))
         if not left:
             return None
-        return Precondition(clauses=tuple(left) if all(left) else ())
+        return Precondition(clauses=tuple(dict.fromkeys(left)) if all(left) else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

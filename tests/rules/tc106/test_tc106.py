@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.builders import LINEAR, MLP, TraceBuilder
-from tests.checking import fires, net, quiet
+from tests.checking import BY_CODE, fires, net, quiet
 from traincheck.schema.findings import Verdict
 
 AUX = ["Net.aux.weight", "Net.aux.bias"]
@@ -44,3 +44,12 @@ def test_quiet_on_frozen_parameters_and_short_runs() -> None:
 
 def test_quiet_when_steps_were_not_recorded() -> None:
     assert quiet("TC106", loop(3).skipped_steps(2).build()) is Verdict.HELD
+
+
+def test_told_once_while_a_long_run_goes_on() -> None:
+    rule = type(BY_CODE["TC106"])(certain=5)  # type: ignore[call-arg]
+    monitor = rule.monitor()
+    events = loop(8).build()
+    told = [event.step for event in events for _ in monitor.observe(event)]
+    assert told == [4, 4]
+    assert list(monitor.finish()) == []

@@ -33,7 +33,7 @@ def test_fires_as_advice() -> None:
 
 
 def test_quiet_when_it_is_used_now_and_then() -> None:
-    events = run(lambda name, step: name == "Net.fc1.weight" and step != 10)
+    events = run(lambda name, step: name == "Net.fc1.weight" and step % 9 != 8)
     assert quiet("TC715", events) is Verdict.HELD
 
 

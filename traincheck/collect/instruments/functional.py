@@ -55,6 +55,7 @@ _C_SIGNATURES = {
     "sigmoid": ("input",),
     "tanh": ("input",),
     "relu": ("input",),
+    **dict.fromkeys(("sigmoid_", "tanh_", "relu_"), ("input",)),
     "dropout": ("input", "p", "train"),
     "detach": ("self",),
     "detach_": ("self",),
@@ -79,7 +80,17 @@ DEFAULT_TORCH = (
     "relu",
     "dropout",
 )
-DEFAULT_TENSOR = ("detach", "detach_", "requires_grad_")
+DEFAULT_TENSOR = (
+    "detach",
+    "detach_",
+    "requires_grad_",
+    "relu",
+    "relu_",
+    "tanh",
+    "tanh_",
+    "sigmoid",
+    "sigmoid_",
+)
 
 # How torch dispatches, not what is computed.
 _PLUMBING = (
