@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from traincheck.check.findings import Accept, FindingBook
 from traincheck.check.gate import Gate, within_program
+from traincheck.check.programs import SEES, Guard, kept_to_programs
 from traincheck.check.routing import Router
 from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
@@ -36,6 +37,7 @@ class Checks:
     needs: Mapping[str, Needs]
     infos: Mapping[str, CheckInfo]
     unusable: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def sum_up(self, invariants: Iterable[Invariant]) -> tuple[Needs, tuple[str, ...]]:
         """What invariants need together, and their ids."""
@@ -57,6 +59,8 @@ class Process:
         self._view = view
         self.seats: list[Seat] = []
         self._retired: list[Seat] = []
+        self.guard = Guard(checks.programs)
+        self._look = Seat(self.guard, SEES, Needs(), ())
         self._seat_rules()
         self._seat_invariants()
         self._shared = run.usable(self._observable)
@@ -70,6 +74,7 @@ class Process:
     def step_ended(self, event: StepEvent) -> None:
         if event.complete or event.counters.get("optimizer_step", 0):
             self.steps += 1
+            self.guard.is_whole = True
 
     def instrument_failed(self, name: str, reason: str) -> None:
         """From here on ``name`` records nothing: who needs it cannot go on."""
@@ -101,10 +106,13 @@ class Process:
         counts: dict[str, int] = {}
         for seat in [*self.seats, *self._retired]:
             counts.update(seat.triggered())
-        return counts
+        return {id_: count for id_, count in counts.items() if self.guard.admits(id_)}
 
     def _make_router(self) -> Router[Seat]:
-        return Router([(seat.gets, seat) for seat in [*self.seats, *self._shared]])
+        seats = [*self.seats, *self._shared]
+        if self._checks.programs:
+            seats.insert(0, self._look)
+        return Router([(seat.gets, seat) for seat in seats])
 
     def _observable(self, check_id: str) -> bool:
         reason = self._view.lacks(self._checks.needs[check_id])
@@ -184,6 +192,8 @@ class Engine:
         for check_id, needs in self._checks.needs.items():
             if check_id not in self._checks.unusable:
                 self.wants |= needs
+        if self._checks.programs:
+            self.wants |= SEES
 
     @property
     def infos(self) -> Mapping[str, CheckInfo]:
@@ -303,7 +313,7 @@ class Engine:
     ) -> list[Violation]:
         """Count violations; those that are the first of their check about their subject."""
         new = []
-        for violation in violations:
+        for violation in violations if process is None else process.guard.believed(violations):
             self._violated[violation.check_id] += 1
             if self._book.add(violation):
                 new.append(violation)
@@ -401,6 +411,7 @@ def _prepare(
         needs=needs,
         infos=infos,
         unusable=unusable,
+        programs=kept_to_programs(i for found in by_relation.values() for i in found),
     )
 
 

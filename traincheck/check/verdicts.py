@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.relations._names import program_of
+from traincheck.relations._programs import program_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Families, MarkEvent
 from traincheck.schema.findings import Verdict

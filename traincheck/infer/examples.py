@@ -12,6 +12,7 @@ from traincheck.check.routing import Router
 from traincheck.check.verdicts import View, instrument_named
 from traincheck.infer.propose import by_scope
 from traincheck.infer.view import Features, Groups, Views, features_of
+from traincheck.relations._programs import Sketch
 from traincheck.relations._variables import is_judged
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis
 from traincheck.schema.events import Event, MarkEvent, StepEvent
@@ -136,6 +137,7 @@ class _Process:
         self._route = router.route
         self._views = Views(groups.narrow)
         self._sight = View()
+        self._sketch = Sketch()
         self._steps = 0
 
     def observe(self, event: Event) -> None:
@@ -144,6 +146,7 @@ class _Process:
             if examples:
                 tally.count(examples, event.step)
         self._views.observe(event)
+        self._sketch.observe(event)
         if isinstance(event, StepEvent):
             self._steps += is_judged(event)
         elif isinstance(event, MarkEvent):
@@ -175,7 +178,9 @@ class _Process:
     def _placed(self, context: Features) -> Features:
         """A context with the program that it was seen in, as one more feature."""
         program = None if self._is_whole else self._sight.program
-        return context if program is None else tuple(sorted((*context, (PROGRAM, program))))
+        if program is None:
+            return context
+        return tuple(sorted((*context, (PROGRAM, self._sketch.of(program)))))
 
     def _look(self, mark: MarkEvent) -> None:
         """Take note of what the process does not record."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from traincheck.infer.view import Features
 from traincheck.relations._names import is_private
+from traincheck.relations._programs import file_of
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 
 MAX_CLAUSES = 2
@@ -112,7 +113,7 @@ def levels(
     own = {
         name: learn(some)
         for name, some in sorted(by_program.items(), key=_name)
-        if name not in silent
+        if file_of(name or "") not in silent
     }
     known = {name: learned for name, learned in own.items() if learned is not None}
     sure = {name: learned for name, learned in known.items() if is_enough(_own({name: learned}))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.relations._names import listed, of_programs
+from traincheck.relations._programs import file_of
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 
 _SAID: dict[tuple[str, Scalar], str] = {
@@ -21,14 +22,22 @@ def sentence(text: str, precondition: Precondition) -> str:
     programs: dict[tuple[Condition, ...], list[str]] = {}
     for clause in precondition.clauses:
         rest = tuple(c for c in clause if c.feature != PROGRAM)
-        programs.setdefault(rest, []).extend(str(c.value) for c in clause if c.feature == PROGRAM)
+        names = programs.setdefault(rest, [])
+        names += [file_of(str(c.value)) for c in clause if c.feature == PROGRAM]
     if len(programs) == 1:
         ((rest, names),) = programs.items()
-        text = of_programs(names, text)
+        names = list(dict.fromkeys(names))
+        if not text.startswith(f"In {listed(names)}, " if names else "In "):
+            text = of_programs(names, text)
         clauses = _clause(rest)
     else:
         clauses = " or ".join(
-            " and ".join(filter(None, (_clause(rest), f"in {listed(names)}" if names else "")))
+            " and ".join(
+                filter(
+                    None,
+                    (_clause(rest), f"in {listed(list(dict.fromkeys(names)))}" if names else ""),
+                )
+            )
             for rest, names in programs.items()
         )
     return f"{text}, if {clauses}." if clauses else f"{text}."

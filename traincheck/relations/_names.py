@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._programs import program_of
 from traincheck.schema.events import Event, Families, MarkEvent
 
 STEP = "step"  # as an outer window: from one step boundary to the next
@@ -95,12 +95,6 @@ def of_programs(names: Sequence[str], text: str) -> str:
 def listed(names: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def program_of(mark: MarkEvent) -> str | None:
-    """The file name of what was started, from the mark that begins a file."""
-    argv0 = mark.data.get("argv0")
-    return posixpath.basename(argv0.replace("\\", "/")) or None if isinstance(argv0, str) else None
 
 
 class ProgramName:

@@ -116,8 +116,10 @@ def is_for_run(check: Rule | Relation) -> bool:
 
 def reach_of(relation: Relation, claim: Hypothesis) -> int | None:
     """In how many programs a claim must hold before it is made of others; None for never."""
+    if "program" in claim.params:
+        return None
     reach = getattr(relation, "reach", None)
-    if reach is None or "program" in claim.params:
+    if reach is None:
         return 1
     found: int | None = reach(claim)
     return found

@@ -1,0 +1,75 @@
+"""What is kept to a program: its file name, and what it trains."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import LINEAR, MLP, MLP_BN, TraceBuilder
+from tests.learning import learn, report_of
+from traincheck.relations._programs import Sketch, file_of
+from traincheck.schema.claims import PROGRAM, Condition, Precondition
+from traincheck.schema.findings import Verdict
+
+CONV = {f"block{i}.weight": "torch.nn.modules.conv.Conv2d" for i in range(4)}
+
+
+def run(model, program="train.py", **faults):
+    trace = TraceBuilder().process(argv0=f"/home/me/{program}").model("Net", model).optimizer()
+    return trace.train().steps(12, **faults).build()
+
+
+FAULT = {"omit": {"optimizer_step"}}
+OWN = "In train.py, in every training step, Optimizer.step is called."
+
+
+def verdict(events) -> Verdict:
+    (invariant,) = [i for i in learn(run(MLP)).invariants if i.text == OWN]
+    return report_of([invariant], events).verdicts[invariant.id]
+
+
+def test_it_is_asked_of_the_same_program():
+    assert verdict(run(MLP)) is Verdict.HELD
+    assert verdict(run(MLP, **FAULT)) is Verdict.VIOLATED
+
+
+def test_a_part_more_or_less_makes_no_other_program():
+    assert verdict(run(MLP_BN, **FAULT)) is Verdict.VIOLATED
+    assert verdict(run({**MLP, "head.weight": LINEAR}, **FAULT)) is Verdict.VIOLATED
+
+
+@pytest.mark.parametrize(("model", "program"), [(MLP, "other.py"), (CONV, "train.py")])
+def test_another_name_or_another_model_is_another_program(model, program):
+    assert verdict(run(model, program, **FAULT)) is Verdict.NOT_TRIGGERED
+
+
+def test_a_sketch_of_many_parameters_is_short_and_still_tells_them():
+    few, many, apart = Sketch(), Sketch(), Sketch()
+    big = {f"layers.{i}.weight": LINEAR for i in range(300)}
+    for sketch, model in (
+        (few, MLP),
+        (many, big),
+        (apart, {f"x{name}": c for name, c in big.items()}),
+    ):
+        for event in run(model):
+            sketch.observe(event)
+    named = many.of("train.py")
+    assert file_of(named) == "train.py"
+    assert len(named) < 120
+    assert many.fits([named], is_whole=True)
+    assert not apart.fits([named], is_whole=True)
+    assert not few.fits([named], is_whole=True)
+    assert few.fits([named, few.of("train.py")], is_whole=True)
+
+
+def test_what_is_left_to_ask_of_a_program():
+    of_a = Condition(feature=PROGRAM, op="==", value="a.py#123456")
+    of_b = Condition(feature=PROGRAM, op="==", value="b.py")
+    frozen = Condition(feature="requires_grad", op="==", value=False)
+    some = Precondition(clauses=((of_a, frozen), (of_b,)))
+    assert some.programs() == ("a.py#123456", "b.py")
+    assert some.within("a.py") == Precondition(clauses=((frozen,),))
+    assert some.within("b.py") == Precondition()
+    assert some.within("c.py") is None
+    assert some.within(None) is None
+    everywhere = Precondition(clauses=((frozen,),))
+    assert everywhere.within("c.py") is everywhere

@@ -1,0 +1,74 @@
+"""Which program a process runs: the file name of what was started, and what it trains.
+
+Many programs are called train.py. What is kept to a program is kept to one whose parameters are for
+the better part those that were seen. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from zlib import crc32
+
+from traincheck.schema.events import Event, MarkEvent, StateEvent
+
+_MARK = "#"  # between the file name and the sketch
+_DIGITS = 6  # of each part of a sketch, in hex
+_KEPT = 16  # parts of a sketch: the least ones, a fair sample
+_SHARE = 0.5  # of the parts that must agree
+
+
+def program_of(mark: MarkEvent) -> str | None:
+    """The file name of what was started, from the mark that begins a file."""
+    argv0 = mark.data.get("argv0")
+    return posixpath.basename(argv0.replace("\\", "/")) or None if isinstance(argv0, str) else None
+
+
+def file_of(program: str) -> str:
+    """The file name alone: ``train.py`` of ``train.py#1b2c3d...``."""
+    return program.partition(_MARK)[0]
+
+
+class Sketch:
+    """The parameters of a process, by name, class of the module, and shape."""
+
+    def __init__(self) -> None:
+        self._parts: set[str] = set()
+
+    @property
+    def size(self) -> int:
+        """How many there are; it only grows."""
+        return len(self._parts)
+
+    def observe(self, event: Event) -> tuple[()]:
+        """Take note of a parameter that came."""
+        if isinstance(event, StateEvent) and event.role == "parameter" and event.change == "new":
+            cls = (event.module_class or "").rpartition(".")[2]
+            shape = () if event.summary is None else tuple(event.summary.shape)
+            name = f"{event.name} {cls} {shape}".encode()
+            self._parts.add(f"{crc32(name):08x}"[:_DIGITS])
+        return ()
+
+    def of(self, program: str) -> str:
+        """The name of a program with what it trains, for claims that are kept to it."""
+        kept = "".join(sorted(self._parts)[:_KEPT])
+        return f"{program}{_MARK}{kept}" if kept else program
+
+    def fits(self, programs: Iterable[str], *, is_whole: bool) -> bool:
+        """Whether this may be one of ``programs``, all of one file name.
+
+        is_whole: all parameters are known by now; else one that has some of them may have the rest.
+        """
+        sketches = [program.partition(_MARK)[2] for program in programs]
+        return any(self._is_like(sketch, is_whole=is_whole) for sketch in sketches)
+
+    def _is_like(self, sketch: str, *, is_whole: bool) -> bool:
+        theirs = {sketch[i : i + _DIGITS] for i in range(0, len(sketch), _DIGITS)}
+        if not theirs or not self._parts:
+            return True  # nobody knows
+        # A sketch that is full holds the least parts only.
+        limit = max(theirs) if len(theirs) == _KEPT else "g"
+        mine = {part for part in self._parts if part <= limit}
+        common = len(mine & theirs)
+        shares = (common / len(theirs), common / max(1, len(mine)))
+        return (min(shares) if is_whole else max(shares)) >= _SHARE
