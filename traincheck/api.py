@@ -152,6 +152,7 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
         root=root_of(source),
         hostname=(manifest.hostname if manifest else None) or "",
         started=_seconds(manifest.started if manifest else None),
+        program=next((c for c in manifest.command if c.endswith(".py")), "") if manifest else "",
     )
 
 

@@ -18,7 +18,7 @@ from traincheck.report._beside import beside, excerpt_json
 from traincheck.report._places import code_of
 from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Row
-from traincheck.schema.findings import Finding, Report
+from traincheck.schema.findings import Finding, Report, Subject
 
 ROWS = (
     Row(reference="Adam.zero_grad", observed=None, mark="-"),
@@ -138,3 +138,45 @@ def test_a_line_of_the_program_comes_before_one_of_a_package(
     )
     both = replace(finding, evidence=(package, *finding.evidence))
     assert code_of(both, report) == "optimizer.step()  # here"
+
+
+def named(report: Report, finding: Finding, api: str, source: str) -> str:
+    """What JSON says of the place of a finding that no event tells a line of."""
+    program = Path(report.root) / "train.py"
+    program.write_text(source)
+    os.utime(program, (NOW - 10, NOW - 10))
+    finding = replace(finding, evidence=(), subject=Subject(api=api))
+    document = json.loads(written("json", replace(report, program="train.py", findings=[finding])))
+    place = document["findings"][0]["where"]
+    return "" if place is None else f"{place['line']} {place['code']} {place['found_by']}"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import x\nloss = F.cross_entropy(a, b)\n", "2 loss = F.cross_entropy(a, b) name"),
+        ("f = nn.CrossEntropyLoss()\n", "1 f = nn.CrossEntropyLoss() name"),
+        ("cross_entropy(a)\ncross_entropy(b)\n", ""),
+        ("cross_entropy = 3\n", ""),
+        ("this is no Python", ""),
+    ],
+)
+def test_a_call_that_is_there_once_is_found_by_its_name(
+    recorded: tuple[Finding, Report], source: str, expected: str
+) -> None:
+    finding, report = recorded
+    assert named(report, finding, "torch.nn.functional.cross_entropy", source) == expected
+    assert (
+        named(replace(report, started=0.0), finding, "torch.nn.functional.cross_entropy", source)
+        == ""
+    )
+
+
+def test_text_says_how_a_place_was_found(recorded: tuple[Finding, Report]) -> None:
+    finding, report = recorded
+    api = "torch.nn.functional.dropout"
+    named(report, finding, api, "x = 1\nx = F.dropout(x)\n")
+    finding = replace(finding, evidence=(), subject=Subject(api=api))
+    text = written("text", replace(report, program="train.py", findings=[finding]))
+    assert "train.py:2 (found by its name)" in text
+    assert "x = F.dropout(x)" in text

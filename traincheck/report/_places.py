@@ -31,26 +31,40 @@ def place_of(finding: Finding, report: Report) -> Place | None:
     path, _, line = (where(finding.evidence) or "").rpartition(":")
     if not path or not line.isdecimal():
         return None
-    return Place(path=_from_here(path, report.root), line=int(line))
+    return Place(path=from_here(path, report.root), line=int(line))
 
 
 def code_of(finding: Finding, report: Report) -> str:
     """The line itself; empty when its file is not here, or may have changed since the run."""
     path, _, number = (where(finding.evidence) or "").rpartition(":")
-    if not path or not number.isdecimal() or report.hostname != platform.node():
+    return code_at(path, int(number), report) if path and number.isdecimal() else ""
+
+
+def code_at(path: str, line: int, report: Report) -> str:
+    """A line of a file; empty where it cannot be known to be that of the run."""
+    found = unchanged(path, report)
+    if found is None:
         return ""
     try:
-        found = Path(report.root) / path
-        if not found.is_file() or found.stat().st_mtime > report.started:
-            return ""
         with found.open(encoding="utf-8", errors="replace") as lines:
-            line = next(islice(lines, int(number) - 1, None), "")
+            return next(islice(lines, line - 1, None), "").strip()[:_LONGEST]
     except (OSError, ValueError):
         return ""
-    return line.strip()[:_LONGEST]
 
 
-def _from_here(path: str, root: str) -> str:
+def unchanged(path: str, report: Report) -> Path | None:
+    """The file that a run used, if it is on this machine and as old as the run."""
+    if report.hostname != platform.node():
+        return None
+    found = Path(report.root) / path
+    try:
+        is_old = found.is_file() and found.stat().st_mtime <= report.started
+    except (OSError, ValueError):
+        return None
+    return found if is_old else None
+
+
+def from_here(path: str, root: str) -> str:
     """The path as one would type it here; as recorded where the file is not on this machine."""
     found = Path(root) / path
     try:

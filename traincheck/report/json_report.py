@@ -11,7 +11,8 @@ from typing import Any, TextIO
 import orjson
 
 from traincheck.report._beside import excerpt_json
-from traincheck.report._places import code_of, place_of
+from traincheck.report._by_name import place_by_name
+from traincheck.report._places import code_at, code_of, place_of
 from traincheck.schema.codec import SCHEMA_VERSION, encode
 from traincheck.schema.findings import Finding, Report, Verdict
 
@@ -67,10 +68,14 @@ def finding_json(finding: Finding, report: Report) -> dict[str, Any]:
 
 
 def _where(finding: Finding, report: Report) -> dict[str, Any] | None:
-    place = place_of(finding, report)
+    place, code = place_of(finding, report), code_of(finding, report)
     if place is None:
-        return None
-    return {"file": place.path, "line": place.line, "code": code_of(finding, report)}
+        named = place_by_name(finding, report)
+        if named is None:
+            return None
+        place, code = named, code_at(report.program, named.line, report)
+        return {"file": place.path, "line": place.line, "code": code, "found_by": "name"}
+    return {"file": place.path, "line": place.line, "code": code, "found_by": "trace"}
 
 
 def _fixed(finding: Finding) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from traincheck.check.findings import where
 from traincheck.report._beside import beside
-from traincheck.report._places import code_of
+from traincheck.report._by_name import place_by_name
+from traincheck.report._places import code_at, code_of
 from traincheck.report._words import count, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 
@@ -75,20 +76,31 @@ def _in_full(console: Console, finding: Finding, report: Report) -> None:
     for name, text in rows:
         table.add_row(Text(name), Text(text))
     console.print(Padding(table, (0, 0, 0, 2)))
-    place = where(finding.evidence)
+    place, code = _place(finding, report)
     if place:
         # Not in the table: a path that is broken in two can be neither clicked nor copied.
         line = Text("  ").append(f"{'where':<{widest}}", style="dim").append(f"  {place}")
         console.print(line, soft_wrap=True)
-        code = code_of(finding, report)
-        if code:
-            console.print(Padding(Text(code, style="italic"), (0, 0, 0, widest + 6)))
+    if code:
+        console.print(Padding(Text(code, style="italic"), (0, 0, 0, widest + 6)))
     console.print()
     if finding.beside:
         shown = beside(finding.beside, console, _at(finding.first_step))
         console.print(Padding(shown, (0, 0, 1, 2)))
     if report.presentation.verbose and finding.also:
         _also(console, finding)
+
+
+def _place(finding: Finding, report: Report) -> tuple[str, str]:
+    """The line to look at and the code there; empty where they are not known."""
+    place = where(finding.evidence)
+    if place:
+        return place, code_of(finding, report)
+    named = place_by_name(finding, report)
+    if named is None:
+        return "", ""
+    code = code_at(report.program, named.line, report)
+    return f"{report.program}:{named.line} (found by its name)", code
 
 
 def _also(console: Console, finding: Finding) -> None:

@@ -198,11 +198,13 @@ class Presentation:
     """How much of a report is shown.
 
     fail_on: lowest severity that counts as failure. info, suppressed: show these in full too.
+    verbose: show every finding in full, with all that it explains.
     """
 
     fail_on: str = "warning"
     info: bool = False
     suppressed: bool = False
+    verbose: bool = False
 
     def fails(self, finding: Finding) -> bool:
         """Whether a finding makes the exit status 1."""
@@ -215,6 +217,8 @@ class Report:
 
     verdicts, infos: one per check id. unobservable: why, for the checks that could not be decided.
     suppressed: findings that somebody accepted. root: directory that source places are relative to.
+    hostname, started, program: where the run was, since when in seconds since 1970, and its script;
+    empty and 0 where that is not known.
     """
 
     events: int
@@ -228,6 +232,9 @@ class Report:
     unobservable: Mapping[str, str] = field(default_factory=dict)
     suppressed: Sequence[Finding] = ()
     root: str = ""
+    hostname: str = ""
+    started: float = 0.0
+    program: str = ""
     presentation: Presentation = field(default_factory=Presentation)
 
     def count(self, verdict: Verdict) -> int:
