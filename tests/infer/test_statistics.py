@@ -11,8 +11,9 @@ import pytest
 from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder, healthy_run
 from tests.learning import Recorded, report_of, texts
 from traincheck.errors import InvariantFormatError
-from traincheck.infer.decide import SILENT
+from traincheck.infer.decide import SILENT, Limits
 from traincheck.infer.engine import infer, learn_from
+from traincheck.infer.files import save
 from traincheck.infer.statistics import distinct, statistics_of
 from traincheck.infer.statistics_file import read_statistics, write_statistics
 from traincheck.infer.tasks import Run
@@ -79,6 +80,18 @@ def test_equal_statistics_are_equal_bytes_and_come_back_whole(tmp_path):
     write_statistics(tmp_path / "b", reversed(read_statistics(tmp_path / "a")))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert as_bytes(learn_from(runs)) == as_bytes(learn_from(read_statistics(tmp_path / "b")))
+
+
+def test_order_of_runs_and_jobs_change_no_byte_of_what_is_written(tmp_path):
+    def written(names, jobs):
+        save(infer(named(*names), jobs=jobs), tmp_path / "invariant.json", Limits())
+        return [path.read_bytes() for path in sorted(tmp_path.iterdir())]
+
+    names = list(RUNS)
+    once = written(names, 1)
+    assert len(once) == 3
+    for jobs in (1, 2, 5):
+        assert written(reversed(names), jobs) == once
 
 
 @pytest.mark.parametrize("order", list(permutations(["plain", "leaking"])), ids=str)
