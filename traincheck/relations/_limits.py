@@ -18,7 +18,7 @@ from traincheck.relations._readings import (
     Reading,
 )
 
-Limits = dict[str, Any]  # low, high; open: neither is reached; sum: of terms that were added up
+Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions that add up terms
 _MIN_READINGS = 7
 _SAME = 2e-6  # relative: two numbers that differ by less are one, but for rounding
 _WIDER = 1.25  # than what was seen, where a number varies with the data
@@ -45,13 +45,13 @@ class Samples:
         self._values: dict[Key, list[float]] = defaultdict(list)
         self._ends: dict[Key, list[float]] = defaultdict(list)  # of series
         self._is_plain = True
-        self._has_sums = False
+        self._sums: frozenset[str] = frozenset()
 
     def add(self, reading: Reading) -> None:
         """Enter a reading."""
         self._values[reading.key].append(reading.value)
         self._is_plain &= reading.is_plain
-        self._has_sums |= reading.is_sum
+        self._sums |= reading.sums
         ends = self._ends[reading.key]
         if reading.begins or not ends:
             ends.append(reading.value)
@@ -68,7 +68,7 @@ class Samples:
         low, high = min(values), max(values)
         if key.quantity == LOSS_SCALE:
             limits = self._scale(low, high)
-            return {**limits, "sum": True} if limits and self._has_sums else limits
+            return {**limits, "sums": sorted(self._sums)} if limits and self._sums else limits
         if key.quantity == GENERATED:
             ends = self._ends[key]
             is_limit = len(ends) >= _MIN_SERIES and 2 * ends.count(high) >= len(ends)

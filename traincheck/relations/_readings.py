@@ -42,7 +42,7 @@ class Key(NamedTuple):
 class Reading:
     """One number.
 
-    is_plain: nothing but counting went into it. is_sum: it is of terms that were added up.
+    is_plain: nothing but counting went into it. sums: functions whose terms were added up.
     begins: a series of readings.
     """
 
@@ -50,7 +50,7 @@ class Reading:
     value: float
     event: Event
     is_plain: bool = True
-    is_sum: bool = False
+    sums: frozenset[str] = frozenset()
     begins: bool = False
 
 
@@ -73,17 +73,17 @@ class LossScale:
     had several losses or none, where they are scaled for half precision, or on a GPU.
     """
 
-    _losses: list[tuple[float, float | None]] = field(default_factory=list)
+    _losses: list[tuple[str, float, float | None]] = field(default_factory=list)
     _total: float = 0.0
     _is_known: bool = True
     _is_plain: bool = True
-    _is_sum: bool = False
+    _sums: frozenset[str] = frozenset()
     _backwards: int = 0
     _ranks: int = 1
 
     def loss(self, event: CallEvent) -> None:
         """A loss was computed."""
-        self._losses.append((_number(event.result) or 0.0, _terms(event)))
+        self._losses.append((event.api, _number(event.result) or 0.0, _terms(event)))
 
     def scaled(self) -> None:
         """What backward will be given is no longer known."""
@@ -97,16 +97,16 @@ class LossScale:
         """Compare what backward is given with the one loss before it."""
         given = _number(event.args.get("tensors"))
         losses, self._losses = self._losses, []
-        if len(losses) != 1 or given is None or not losses[0][0]:
+        if len(losses) != 1 or given is None or not losses[0][1]:
             self._is_known = False
             return
-        loss, terms = losses[0]
+        api, loss, terms = losses[0]
         scale = given / loss
         if terms is not None:  # of a sum: what it is divided by should be a count
             counted = abs(self._ranks / scale) if scale else 0.5
             self._is_plain &= abs(counted - round(counted)) <= _COUNTED * max(counted, 1)
             scale *= terms
-            self._is_sum = True
+            self._sums |= {api}
         self._total += scale
         self._backwards += 1
 
@@ -115,11 +115,11 @@ class LossScale:
         found: Sequence[Reading] = ()
         if is_judged(event) and self._is_known and self._backwards:
             key = Key(LOSS_SCALE)
-            found = (Reading(key, self._total, event, self._is_plain, self._is_sum),)
+            found = (Reading(key, self._total, event, self._is_plain, self._sums),)
         self._losses.clear()
         self._total, self._backwards = 0.0, 0
         self._is_known = self._is_plain = True
-        self._is_sum = False
+        self._sums = frozenset()
         return found
 
 

@@ -74,7 +74,7 @@ class Bounded:
         if quantity == LOSS_SCALE:
             calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
             # How many terms a sum has must be known; a mean needs no numbers.
-            stats = frozenset(LOSSES if claim.params.get("sum") else ())
+            stats = frozenset(claim.params.get("sums", ()))
             return Needs(calls=calls, kinds=kinds, stats=stats)
         if quantity in (SMALLEST, LARGEST):
             return Needs(calls=frozenset({api}), kinds=kinds, stats=frozenset({api}))
@@ -207,7 +207,7 @@ class BoundedDecider:
     def _judge(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
         if reading.key.quantity == LOSS_SCALE and not (
             (reading.is_plain or params["low"] == params["high"])
-            and (params.get("sum") or not reading.is_sum)
+            and reading.sums <= frozenset(params.get("sums", ()))
         ):
             return ()
         waiting = self._short.pop(index, None)
