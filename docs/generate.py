@@ -1,4 +1,4 @@
-"""Write generated pages: cli.md from --help, rules.md and rules/, the tables of trace-format.md.
+"""Write generated pages: cli.md, rules.md and rules/, relations.md, tables of trace-format.md.
 
 Nothing else is written. `--check` writes nothing and fails when a page is stale.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from traincheck.relations._table import BUILT_IN
 from traincheck.rules._docs import RuleDocs, docs_of, options_text
 from traincheck.rules._table import RULES
 from traincheck.schema import events, values
@@ -51,7 +52,21 @@ def pages() -> dict[Path, str]:
     text = trace.read_text(encoding="utf-8")
     for name, table in (("header", header_table()), ("kinds", kind_sections())):
         text = replaced(text, name, table)
-    return {DOCS / "cli.md": cli_page(), **rule_pages(), trace: text}
+    relations = DOCS / "relations.md"
+    known = replaced(relations.read_text(encoding="utf-8"), "relations", relation_sections())
+    return {DOCS / "cli.md": cli_page(), **rule_pages(), trace: text, relations: known}
+
+
+def relation_sections() -> str:
+    """What each relation says of itself, headings in bold."""
+    parts = []
+    for relation in BUILT_IN:
+        summary, *sections = inspect.cleandoc(type(relation).__doc__ or "").split("\n\n")
+        parts += [f"## {relation.name}", summary]
+        for section in sections:
+            heading, _, text = section.partition("\n")
+            parts.append(f"**{heading}** {inspect.cleandoc(text)}".replace("``", "`"))
+    return "\n\n".join(parts)
 
 
 def replaced(text: str, name: str, new: str) -> str:
