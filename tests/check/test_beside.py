@@ -7,16 +7,19 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder, healthy_run
+from tests.check.test_findings import violation
 from tests.learning import learn
 from traincheck.check.beside import side_by_side
 from traincheck.check.call_tree import Node, excerpt
 from traincheck.check.engine import Engine
+from traincheck.check.folding import Fault, Tally
+from traincheck.check.witness import Witness
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
-from traincheck.schema.claims import Invariant, Needs
+from traincheck.schema.claims import Hypothesis, Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, Families
-from traincheck.schema.excerpts import Row
-from traincheck.schema.findings import Finding, Report
+from traincheck.schema.excerpts import Excerpt, Line, Row
+from traincheck.schema.findings import Finding, Report, Symptom
 from traincheck.schema.invariant_file import needs_json
 
 STEP = 20
@@ -195,3 +198,25 @@ def test_a_long_difference_is_cut_around_what_differs() -> None:
     assert len(found) < 40
     assert found[0] == Row(reference="...", observed="...")
     assert ("-", "m.f9") in [(row.mark, row.reference) for row in found]
+
+
+def test_the_rank_that_is_named_is_shown() -> None:
+    claim = Hypothesis(relation="contains", params={"outer": "step", "inner": Families.BACKWARD})
+    shown = Excerpt(lines=(Line(depth=0, api="m.a"), Line(depth=0, api="m.b")), depth=0)
+    needs = Needs(calls=frozenset({"m.a", "m.b"}))
+    witness = Witness([Invariant(id="i", hypothesis=claim, needs=needs, excerpt=shown)])
+    rings = [witness.ring(rank, None) for rank in (0, 1)]
+    for rank, (ring, apis) in enumerate(zip(rings, (("m.a", "m.b"), ("m.b",)))):
+        assert ring is not None
+        for n, api in enumerate(apis):
+            ring.calls.append(
+                CallEvent(n, n, 0, "train", rank, "p1-t0", api=api, span=n, start_ns=n)
+            )
+        witness.step_ended(ring, 0)
+    found = violation("i", Symptom.MISSING_CALL, api="m.a", rank=1)
+    witness.note(found, rings[0])
+    rows = witness.beside(Fault("i", Symptom.MISSING_CALL, [Tally.of(found)]), 1)
+    assert [(row.mark, row.reference, row.observed) for row in rows] == [
+        ("-", "m.a", None),
+        (" ", "m.b", "m.b"),
+    ]

@@ -270,7 +270,7 @@ class Engine:
         if process is None:
             is_told = isinstance(event, MarkEvent) and event.text == _PROCESS_MARK
             view = View.of(event) if is_told else View()  # type: ignore[arg-type]
-            ring = self._witness.ring(view.recorded)
+            ring = self._witness.ring(event.rank, view.recorded)
             process = self._processes[key] = Process(self._checks, view, self._run, ring)
         return process
 
@@ -317,8 +317,7 @@ class Engine:
             self._violated[violation.check_id] += 1
             if self._book.add(violation):
                 new.append(violation)
-                if process is not None and process.ring is not None:
-                    self._witness.note(violation, process.ring)
+                self._witness.note(violation, None if process is None else process.ring)
         return new
 
     def _fail(self, process: Process, seat: Seat, error: Exception) -> None:

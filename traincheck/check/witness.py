@@ -37,6 +37,7 @@ class Ring:
     """The last calls of one process.
 
     Attributes:
+        rank: of the process.
         calls: in the order they ended.
         recorded: what the trace holds; None for everything.
         ended: the last step that ended.
@@ -44,7 +45,8 @@ class Ring:
         awaited: checks whose step has not ended yet.
     """
 
-    def __init__(self, recorded: Needs | None) -> None:
+    def __init__(self, rank: int, recorded: Needs | None) -> None:
+        self.rank = rank
         self.calls: deque[CallEvent] = deque(maxlen=_KEPT)
         self.recorded = recorded
         self.ended = -1
@@ -70,17 +72,26 @@ class Witness:
         self._seen: dict[str, tuple[Node, ...] | None] = {}
         self._recorded: dict[str, Needs | None] = {}
         self._near: dict[str, Event] = {}
+        self._rings: dict[int, Ring] = {}  # of the first process of each rank
         self._is_watching = any(i.excerpt is not None for i in self._invariants.values())
 
-    def ring(self, recorded: Needs | None) -> Ring | None:
+    def ring(self, rank: int, recorded: Needs | None) -> Ring | None:
         """Where the calls of a process are to be kept, if they are."""
-        return Ring(recorded) if self._is_watching else None
+        if not self._is_watching:
+            return None
+        ring = Ring(rank, recorded)
+        self._rings.setdefault(rank, ring)
+        return ring
 
-    def note(self, violation: Violation, ring: Ring) -> None:
-        """A check found something new."""
+    def note(self, violation: Violation, ring: Ring | None) -> None:
+        """A check found something new, in the process of a ring if that is known."""
         check_id = violation.check_id
         invariant = self._invariants.get(check_id)
         if invariant is None or check_id in self._seen:
+            return
+        if ring is None or ring.rank != violation.rank:  # a check of all ranks
+            ring = self._rings.get(violation.rank)
+        if ring is None:
             return
         self._seen[check_id] = None
         self._recorded[check_id] = ring.recorded
