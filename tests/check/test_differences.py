@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.check.test_findings import fold, shape, violation
+from tests.learning import learn
 from traincheck.check.causes import RANK
 from traincheck.check.differences import DIFFERENCES
+from traincheck.check.engine import Engine
 from traincheck.check.findings import FindingBook
-from traincheck.schema.findings import CheckInfo, Symptom, Violation
+from traincheck.relations._table import RELATIONS
+from traincheck.rules._table import RULES
+from traincheck.schema.events import Event
+from traincheck.schema.findings import CheckInfo, Finding, Symptom, Violation
 
 S = Symptom
 SCALER = "torch.amp.GradScaler"
@@ -190,3 +196,34 @@ def test_advice_does_not_speak_for_an_invariant() -> None:
 def test_causes_rank_before_what_they_may_explain() -> None:
     for cause, effects in DIFFERENCES.items():
         assert all(RANK[cause] <= RANK[effect] for effect in effects), cause
+
+
+def found_in(events: list[Event]) -> list[Finding]:
+    """Findings of rules and of what a healthy run teaches."""
+    engine = Engine(learn(healthy_run(20)).invariants, RULES, RELATIONS)
+    for event in events:
+        engine.observe(event)
+    return [f for f in engine.finish().findings if f.severity != "info"]
+
+
+def net() -> TraceBuilder:
+    return TraceBuilder().process().seed().model("Net", MLP).optimizer().train()
+
+
+STALE = {"Net.fc1.weight", "Net.fc1.bias"}
+
+
+def test_two_faults_that_begin_together_are_two_findings() -> None:
+    one = found_in(net().steps(3).steps(5, omit={"zero_grad"}).build())
+    other = found_in(net().steps(3).steps(5, not_updated=STALE).build())
+    both = found_in(net().steps(3).steps(5, omit={"zero_grad"}, not_updated=STALE).build())
+    assert [len(one), len(other), len(both)] == [1, 1, 2]
+    assert {f.title for f in both} == {one[0].title, other[0].title}
+    assert {f.check for f in both} == {one[0].check, other[0].check}
+
+
+def test_a_chain_of_effects_of_one_fault_is_one_finding() -> None:
+    (finding,) = found_in(net().steps(3).steps(5, omit={"optimizer_step"}).build())
+    assert len(finding.also) > 1
+    (finding,) = found_in(net().steps(3).steps(5, no_gradient=STALE).build())
+    assert set(finding.variables) == STALE
