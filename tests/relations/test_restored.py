@@ -9,7 +9,9 @@ from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.schema.events import CheckpointEvent, Families
 from traincheck.schema.findings import Symptom
 
-BASE = {"program": "train.py", "target": "Net"}
+BASE = {"program": "train.py"}
+LOADED = {**BASE, "what": "loads", "of": "Net", "value": 4}
+OPTIMIZER = {**BASE, "what": "also", "of": "Net optimizer", "value": True}
 
 
 def load(trace: TraceBuilder, target: str, **fields: object) -> TraceBuilder:
@@ -22,7 +24,7 @@ def resumed(*, entries: int = 4, optimizer: bool = True, scheduler: bool = True)
     trace = TraceBuilder().process().model("Net", MLP).optimizer()
     made = "torch.optim.lr_scheduler.LinearLR.__init__"
     trace.call(made, family=Families.SCHEDULER_CREATED, owner="opt0").steps(3)
-    load(trace, "Net", missing=[], unexpected=[], matched=entries, entries=entries)
+    load(trace, "Net", missing=[], unexpected=[], matched=entries, entries=4)
     if optimizer:
         load(trace, "torch.optim.adam.Adam", owner="opt0", entries=4)
     if scheduler:
@@ -32,11 +34,12 @@ def resumed(*, entries: int = 4, optimizer: bool = True, scheduler: bool = True)
 
 def test_what_a_resumption_restores_is_learned():
     assert texts(learn(resumed().steps(9).build()), "restored") == [
-        "In train.py, the state that is loaded into Net holds 4 values.",
+        "In train.py, when Net is loaded, 4 values come back.",
         "In train.py, whenever Net is loaded and training goes on, the state of a scheduler is "
         "loaded too.",
         "In train.py, whenever Net is loaded and training goes on, the state of an optimizer is "
         "loaded too.",
+        "What is loaded into a model are copies, not its own tensors.",
     ]
 
 
@@ -50,25 +53,61 @@ def test_state_that_is_not_loaded_is_told_in_the_first_step_after(missing, word)
 
 
 def test_a_value_less_is_told():
-    claim = {**BASE, "entries": 4}
-    assert broken(decide("restored", claim, resumed().steps(1).build())) == []
-    assert broken(decide("restored", claim, resumed(entries=3).steps(1).build())) == [
-        (3, Symptom.NOT_RESTORED, "Net")
+    assert broken(decide("restored", LOADED, resumed().steps(1).build())) == []
+    assert broken(decide("restored", LOADED, resumed(entries=3).steps(1).build())) == [
+        (2, Symptom.NOT_RESTORED, "Net")
     ]
 
 
 def test_what_is_loaded_for_a_last_evaluation_says_nothing():
-    claim = {**BASE, "also": "optimizer"}
-    assert decide("restored", claim, resumed(optimizer=False).evaluate().build()) == []
+    assert decide("restored", OPTIMIZER, resumed(optimizer=False).evaluate().build()) == []
 
 
 def test_a_run_that_is_not_resumed_says_nothing():
     trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(9)
     assert texts(learn(trace.build()), "restored") == []
-    assert decide("restored", {**BASE, "entries": 4}, trace.build()) == []
+    assert decide("restored", LOADED, trace.build()) == []
 
 
-@pytest.mark.parametrize("params", [{}, {"target": "Net"}, {"also": "optimizer"}])
+def test_a_state_that_is_no_copy_is_told_in_any_program():
+    claim = {"what": "copies", "of": "", "value": True}
+    other = TraceBuilder().process(argv0="other.py").model("Net", MLP).optimizer().steps(2)
+    load(other, "Net", missing=[], unexpected=[], matched=4, entries=4, shared=4)
+    assert broken(decide("restored", claim, other.build())) == [(1, Symptom.NOT_RESTORED, "Net")]
+    assert broken(decide("restored", claim, resumed().build())) == []
+
+
+def saved(trace: TraceBuilder, **parts: dict[str, object]) -> TraceBuilder:
+    path = f"/tmp/epoch{len(trace._events)}.pt"
+    trace._add(CheckpointEvent, op="save", target="builtins.dict", path=path, parts=parts)
+    return trace
+
+
+MODEL = {"kind": "model", "entries": 4}
+
+
+def test_what_files_hold_is_learned_and_what_they_lack_is_told():
+    def run(**parts: dict[str, object]) -> TraceBuilder:
+        trace = TraceBuilder().process().model("Net", MLP).optimizer()
+        for _ in range(4):
+            saved(trace.steps(2), model=MODEL, **parts)
+        return trace
+
+    held = {"kind": "optimizer", "params": 4, "entries": 4}
+    result = learn(run(optimizer=held).build())
+    assert texts(result, "restored") == [
+        "In train.py, every file epoch#.pt holds model, optimizer.",
+        "In train.py, the part model of epoch#.pt is of 4 parameters or buffers.",
+        "In train.py, the part optimizer of epoch#.pt is of 4 parameters or buffers.",
+    ]
+    assert not report_of(result.invariants, run(optimizer=held).build()).findings
+    found = report_of(result.invariants, run(optimizer={**held, "params": 2}).build()).findings
+    assert [(f.code, f.first_step) for f in found] == [("restored", 1)]
+    found = report_of(result.invariants, run().build()).findings
+    assert "optimizer is missing" in found[0].message
+
+
+@pytest.mark.parametrize("params", [{}, {"what": "loads"}, {"what": "x", "of": "Net", "value": 1}])
 def test_parameters_that_no_version_wrote_are_refused(params):
     with pytest.raises(ValueError, match="nothing is known"):
         decide("restored", params, [])

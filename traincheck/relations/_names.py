@@ -43,7 +43,7 @@ _PUBLIC = tuple(
     )
 )
 _OPENINGS = frozenset(
-    {"After", "Between", "During", "Every", "In", "No", "The", "Under", "Whenever"}
+    {"After", "Between", "During", "Every", "In", "No", "The", "Under", "What", "When", "Whenever"}
 )
 ROLE_NAMES = {
     "parameter": "parameter",

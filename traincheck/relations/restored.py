@@ -1,42 +1,53 @@
-"""The relation *restored*: what is loaded back before training goes on."""
+"""The relation *restored*: what is saved, and what is loaded back before training goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._checkpoints import (
+    ALSO,
+    COPIES,
+    FILE,
+    LOADS,
+    PART,
+    SCHEDULER,
+    Checkpoints,
+    Fact,
+    Key,
+)
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import CallEvent, CheckpointEvent, Event, Families
+from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
-MODEL, OPTIMIZER, SCHEDULER = "model", "optimizer", "scheduler"
 _HOLDS = Example(holds=True, context={})
-_MOST_COUNTED = 64  # values of one resumption that count as examples
+_SAID = (ALSO, COPIES, FILE, LOADS, PART)
 
 
 class Restored:
-    """What is loaded back, before training goes on.
+    """What is saved, and what is loaded back before training goes on.
 
     What it says:
-        The state that is loaded into a model holds so many values. Whenever the state of a model
-        is loaded and training goes on, so is that of an optimizer, or of a learning-rate scheduler.
+        So many values come back when a model is loaded. Whenever a model is loaded and training
+        goes on, so is an optimizer, or a learning-rate scheduler. A file holds these parts, with so
+        many parameters. And of any program: what is loaded are copies, not the model's own tensors.
 
     Example:
-        ``In train.py, whenever Net is loaded and trained on, so is an optimizer.`` It breaks when a
-        run is resumed without the state of its optimizer, in the first step after that.
+        ``In train.py, whenever Net is loaded and training goes on, the state of an optimizer is
+        loaded too.`` It breaks in the first step after a resumption that forgets it.
 
     Evidence:
-        One resumption gives as many examples as values were loaded, 64 at most: each of them came
-        back. It is decided at the first update that follows; what is loaded for a last evaluation
-        says nothing.
+        A load or save gives two examples for each value, 64 at most: its name and its shape are
+        those of the model. What belongs to a resumption is decided at the first update that
+        follows; so what is loaded for a last evaluation says nothing of optimizers. Numbers in
+        names of files make no difference.
 
     Chance:
-        A coin for each value.
+        A coin for each example.
 
     Not said:
-        That values are those that were saved. Anything of another program: which of its parts a
-        program restores, if it resumes at all, is its own affair.
+        That values are those that were saved. Which parts another program saves or restores.
     """
 
     name = "restored"
@@ -49,17 +60,12 @@ class Restored:
 
     def needs(self, claim: Hypothesis) -> Needs:
         calls = frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_CREATED})
-        return Needs(calls=calls, kinds=frozenset({"checkpoint", "mark"}))
+        is_of_steps = claim.params["what"] == ALSO
+        kinds = frozenset({"checkpoint", "mark"})
+        return Needs(calls=calls if is_of_steps else frozenset(), kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
-        params = claim.params
-        target = params["target"]
-        if "entries" in params:
-            said = f"The state that is loaded into {target} holds {params['entries']} values"
-        else:
-            what = f"the state of {_with_article(params['also'])}"
-            said = f"Whenever {target} is loaded and training goes on, {what} is loaded too"
-        return in_program(params, said)
+        return in_program(claim.params, _said(claim.params))
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
         return float(0.5**positive)
@@ -73,137 +79,108 @@ class Restored:
         )
 
 
-class _Loads:
-    """What was loaded since training went on last."""
-
-    def __init__(self) -> None:
-        self.program = ProgramName()
-        self.scheduler = SCHEDULER  # class of the one that was made last
-        self._open: list[CheckpointEvent] = []
-
-    def observe(self, event: Event) -> list[CheckpointEvent]:
-        """The loads that end with ``event``, the first update after them."""
-        if isinstance(event, CheckpointEvent):
-            if event.op == "load_state_dict" and event.target:
-                self._open.append(event)
-        elif isinstance(event, CallEvent):
-            if event.family == Families.SCHEDULER_CREATED:
-                self.scheduler = event.api.split(".")[-2]
-            elif self._open and event.family == Families.OPTIMIZER_STEP:
-                loads, self._open = self._open, []
-                return loads
-        else:
-            self.program.observe(event)
-        return []
-
-
 class RestoredProposer:
-    """Proposes what one resumption restored; that the others did so too is decided later."""
+    """Proposes facts that never were otherwise."""
 
     def __init__(self) -> None:
-        self._loads = _Loads()
-        self._claims: set[tuple[str, str, Any]] = set()
+        self._program = ProgramName()
+        self._checkpoints = Checkpoints()
+        self._values: dict[Key, Any] = {}
+        self._varying: set[Key] = set()
 
     def observe(self, event: Event) -> None:
-        loads = self._loads.observe(event)
-        kinds = {_kind(load) for load in loads} & {OPTIMIZER, SCHEDULER}
-        for load in loads:
-            if _kind(load) == MODEL:
-                target = _target(load)
-                self._claims.add((target, "entries", load.entries or 0))
-                self._claims |= {(target, "also", kind) for kind in kinds}
+        self._program.observe(event)
+        for fact in self._checkpoints.observe(event):
+            if self._values.setdefault(fact.key, fact.value) != fact.value:
+                self._varying.add(fact.key)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        program = self._loads.program.name
-        if program is not None:
-            for target, key, value in sorted(self._claims, key=repr):
-                params = {"program": program, "target": target, key: value}
+        for key, value in sorted(self._values.items()):
+            what, of = key
+            if key in self._varying or (what in (ALSO, COPIES) and not value):
+                continue
+            params = {"what": what, "of": of, "value": value}
+            if what != COPIES and self._program.name is not None:
+                params["program"] = self._program.name
+            if what == COPIES or "program" in params:
                 yield Hypothesis(relation="restored", params=params)
 
 
 class RestoredDecider:
-    """Decides at the first update that follows what was loaded."""
+    """Decides at each load and save, and at the first update after loads."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._claims = [claim.params for claim in claims]
-        for params in self._claims:
-            if "target" not in params or ("entries" in params) == ("also" in params):
+        self._claims: dict[Key, list[tuple[int, Mapping[str, Any]]]] = {}
+        for index, claim in enumerate(claims):
+            params = claim.params
+            if params.get("what") not in _SAID or "of" not in params or "value" not in params:
                 raise ValueError(f"nothing is known of {dict(params)}")
-        self._loads = _Loads()
+            key = (params["what"], params["of"])
+            self._claims.setdefault(key, []).append((index, params))
+        self._program = ProgramName()
+        self._checkpoints = Checkpoints()
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
-        loads = self._loads.observe(event)
-        return list(self._decide(loads, event)) if loads else ()
+        self._program.observe(event)
+        return [found for fact in self._checkpoints.observe(event) for found in self._decide(fact)]
 
     def finish(self) -> Sequence[tuple[int, Example]]:
         """Nothing: no update follows what was loaded last."""
         return ()
 
-    def _decide(self, loads: Sequence[CheckpointEvent], event: Event) -> Iterator[Any]:
-        weight = min(_MOST_COUNTED, max(1, sum(load.entries or 0 for load in loads)))
-        for index, params in enumerate(self._claims):
-            mine = [x for x in loads if _kind(x) == MODEL and _target(x) == params["target"]]
-            if not mine or not self._loads.program.fits(params):
+    def _decide(self, fact: Fact) -> Iterator[tuple[int, Example]]:
+        for index, params in self._claims.get(fact.key, ()):
+            if not self._program.fits(params):
                 continue
-            who = _stepping(event) if params.get("also") == OPTIMIZER else self._loads.scheduler
-            broken = _broken(params, mine, loads, who)
-            if broken is not None:
-                yield index, _negative(params, broken, mine[-1], event)
+            if fact.value == params["value"]:
+                yield from [(index, _HOLDS)] * fact.weight
             else:
-                yield from [(index, _HOLDS)] * weight
+                yield index, _negative(params, fact)
 
 
-def _broken(
-    params: Mapping[str, Any],
-    mine: Iterable[CheckpointEvent],
-    loads: Iterable[CheckpointEvent],
-    who: str,
-) -> str | None:
-    """What is wrong with ``who``, as half a sentence; None if nothing is."""
-    if "also" in params:
-        if any(_kind(load) == params["also"] for load in loads):
-            return None
-        return f"training goes on, and no state is loaded into {who}"
-    found = next((load for load in mine if (load.entries or 0) != params["entries"]), None)
-    return None if found is None else f"it holds {found.entries or 0} values"
-
-
-def _negative(params: Mapping[str, Any], how: str, load: CheckpointEvent, event: Event) -> Example:
-    target = params["target"]
-    if "also" in params:
-        expected = f"the state of {_with_article(params['also'])} is loaded with that of {target}"
-    else:
-        expected = f"the state loaded into {target} holds {params['entries']} values"
-    return Example(
-        holds=False,
-        context={},
-        step=event.step,
-        rank=event.rank,
-        subject=Subject(module=target),
-        expected=expected,
-        observed=how,
-        evidence=(load, event),
-        symptom=Symptom.NOT_RESTORED,
+def _said(params: Mapping[str, Any]) -> str:
+    what, of, value = params["what"], params["of"], params["value"]
+    if what == LOADS:
+        return f"When {of} is loaded, {value} values come back"
+    if what == COPIES:
+        return "What is loaded into a model are copies, not its own tensors"
+    if what == FILE:
+        return f"Every file {of} holds {', '.join(value)}"
+    if what == PART:
+        return f"The part {of} is of {value} parameters or buffers"
+    target, _, kind = of.rpartition(" ")
+    article = "a" if kind == SCHEDULER else "an"
+    return (
+        f"Whenever {target} is loaded and training goes on, the state of {article} {kind} is "
+        "loaded too"
     )
 
 
-def _kind(load: CheckpointEvent) -> str:
-    if "lr_scheduler" in (load.target or ""):
-        return SCHEDULER
-    if load.owner is not None:
-        return OPTIMIZER
-    return MODEL if load.matched is not None else "other"
+def _observed(params: Mapping[str, Any], fact: Fact) -> str:
+    what, value = params["what"], fact.value
+    if what == LOADS:
+        return f"{value} values come back"
+    if what == COPIES:
+        return "its own tensors are loaded, so that nothing changes"
+    if what == FILE:
+        missing = sorted(set(params["value"]) - set(value))
+        more = sorted(set(value) - set(params["value"]))
+        return f"{', '.join(missing)} is missing" if missing else f"it holds {', '.join(more)} too"
+    if what == PART:
+        return f"it is of {value} parameters or buffers"
+    return f"training goes on, and no state is loaded into {fact.name}"
 
 
-def _stepping(event: Event) -> str:
-    """The class of the optimizer that steps."""
-    return event.api.split(".")[-2] if isinstance(event, CallEvent) else OPTIMIZER
-
-
-def _target(load: CheckpointEvent) -> str:
-    """The model, whichever of those of its class it is: a resumed one may be the second."""
-    return (load.target or "").partition("#")[0]
-
-
-def _with_article(kind: str) -> str:
-    return f"an {kind}" if kind == OPTIMIZER else f"a {kind}"
+def _negative(params: Mapping[str, Any], fact: Fact) -> Example:
+    return Example(
+        holds=False,
+        context={},
+        step=fact.event.step,
+        rank=fact.event.rank,
+        stage=fact.event.stage,
+        subject=Subject(module=fact.name),
+        expected=_said(params),
+        observed=_observed(params, fact),
+        evidence=fact.evidence,
+        symptom=Symptom.NOT_RESTORED,
+    )

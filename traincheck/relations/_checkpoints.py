@@ -1,0 +1,108 @@
+"""What files hold and what loads restore, as facts that a program repeats. Knows no claims."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, Families
+
+MODEL, OPTIMIZER, SCHEDULER = "model", "optimizer", "scheduler"
+LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
+_MOST_COUNTED = 64  # values of one load or save that count as examples
+# A value that comes back tells twice: its name and its shape must both be those of the model.
+_PER_VALUE = 2
+
+Key = tuple[str, str]  # what is said, and of what
+
+
+class Fact(NamedTuple):
+    """Something that was seen. weight: examples; name: what it is about, for people."""
+
+    key: Key
+    value: Any
+    weight: int
+    name: str
+    event: Event
+    evidence: tuple[Event, ...]
+
+
+class Checkpoints:
+    """Follows one process."""
+
+    def __init__(self) -> None:
+        self._open: list[CheckpointEvent] = []  # loads since the last update
+        self._scheduler = SCHEDULER  # class of the one that was made last
+
+    def observe(self, event: Event) -> Iterator[Fact]:
+        """What ``event`` tells."""
+        if isinstance(event, CheckpointEvent):
+            if event.op == "load_state_dict" and event.target:
+                self._open.append(event)
+                yield from _of_load(event)
+            elif event.op == "save":
+                yield from _of_save(event)
+        elif isinstance(event, CallEvent):
+            if event.family == Families.SCHEDULER_CREATED:
+                self._scheduler = event.api.split(".")[-2]
+            elif self._open and event.family == Families.OPTIMIZER_STEP:
+                loads, self._open = self._open, []
+                yield from self._of_resumption(loads, event)
+
+    def _of_resumption(self, loads: list[CheckpointEvent], update: CallEvent) -> Iterator[Fact]:
+        kinds = {_kind(load) for load in loads}
+        weight = _weight(sum(load.entries or 0 for load in loads))
+        names = {OPTIMIZER: update.api.split(".")[-2], SCHEDULER: self._scheduler}
+        for load in loads:
+            if _kind(load) == MODEL:
+                for kind, name in names.items():
+                    key = (ALSO, f"{_target(load)} {kind}")
+                    yield Fact(key, kind in kinds, weight, name, update, (load, update))
+
+
+def _of_load(event: CheckpointEvent) -> Iterator[Fact]:
+    if _kind(event) == MODEL:
+        target, matched = _target(event), event.matched or 0
+        weight = _weight(event.entries or 0)
+        yield Fact((LOADS, target), matched, weight, target, event, (event,))
+        yield Fact((COPIES, ""), event.shared == 0, weight, target, event, (event,))
+
+
+def _of_save(event: CheckpointEvent) -> Iterator[Fact]:
+    if not event.path or not event.parts:
+        return
+    file = re.sub(r"\d+", "#", re.split(r"[\\/]", event.path)[-1])
+    counts = {key: _count(part) for key, part in sorted(event.parts.items())}
+    weight = _weight(sum(count or 0 for count in counts.values()))
+    yield Fact((FILE, file), sorted(counts), weight, file, event, (event,))
+    for key, count in counts.items():
+        if count is not None:
+            yield Fact((PART, f"{key} of {file}"), count, weight, file, event, (event,))
+
+
+def _count(part: Any) -> int | None:
+    """How many parameters the part is of; None where that is not told."""
+    found = None
+    if isinstance(part, dict):
+        found = part.get("params") if part.get("kind") == OPTIMIZER else part.get("entries")
+        if part.get("kind") not in (OPTIMIZER, MODEL):
+            found = None
+    return found if isinstance(found, int) else None
+
+
+def _weight(values: int) -> int:
+    return min(_MOST_COUNTED, max(1, _PER_VALUE * values))
+
+
+def _kind(load: CheckpointEvent) -> str:
+    if "lr_scheduler" in (load.target or ""):
+        return SCHEDULER
+    if load.owner is not None:
+        return OPTIMIZER
+    return MODEL if load.matched is not None else "other"
+
+
+def _target(load: CheckpointEvent) -> str:
+    """The model, whichever of those of its class it is: a resumed one may be the second."""
+    return (load.target or "").partition("#")[0]
