@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincheck.infer.preconditions import MAX_CLAUSES, MAX_CONDITIONS, learn
+from traincheck.infer.preconditions import MAX_CLAUSES, MAX_CONDITIONS, learn, levels
 from traincheck.infer.words import sentence
+from traincheck.schema.claims import PROGRAM
 
 
 def counts(*rows):
@@ -111,6 +112,105 @@ def test_the_order_of_the_examples_does_not_matter(rows, seed):
     items = list(table.items())
     random.Random(seed).shuffle(items)
     assert learn(dict(items)) == learn(table)
+
+
+def drawn(table, share, seed):
+    """A sample of the examples: of each context some, but never none of those that there are."""
+    pick = random.Random(seed)
+
+    def some(count):
+        return max(min(count, 1), sum(pick.random() < share for _ in range(count)))
+
+    items = [(features, tuple(map(some, both))) for features, both in table.items()]
+    pick.shuffle(items)
+    return dict(items)
+
+
+@given(
+    st.dictionaries(contexts.map(lambda c: tuple(sorted(c.items()))), st.integers(20, 60)),
+    st.sampled_from(["requires_grad", "leaf", "ndim", "both", "either"]),
+    st.integers(0, 1000),
+)
+def test_a_sample_of_the_examples_teaches_the_same(found, truth, seed):
+    rules = {
+        "requires_grad": lambda c: c["requires_grad"],
+        "leaf": lambda c: c["leaf"] != "a",
+        "ndim": lambda c: c["ndim"] > 1,
+        "both": lambda c: c["requires_grad"] and c["ndim"] > 0,
+        "either": lambda c: c["leaf"] == "b" or c["stage"] == "eval",
+    }
+    table = {
+        features: (count, 0) if rules[truth](dict(features)) else (0, count)
+        for features, count in found.items()
+    }
+    whole, part = learn(table), learn(drawn(table, 0.3, seed))
+    assert (whole is None) == (part is None)
+    if whole is not None and part is not None:
+        assert whole.precondition == part.precondition
+
+
+def in_programs(*rows):
+    return counts(*(({**context, PROGRAM: name}, good, bad) for name, context, good, bad in rows))
+
+
+def told(table, reach=1, enough=5, **options) -> list[str]:
+    found = levels(table, reach, lambda learned: learned.positive >= enough, **options)
+    return [sentence("X", learned.precondition) for learned in found]
+
+
+def test_of_other_programs_nothing_is_said_beyond_what_was_seen():
+    table = in_programs(("a.py", {"requires_grad": True}, 9, 0))
+    assert told(table) == ["X, if requires_grad is true.", "In a.py, X."]
+    both = in_programs(
+        ("a.py", {"requires_grad": True}, 9, 0), ("a.py", {"requires_grad": False}, 9, 0)
+    )
+    assert told(both) == ["X.", "In a.py, X."]
+
+
+def test_what_each_program_has_of_its_own_is_not_said_of_others():
+    table = in_programs(("a.py", {"leaf": "x"}, 9, 0), ("b.py", {"leaf": "x"}, 9, 0))
+    assert told(table, reach=None) == ["In a.py and b.py, X."]
+    assert told(table, reach=3) == ["In a.py and b.py, X."]
+    assert told(table, reach=2) == ["X.", "In a.py and b.py, X."]
+
+
+def test_a_program_that_speaks_against_it_is_left_out():
+    table = in_programs(("a.py", {"leaf": "x"}, 9, 0), ("b.py", {"leaf": "x"}, 9, 9))
+    assert told(table) == ["In a.py, X."]
+    silent = in_programs(("a.py#123456", {"leaf": "x"}, 9, 0), ("b.py", {"leaf": "x"}, 9, 0))
+    assert told(silent, silent=["a.py"]) == ["In b.py, X."]
+
+
+def test_programs_may_differ_in_when_it_holds():
+    table = in_programs(
+        ("a.py", {"model": "A", "ndim": 1}, 9, 0),
+        ("a.py", {"model": "A", "ndim": 2}, 9, 0),
+        ("b.py", {"model": "B", "ndim": 1}, 0, 9),
+        ("b.py", {"model": "B", "ndim": 2}, 9, 0),
+    )
+    assert told(table) == ["X, if in a.py or ndim is above 1 and in b.py."]
+
+
+def test_names_that_mean_nothing_elsewhere_are_no_condition_of_other_programs():
+    rows = [("a.py", {"model": name}, 9 * (name == "A"), 9 * (name != "A")) for name in "ABCD"]
+    assert told(in_programs(*rows)) == ["In a.py, X, if model is A."]
+    own = [
+        ("a.py", {"module_class": f"__main__.{c}"}, 9 * (c == "A"), 9 * (c != "A")) for c in "ABCD"
+    ]
+    assert told(in_programs(*own)) == ["In a.py, X, if module_class is __main__.A."]
+
+
+def test_too_few_examples_of_one_program_do_not_spoil_those_of_another():
+    table = in_programs(("a.py", {"leaf": "x"}, 9, 0), ("b.py", {"leaf": "x"}, 2, 0))
+    assert told(table, reach=None) == ["In a.py, X."]
+    few = in_programs(("b.py", {"leaf": "x"}, 2, 0))
+    assert told(few, reach=None) == ["In b.py, X."]  # to be told why it is dropped
+
+
+def test_a_model_with_frozen_parts_is_no_evidence_for_others():
+    table = in_programs(("a.py", {"frozen": True}, 9, 0), ("b.py", {"frozen": False}, 9, 0))
+    assert told(table)[0] == "X, if no parameter of the model is frozen."
+    assert told(in_programs(("a.py", {"frozen": True}, 9, 0))) == ["In a.py, X."]
 
 
 @pytest.mark.parametrize("value", [True, False])

@@ -215,10 +215,10 @@ class CallDecider:
         start, last = event.start_ns, self._last
         claims = [i for i in claims if self.program.fits(self._params[i])]
         if all(last[i] >= start for i in claims):
-            key = (event.api, event.training, self.program.name)
+            key = (event.api, event.training, event.autocast, self.program.name)
             known = self._whole.get(key)
             if known is None:
-                example = self._positive(training=event.training)
+                example = self._around(event)
                 known = self._whole[key] = tuple((i, example) for i in claims)
             return known
         return [(i, self._inside(i, event)) for i in claims]
@@ -226,12 +226,12 @@ class CallDecider:
     def _inside(self, index: int, event: CallEvent) -> Example:
         holds = self._last[index] >= event.start_ns
         if holds:
-            return self._positive(training=event.training)
+            return self._around(event)
         params = self._params[index]
         how = f" with {shown(params['args'])}" if params["args"] else ""
         return Example(
             holds=False,
-            context=self._positive(training=event.training).context,
+            context=self._around(event).context,
             step=event.step,
             rank=event.rank,
             stage=event.stage,
@@ -241,6 +241,10 @@ class CallDecider:
             evidence=(event,),
             symptom=Symptom.MISSING_CALL,
         )
+
+    def _around(self, event: CallEvent) -> Example:
+        """What is said of a call that held what it was to hold."""
+        return self._positive(training=event.training, autocast=event.autocast or "off")
 
     def _positive(self, **features: Any) -> Example:
         key = tuple(features.items())

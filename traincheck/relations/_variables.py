@@ -37,6 +37,7 @@ class Variable:
     requires_grad: bool
     owner: str | None
     born: int | None
+    is_sharded: bool = False
     cache: dict[Any, Any] = field(default_factory=dict)  # what deciders derived; dropped on change
 
 
@@ -134,6 +135,7 @@ class Variables:
         """Features that may explain why a variable changes. Equal contexts are one object.
 
         requires_grad, in_optimizer: of the parameter behind the variable. model: its root module.
+        sharded: each rank holds a part of it.
         """
         known = variable.cache.get(key := tuple(dynamic.items()))
         if known is None:
@@ -143,6 +145,7 @@ class Variables:
                 "leaf": variable.leaf,
                 "model": variable.model,
                 "ndim": variable.ndim,
+                "sharded": variable.is_sharded,
             }
             if variable.role != "buffer":
                 features["requires_grad"] = self.parameter_of(variable).requires_grad
@@ -191,6 +194,7 @@ def variable_of(event: StateEvent) -> Variable:
         requires_grad=event.requires_grad,
         owner=event.owner,
         born=event.step,
+        is_sharded=summary is not None and str(summary.fingerprint).startswith("shard-"),
     )
 
 

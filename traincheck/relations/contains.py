@@ -43,7 +43,8 @@ class Contains:
         were not recorded, or did not train give none. A parameter that stayed as it was is no
         counterexample when its gradient or its learning rate is zero, when a gradient scaler
         skipped the step, or when the view cannot tell. Context of a variable: requires_grad,
-        in_optimizer, has_gradient, training, ndim, leaf, module_class, model; of a call: training.
+        in_optimizer, has_gradient, has_step, training, ndim, sharded, leaf, module_class, model; of
+        a call: training, autocast; of the mode of a model: frozen.
 
     Chance:
         A coin for each example.
