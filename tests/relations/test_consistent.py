@@ -85,6 +85,19 @@ def test_one_rank_alone_says_nothing():
     assert decide("consistent", UNDER, trace.build()) == []
 
 
+def test_a_rank_that_skips_an_update_is_told():
+    def skipping(rank: RankBuilder) -> None:
+        rank.steps(3)
+        rank.step(omit={"optimizer_step"} if rank.rank else ())
+        rank.steps(2)
+
+    claim = {"of": "calls", "call": "optimizer_step"}
+    assert broken(decide("consistent", claim, two_ranks(lambda rank: rank.steps(6)))) == []
+    assert broken(decide("consistent", claim, two_ranks(skipping))) == [
+        (3, Symptom.OUT_OF_STEP, "torch.optim.Optimizer.step")
+    ]
+
+
 COPY = {**BASE, "copy": "Target", "source": "Net"}
 
 

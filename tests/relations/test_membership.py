@@ -8,7 +8,7 @@ from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import StateEvent
+from traincheck.schema.events import Families, StateEvent
 from traincheck.schema.findings import Symptom, Verdict
 
 BODY = ("Net.fc1.weight", "Net.fc1.bias")
@@ -123,7 +123,30 @@ def test_the_names_of_a_model_are_learned():
 def test_where_the_frozen_part_changes_in_training_nothing_is_claimed():
     trace = run(10).freeze(*BODY, frozen=False).steps(10)
     said = texts(learn(trace.build()), "membership")
-    assert not any("frozen" in text or "requires grad" in text for text in said)
+    assert not any("is frozen (" in t or "requires grad" in t for t in said if " under " in t)
+
+
+def test_two_optimizers_that_step_a_parameter_are_told_unless_one_is_within_the_other():
+    claim = {**BASE, "is": "once", "under": "Net"}
+    assert broken(decide("membership", claim, run(3).build())) == []
+    two = TraceBuilder().process().model("Net", MLP).optimizer().optimizer(names=HEAD)
+    found = broken(decide("membership", claim, two.steps(1).build()))
+    assert found == [(0, Symptom.APPLIED_TWICE, name) for name in sorted(HEAD)]
+    events = two.build()
+    updates = [e for e in events if getattr(e, "family", "") == Families.OPTIMIZER_STEP]
+    nested = [e._replace(parent=updates[1].span) if e is updates[0] else e for e in events]
+    assert broken(decide("membership", claim, nested)) == []
+
+
+def test_a_frozen_parameter_that_momentum_moves_is_told_in_any_program():
+    claim = {"is": "unmoved"}
+    trace = run(3, frozen=()).freeze(*BODY)
+    trace.begin_step().zero_grad().forward("Net").backward(HEAD).optimizer_step()
+    for name in BODY:
+        trace._state(trace.models["Net"].parameters[name], "parameter", "content")
+    found = broken(decide("membership", claim, trace.build()))
+    assert found == [(3, Symptom.SILENT_WRITE, name) for name in sorted(BODY)]
+    assert broken(decide("membership", claim, run(5).build())) == []
 
 
 def test_another_program_is_not_judged():

@@ -13,8 +13,10 @@ from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 
 TRAINABLE, FROZEN, STILL, HELD, FREE = "trainable", "frozen", "still", "held", "free"
+ONCE = "once"  # updated by one optimizer
 REACHED = "reached"  # by a gradient: of any program
-PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE)
+UNMOVED = "unmoved"  # while frozen: of any program
+PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE, ONCE)
 ROLES = ("parameter", "buffer")
 MOST_STRUCTURE = 200  # patterns of the names of one model
 
@@ -82,6 +84,7 @@ class MembershipProposer:
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         yield _claim({"is": REACHED})
+        yield _claim({"is": UNMOVED})
         if self._program.name is None:
             return
         base = {"program": self._program.name}
@@ -96,6 +99,7 @@ class MembershipProposer:
         trained = {name.partition(".")[0] for name, held in self._held.items() if held}
         names = [n for n in self._held if n.partition(".")[0] in trained and is_of_model(n)]
         for model in sorted(trained):
+            yield ONCE, model
             mine = [name for name in names if name.partition(".")[0] == model]
             if model not in self._varying["grads"]:
                 yield from _folded(

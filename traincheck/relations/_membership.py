@@ -10,11 +10,13 @@ from traincheck.relations._members import (
     FREE,
     FROZEN,
     HELD,
+    ONCE,
     PLACES,
     REACHED,
     ROLES,
     STILL,
     TRAINABLE,
+    UNMOVED,
     structure,
 )
 from traincheck.relations._memory import Examples
@@ -32,6 +34,7 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.findings import Example, Subject, Symptom
 
+_MOST_COUNTED = 8  # variables of one step that count as examples
 _HOLDS = Example(holds=True, context={})
 # What breaks it: symptom, expected, observed
 _BROKEN = {
@@ -40,6 +43,16 @@ _BROKEN = {
     STILL: (Symptom.SILENT_WRITE, "{name} stays as it is", "this step changes it"),
     HELD: (Symptom.NOT_IN_OPTIMIZER, "an optimizer holds {name}", "no optimizer holds it"),
     FREE: (Symptom.UNFROZEN, "no optimizer holds {name}", "an optimizer holds it"),
+    ONCE: (
+        Symptom.APPLIED_TWICE,
+        "one optimizer updates {name}",
+        "several optimizers that hold it step",
+    ),
+    UNMOVED: (
+        Symptom.SILENT_WRITE,
+        "{name} stays as it is, as requires_grad is False",
+        "the optimizer that holds it changes it",
+    ),
     REACHED: (
         Symptom.NOT_IN_OPTIMIZER,
         "an optimizer holds {name}, which gets a gradient",
@@ -69,11 +82,16 @@ class MembershipDecider:
         self._variables = Variables()
         self._book = StepBook()
         self._version = -1
-        self._stepped = False
+        self._updates: dict[int, CallEvent] = {}  # of this step, by span
+        self._moved: set[str] = set()  # parameters that changed while they were frozen
         self._last: Examples = ()
 
     def observe(self, event: Event) -> Examples:
         if isinstance(event, StateEvent):
+            if event.change == "content" and event.role == "parameter" and not event.requires_grad:
+                known = self._variables.by_role["parameter"].get(event.name)
+                if known is not None and not known.requires_grad:
+                    self._moved.add(event.name)
             self._variables.observe(event)
             self._book.observe(event)
         elif isinstance(event, OptimizerEvent):
@@ -81,10 +99,12 @@ class MembershipDecider:
         elif isinstance(event, StepEvent):
             examples = self._decide(event) if is_judged(event) else ()
             self._book.turn(event)
-            self._stepped = False
+            self._updates.clear()
+            self._moved.clear()
             return examples
         elif isinstance(event, CallEvent):
-            self._stepped |= event.family == Families.OPTIMIZER_STEP
+            if event.family == Families.OPTIMIZER_STEP:
+                self._updates[event.span] = event
         else:
             self._program.observe(event)
         return ()
@@ -127,7 +147,7 @@ class MembershipDecider:
             claim.broken = tuple(
                 (v.name, "") for v in claim.variables if v.requires_grad is not wanted
             )
-        elif params["is"] != STILL:
+        elif params["is"] in (HELD, FREE):
             held = params["is"] == HELD
             claim.broken = tuple(
                 (v.name, "") for v in claim.variables if self._variables.is_held(v) is not held
@@ -150,6 +170,14 @@ class MembershipDecider:
         broken = claim.broken
         if what == STILL:
             broken = tuple((n, "") for n in sorted(claim.names & self._book.changed["parameter"]))
+        elif what == ONCE:
+            claim.applies = bool(self._updates)
+            broken = tuple((n, "") for n in sorted(self._held_by_several() & claim.names))
+        elif what == UNMOVED:
+            frozen = self._frozen()
+            broken = tuple((n, "") for n in sorted(self._moved.intersection(frozen)))
+            yield from [(claim.index, _HOLDS)] * min(len(frozen) - len(broken), _MOST_COUNTED)
+            claim.applies = False
         elif what == REACHED:
             reached = self._reached()
             claim.applies = bool(reached)
@@ -159,12 +187,24 @@ class MembershipDecider:
         if claim.applies and not broken:
             yield claim.index, _HOLDS
 
+    def _held_by_several(self) -> set[str]:
+        """Parameters that optimizers hold that step by themselves, not within another's step."""
+        owners = {u.owner for u in self._updates.values() if u.parent not in self._updates}
+        held = self._variables.held_parameters() if len(owners) > 1 else []
+        return {v.name for v in held if len(self._variables.holders(v) & owners) > 1}
+
+    def _frozen(self) -> list[str]:
+        """Frozen parameters that an optimizer holds that steps."""
+        if not self._updates:
+            return []
+        return [v.name for v in self._variables.held_parameters() if not v.requires_grad]
+
     def _reached(self) -> list[Variable]:
         """Parameters that got a gradient and that an optimizer is to hold.
 
         Where what is held gets none, the one that trains is another model.
         """
-        if not self._stepped:
+        if not self._updates:
             return []
         known = self._variables.by_role["parameter"]
         found = [known[name] for name in sorted(self._book.reached) if name in known]
@@ -196,7 +236,7 @@ def _negative(params: Mapping[str, Any], name: str, how: str, event: StepEvent) 
 
 def _refuse_unknown(params: Mapping[str, Any]) -> None:
     if "is" in params:
-        known = params["is"] == REACHED or (params["is"] in PLACES and "under" in params)
+        known = params["is"] in (REACHED, UNMOVED) or (params["is"] in PLACES and "under" in params)
     else:
         known = params.get("role") in ROLES and "model" in params and "has" in params
     if not known:

@@ -43,6 +43,10 @@ class Page:
     is_gap: bool = False
 
     @property
+    def is_whole(self) -> bool:
+        return self.end is not None and self.end.complete and not self.is_gap
+
+    @property
     def is_judged(self) -> bool:
         return self.end is not None and not self.is_gap and is_judged(self.end)
 
@@ -58,12 +62,14 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """One step of all ranks. by_rank: what each holds after it."""
+    """One step of all ranks. by_rank: what each holds after it; counters: what each called."""
 
     end: StepEvent
     is_judged: bool
+    is_whole: bool
     changed: frozenset[Key]
     by_rank: Mapping[int, RankFacts]
+    counters: Mapping[int, Mapping[str, int]]
 
     def compare(self, key: Key) -> list[int] | None:
         """Ranks that hold another content than the first; None where that cannot be told."""
@@ -155,6 +161,8 @@ def _close(event: StepEvent, parts: Mapping[int, tuple[Page, RankFacts]]) -> Run
     return RunStep(
         end=event,
         is_judged=all(page.is_judged for _, (page, _) in ordered),
+        is_whole=all(page.is_whole for _, (page, _) in ordered),
         changed=changed,
         by_rank={rank: facts for rank, (_, facts) in ordered},
+        counters={rank: page.end.counters for rank, (page, _) in ordered if page.end is not None},
     )

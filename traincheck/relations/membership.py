@@ -8,9 +8,11 @@ from traincheck.relations._members import (
     FREE,
     FROZEN,
     HELD,
+    ONCE,
     REACHED,
     STILL,
     TRAINABLE,
+    UNMOVED,
     MembershipProposer,
 )
 from traincheck.relations._membership import MembershipDecider
@@ -26,6 +28,7 @@ _TEXTS = {
     STILL: "No training step changes a parameter under {under}",
     HELD: "Every parameter under {under} is held by an optimizer",
     FREE: "No optimizer holds a parameter under {under}",
+    ONCE: "No step of training updates a parameter under {under} by two optimizers",
 }
 
 
@@ -34,16 +37,17 @@ class Membership:
 
     What it says:
         Every parameter under a place of a model is trained (requires_grad), is frozen, is never
-        changed by a training step, is held by an optimizer, or is held by none. A model has
-        parameters, or buffers, of these names. And of any program: a parameter that gets a gradient
-        is held by an optimizer.
+        changed by a training step, is held by an optimizer, by none, or is not updated by two. A
+        model has parameters, or buffers, of these names. And of any program: a parameter that gets
+        a gradient is held by an optimizer, and no optimizer changes one that is frozen.
 
     Example:
         ``In train.py, every parameter under Classifier.backbone.stages.[0-1] is frozen.`` It breaks
         when the function that freezes them is not called, in the first step that trains them.
 
     Evidence:
-        One example for each place and training step; a counterexample for each variable of the
+        One example for each place and training step, or for each frozen variable, eight a step at
+        most; a counterexample for each variable of the
         place that is otherwise. Places are the widest whose variables all are alike, so a large
         model gives few. Of a model whose flags, or whose optimizer, change in the course of
         training nothing is claimed. Loss networks, and averages that no optimizer holds, are left
@@ -53,8 +57,8 @@ class Membership:
         A coin for each step.
 
     Not said:
-        In which group, or with which options, an optimizer holds a parameter. All but the last
-        claim are kept to programs of the same name.
+        In which group, or with which options, an optimizer holds a parameter. All but the last two
+        claims are kept to programs of the same name.
     """
 
     name = "membership"
@@ -70,21 +74,19 @@ class Membership:
         what = claim.params.get("is")
         if what is None:
             return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
+        states = {"parameter@step" if what in (STILL, UNMOVED) else "parameter@new"}
         if what == REACHED:
-            return Needs(
-                states=frozenset({"gradient@backward", "parameter@new"}),
-                calls=frozenset({Families.OPTIMIZER_STEP}),
-                kinds=kinds,
-            )
-        return Needs(
-            states=frozenset({"parameter@step" if what == STILL else "parameter@new"}), kinds=kinds
-        )
+            states.add("gradient@backward")
+        calls = frozenset({Families.OPTIMIZER_STEP} if what in (ONCE, REACHED, UNMOVED) else ())
+        return Needs(states=frozenset(states), calls=calls, kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
         what = params.get("is")
         if what == REACHED:
             return "Every parameter that gets a gradient is held by an optimizer"
+        if what == UNMOVED:
+            return "No optimizer changes a parameter that is frozen (requires_grad is False)"
         if what is not None:
             return in_program(params, _TEXTS[what].format(under=params["under"]))
         start = len(params["model"]) + 1

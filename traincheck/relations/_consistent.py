@@ -1,0 +1,200 @@
+"""Propose and decide *consistent*: between ranks, and between a model and its copy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from traincheck.relations._copies import Copies, CopyFinder
+from traincheck.relations._names import ProgramName, short
+from traincheck.relations._ranks import Key, RunStep, RunSteps
+from traincheck.relations._subtrees import fold, matcher
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import Event, Families, StepEvent
+from traincheck.schema.findings import Example, Subject, Symptom
+
+_HOLDS = Example(holds=True, context={})
+_MOST_COUNTED = 8  # variables of one step that count as examples
+MOMENTS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
+WRAPPED, CALLS = "wrapped", "calls"
+COUNTED = {"backward": Families.BACKWARD, "optimizer_step": Families.OPTIMIZER_STEP}
+
+
+class ConsistentProposer:
+    """Compares all variables on all ranks, and models with those that are trained."""
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._steps = RunSteps()
+        self._same: dict[Key, bool] = {}
+        self._wrapped = False
+        self._ranks = 1
+        self._finders: dict[tuple[int, str], CopyFinder] = defaultdict(CopyFinder)
+
+    def observe(self, event: Event) -> None:
+        self._program.observe(event)
+        if event.step is not None:
+            self._finders[event.rank, event.stream.partition("-")[0]].observe(event)
+        for step in self._steps.observe(event):
+            if step.is_judged:
+                self._wrapped |= bool(step.wrapped)
+                self._ranks = max(self._ranks, len(step.counters))
+                for key in step.changed:
+                    self._compare(step, key)
+
+    def _compare(self, step: RunStep, key: Key) -> None:
+        if key[0] in MOMENTS and self._same.get(key, True):
+            others = step.compare(key)
+            if others is not None:
+                self._same[key] = not others
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        if self._wrapped:
+            yield _claim({"role": "parameter", "of": WRAPPED})
+        if self._ranks > 1:
+            for call in COUNTED:
+                yield _claim({"of": CALLS, "call": call})
+        if self._program.name is None:
+            return
+        base = {"program": self._program.name}
+        for role in MOMENTS:
+            labels: dict[str, bool] = {}
+            for (found, name), same in self._same.items():
+                if found == role:
+                    variable = name.partition("/")[0]
+                    labels[variable] = same and labels.get(variable, True)
+            for pattern, is_same in fold(labels):
+                if is_same:
+                    yield _claim({**base, "role": role, "under": pattern})
+        pairs = {pair for finder in self._finders.values() for pair in finder.pairs()}
+        for copy, source in sorted(pairs):
+            yield _claim({**base, "copy": copy, "source": source})
+
+
+class ConsistentDecider:
+    """Decides when the last rank has ended a step; of copies, when each process has."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._claims = [claim.params for claim in claims]
+        for params in self._claims:
+            is_of_ranks = params.get("role") in MOMENTS and ("under" in params or "of" in params)
+            is_of_ranks |= params.get("of") == CALLS and params.get("call") in COUNTED
+            if not is_of_ranks and not ("copy" in params and "source" in params):
+                raise ValueError(f"nothing is known of {dict(params)}")
+        self._program = ProgramName()
+        self._steps = RunSteps()
+        self._has_copies = any("copy" in params for params in self._claims)
+        self._copies: dict[tuple[int, str], Copies] = defaultdict(Copies)
+
+    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
+        self._program.observe(event)
+        found: list[tuple[int, Example]] = []
+        if self._has_copies and event.step is not None:
+            copies = self._copies[event.rank, event.stream.partition("-")[0]]
+            if isinstance(event, StepEvent):
+                found += self._of_copies(copies, event)
+                copies.turn(event)
+            else:
+                copies.observe(event)
+        for step in self._steps.observe(event):
+            if step.is_judged:
+                found += self._of_ranks(step)
+            if step.is_whole:
+                found += self._of_calls(step)
+        return found
+
+    def finish(self) -> Sequence[tuple[int, Example]]:
+        """Nothing: a step that not all ranks have ended proves nothing."""
+        return ()
+
+    def _of_ranks(self, step: RunStep) -> Iterator[tuple[int, Example]]:
+        for index, params in enumerate(self._claims):
+            if "role" not in params or not self._program.fits(params):
+                continue
+            same = 0
+            for key in _keys(params, step):
+                others = step.compare(key)
+                if others:
+                    yield index, _differs(key[1], others, step)
+                same += others == []
+            yield from [(index, _HOLDS)] * min(same, _MOST_COUNTED)
+
+    def _of_calls(self, step: RunStep) -> Iterator[tuple[int, Example]]:
+        for index, params in enumerate(self._claims):
+            if params.get("of") == CALLS:
+                counts = {rank: c.get(params["call"], 0) for rank, c in step.counters.items()}
+                if len(set(counts.values())) > 1:
+                    yield index, _is_out_of_step(COUNTED[params["call"]], counts, step)
+                elif any(counts.values()):
+                    yield index, _HOLDS
+
+    def _of_copies(self, copies: Copies, event: StepEvent) -> Iterator[tuple[int, Example]]:
+        changed = copies.changed() if event.recorded and event.complete else []
+        for index, params in enumerate(self._claims):
+            if params.get("copy") not in changed or not self._program.fits(params):
+                continue
+            names = copies.differing(params["copy"], params["source"])
+            for name in names or ():
+                yield index, _is_no_copy(name, params["source"], event)
+            if names == []:
+                yield index, _HOLDS
+
+
+def _keys(params: Mapping[str, Any], step: RunStep) -> list[Key]:
+    role = params["role"]
+    if params.get("of") == WRAPPED:
+        wrapped = step.wrapped
+        return sorted(key for key in step.changed if key[0] == role and key[1] in wrapped)
+    matches = matcher(params["under"]).match
+    return sorted(key for key in step.changed if key[0] == role and matches(key[1]))
+
+
+def _differs(name: str, others: Sequence[int], step: RunStep) -> Example:
+    first = min(step.by_rank)
+    who = ", ".join(map(str, others))
+    return Example(
+        holds=False,
+        context={},
+        step=step.end.step,
+        rank=others[0],
+        subject=Subject(variable=name),
+        expected=f"{name} is the same on all ranks",
+        observed=f"rank {who} holds another content than rank {first}",
+        evidence=(step.end,),
+        symptom=Symptom.RANKS_DIFFER,
+    )
+
+
+def _is_out_of_step(api: str, counts: Mapping[int, int], step: RunStep) -> Example:
+    usual = max(counts.values())
+    who = next(rank for rank, count in counts.items() if count < usual)
+    return Example(
+        holds=False,
+        context={},
+        step=step.end.step,
+        rank=who,
+        subject=Subject(api=api),
+        expected=f"all ranks call {short(api)} equally often",
+        observed=", ".join(f"rank {rank} calls it {n} times" for rank, n in counts.items()),
+        evidence=(step.end,),
+        symptom=Symptom.OUT_OF_STEP,
+    )
+
+
+def _is_no_copy(name: str, source: str, event: StepEvent) -> Example:
+    return Example(
+        holds=False,
+        context={},
+        step=event.step,
+        rank=event.rank,
+        subject=Subject(variable=name),
+        expected=f"{name} is copied from {source}",
+        observed="it changes to something else",
+        evidence=(event,),
+        symptom=Symptom.NOT_RESTORED,
+    )
+
+
+def _claim(params: dict[str, Any]) -> Hypothesis:
+    return Hypothesis(relation="consistent", params=params)
