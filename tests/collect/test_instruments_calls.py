@@ -408,3 +408,21 @@ def test_dropout_tells_the_module_around_and_its_mode(tmp_path):
         ("Dropping", False, True),
         (None, None, True),
     ]
+
+
+class TakesLabels(nn.Module):
+    def forward(self, ids, labels, weights=None):
+        return ids.float().mean()
+
+
+def test_whole_numbers_that_may_be_the_same_are_told_apart(tmp_path):
+    ids, floats = torch.arange(6).view(2, 3), torch.ones(2, 3)
+    with recording(tmp_path) as run:
+        model = TakesLabels()
+        model(ids, labels=ids.clone(), weights=floats)
+        model(ids, ids + 1)
+        model(ids, ids[:, :2])
+    one, two, three = (call.args for call in run.calls(Families.MODULE))
+    assert one["0"]["fingerprint"] == one["labels"]["fingerprint"]
+    assert two["0"]["fingerprint"] != two["1"]["fingerprint"]
+    assert not any("fingerprint" in value for value in (one["weights"], *three.values()))

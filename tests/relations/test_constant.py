@@ -162,3 +162,25 @@ def test_clipping_to_another_norm_is_told():
 def test_parameters_that_no_version_wrote_are_refused():
     with pytest.raises(ValueError, match="nothing is known"):
         decide("constant", {"of": "colours"}, [])
+
+
+def given(labels: str, count: int) -> TraceBuilder:
+    """A language model that is called with ids and labels, and shifts the labels itself."""
+    trace = begin()
+    for _ in range(count):
+        trace.step()
+        ids = {"dtype": "int64", "shape": [8, 32], "fingerprint": trace._fingerprint()}
+        other = {**ids, "fingerprint": ids["fingerprint"] if labels == "ids" else labels}
+        trace.call("__main__.Lm.forward", args={"0": ids, "labels": other}, module="Lm", root=True)
+    return trace
+
+
+def test_labels_that_are_no_longer_the_inputs():
+    same = learned(given("ids", 10), "the same numbers")
+    assert same[0].text == (
+        "In train.py, Lm.forward is given the same numbers as its arguments 0 and labels."
+    )
+    assert report_of(same, given("ids", 3).build()).findings == []
+    (finding,) = report_of(same, given("shifted", 3).build()).findings
+    assert (finding.step, finding.subject.module) == (0, "Lm")
+    assert not any("same numbers" in text for text in texts(learn(given("shifted", 10).build())))

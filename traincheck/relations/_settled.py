@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from traincheck.relations._names import is_library, short, shown
@@ -15,14 +16,16 @@ from traincheck.relations._variables import is_judged
 from traincheck.schema.events import MODAL, CallEvent, Event, Families, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject
 
-ARGUMENTS, HYPER, KEPT, MODES, SAMPLES = "arguments", "hyper", "kept", "modes", "samples"
-KINDS = frozenset({ARGUMENTS, HYPER, KEPT, MODES, SAMPLES})
+ARGUMENTS, EQUAL, HYPER = "arguments", "equal", "hyper"
+KEPT, MODES, SAMPLES = "kept", "modes", "samples"
+KINDS = frozenset({ARGUMENTS, EQUAL, HYPER, KEPT, MODES, SAMPLES})
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # for schedules to say
 _WHOLE = frozenset(
     {"axis", "dim", "groups", "ignore_index", "padding_idx"}
 )  # numbers that mean one
 _MODE_ARGUMENTS = frozenset({"train", "training"})
+_PAIR = 2
 _FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad")
 
 
@@ -100,6 +103,22 @@ class Modes:
     def step(self) -> None:
         """No module call reaches over the end of a step."""
         self._inside.clear()
+
+
+def equal_arguments(event: CallEvent) -> Fact | None:
+    """Which arguments of a model hold the same numbers, as far as that is known."""
+    if not event.root:
+        return None
+    prints = {
+        name: value["fingerprint"]
+        for name, value in event.args.items()
+        if isinstance(value, dict) and value.get("fingerprint")
+    }
+    if len(prints) < _PAIR:
+        return None
+    values = {f"{a} and {b}": prints[a] == prints[b] for a, b in combinations(sorted(prints), 2)}
+    subject = Subject(api=event.api, module=event.module)
+    return Fact(Key(EQUAL, event.api), values, event, subject)
 
 
 class Optimizers:
@@ -192,7 +211,11 @@ class Facts:
         """The facts that an event tells."""
         if isinstance(event, CallEvent):
             self._samples.call(event)
-            for fact in (self._arguments.call(event), self._modes.call(event)):
+            for fact in (
+                self._arguments.call(event),
+                self._modes.call(event),
+                equal_arguments(event),
+            ):
                 if fact is not None:
                     yield fact
         elif isinstance(event, OptimizerEvent):
@@ -237,6 +260,8 @@ def text_of(params: Mapping[str, Any]) -> str:
         parts = [said(values)] if values else []
         parts += [f"{said(other)} in evaluation mode"] if other else []
         return f"{short(name)} is given {', and '.join(parts)}"
+    if kind == EQUAL:
+        return f"{short(name)} is given the same numbers as its arguments {', '.join(params['values'])}"
     if kind == HYPER:
         return f"the optimizer {name} has {said(params['values'])}"
     if kind == KEPT:

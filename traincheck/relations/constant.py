@@ -10,6 +10,7 @@ from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._settled import (
     ARGUMENTS,
+    EQUAL,
     HYPER,
     KEPT,
     KINDS,
@@ -37,6 +38,7 @@ class Constant:
 
     What it says:
         One of: a function that the program calls itself is given these numbers and these tensors;
+        a model is given the same whole numbers twice, as inputs and as labels perhaps;
         these modules, and no others, are in evaluation mode while the model around them trains;
         these hyper-parameters of an optimizer never change, or have these values; a model is
         trained on as many rows in every step as in the first.
@@ -69,7 +71,7 @@ class Constant:
 
     def needs(self, claim: Hypothesis) -> Needs:
         kind = claim.params["of"]
-        if kind == ARGUMENTS:
+        if kind in (ARGUMENTS, EQUAL):
             return Needs(calls=frozenset({claim.params["name"]}), kinds=_STEPS)
         if kind in (HYPER, KEPT):
             return Needs(kinds=_STEPS | {"optimizer"})
@@ -155,8 +157,9 @@ class ConstantProposer:
         params: dict[str, Any] = {"of": key.kind}
         if key.kind == SAMPLES:
             return {**params, "name": key.name}
-        if key.kind == KEPT:
+        if key.kind in (KEPT, EQUAL):
             kept = sorted(name for name, same in values.items() if same)
+            params |= {"name": key.name} if key.kind == EQUAL else {}
             return {**params, "values": dict.fromkeys(kept, True)} if kept else None
         params["name"] = key.name
         values = dict(sorted(values.items()))
@@ -240,6 +243,8 @@ def _negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) 
         modes = ("in evaluation mode", "in training mode")
         expected, observed = modes[wanted[first]], modes[not wanted[first]]
         subject, symptom = Subject(module=first, api=Families.TRAIN), Symptom.EVAL_MODE
+    elif params["of"] == EQUAL:
+        expected, observed = "the same numbers", f"{', '.join(wanted)} differ"
     elif params["of"] == KEPT:
         expected, observed = "the values that they began with", f"{', '.join(wanted)} changed"
     elif params["of"] == SAMPLES:
