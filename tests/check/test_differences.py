@@ -68,6 +68,10 @@ PAIRS = {
         violation("TC950", S.WARNED, api="clip-of-nothing"),
         violation("bounded", S.WRONG_VALUE, api="torch.nn.utils.clip_grad_norm_"),
     ),
+    "the numbers of another computation": (
+        violation("a", S.MISSING_CALL, api="torch.nn.functional.log_softmax"),
+        violation("b", S.WRONG_VALUE, api="torch.nn.functional.nll_loss", expected=NUMBER),
+    ),
     "initial values": (
         violation("TC708", S.INITIALIZATION, "Net.fc.weight"),
         violation("init", S.MISSING_CALL, api="torch.nn.init.xavier_uniform_", step=None),
@@ -75,6 +79,10 @@ PAIRS = {
 }
 
 INDEPENDENT = {
+    "dropout and numbers": (
+        violation("a", S.MISSING_CALL, api="torch.nn.functional.dropout"),
+        violation("b", S.WRONG_VALUE, api="torch.nn.functional.nll_loss", expected=NUMBER),
+    ),
     "another loss": (
         violation("TC311", S.LOSS_INPUT, api=BCE),
         violation("bounded", S.WRONG_VALUE, api="torch.nn.functional.mse_loss", expected=NUMBER),

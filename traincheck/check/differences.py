@@ -34,6 +34,13 @@ def _same_numbers(effect: Effect) -> bool:
     return _at_once(effect) and effect.subject.api == effect.cause_subject.api
 
 
+def _its_numbers(effect: Effect) -> bool:
+    """What comes out of another computation, or from other initial values."""
+    api = effect.cause_subject.api or ""
+    computes = _is_computation(api) or api.startswith("torch.nn.init.")
+    return _same_numbers(effect) or (computes and _at_once(effect) and _numbers(effect))
+
+
 def _activation(effect: Effect) -> bool:
     api = effect.subject.api or ""
     known = api in ACTIVATION_FUNCTIONS or any(word in api for word in _ACTIVATIONS)
@@ -41,10 +48,14 @@ def _activation(effect: Effect) -> bool:
 
 
 def _computation(effect: Effect) -> bool:
+    return _is_computation(effect.subject.api or "") and _at_once(effect)
+
+
+def _is_computation(api: str) -> bool:
     """A call that computes something in a forward or a loss, and is no known fault by itself."""
-    api = (effect.subject.api or "").lower()
+    api = api.lower()
     computes = "." in api and not api.startswith(("torch.optim", "torch.amp", "torch.autograd"))
-    return computes and _at_once(effect) and not any(word in api for word in _OWN_FAULTS)
+    return computes and not any(word in api for word in _OWN_FAULTS)
 
 
 def _calls(*parts: str) -> Link:
@@ -167,7 +178,7 @@ DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.NOT_UPDATED: {_S.NOT_UPDATED: _same_variable, _S.WRONG_VALUE: _numbers},
     _S.NOT_LEARNING: {_S.WRONG_VALUE: _numbers},
     _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_variable},
-    _S.MISSING_CALL: {_S.MISSING_CALL: _same_object, _S.WRONG_VALUE: _same_numbers},
-    _S.EXTRA_CALL: {_S.EXTRA_CALL: _same_object, _S.WRONG_VALUE: _same_numbers},
+    _S.MISSING_CALL: {_S.MISSING_CALL: _same_object, _S.WRONG_VALUE: _its_numbers},
+    _S.EXTRA_CALL: {_S.EXTRA_CALL: _same_object, _S.WRONG_VALUE: _its_numbers},
     _S.WARNED: {_S.WRONG_VALUE: _shares_a_word},
 }

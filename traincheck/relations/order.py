@@ -189,7 +189,7 @@ class OrderDecider:
         if wait.is_met:
             return self._held.setdefault(stage, Example(holds=True, context=context))
         # A missing optimizer step is missing in the step whose gradients it should have applied.
-        where = f" ({before.where})" if before.where else ""
+        where = f" ({before.where.rpartition('/')[2]})" if before.where else ""
         return Example(
             holds=False,
             context=context,
