@@ -23,6 +23,7 @@ from traincheck.report.text_report import one_line
 from traincheck.store.tail import TailReader
 
 if TYPE_CHECKING:
+    from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
@@ -39,11 +40,20 @@ class LiveCheck:
         engine: made for this run.
         directory: where the run is recorded.
         halts: stop the program at the first finding of severity error.
+        known: findings that are not reported.
     """
 
-    def __init__(self, engine: Engine, directory: Path, *, halts: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        *,
+        halts: bool = False,
+        known: Baseline | None = None,
+    ) -> None:
         self._directory = directory
         self._halts = halts
+        self._known = known
         self._halt: Halt | None = None
         self._ended = threading.Event()
         self._is_abandoned = False
@@ -81,6 +91,7 @@ class LiveCheck:
         assert self._reader is not None
         report = conclude(self._live.engine, self._reader)
         report = replace(report, notes=(*self._notes, *report.notes))
+        report = report if self._known is None else self._known.apply(report)
         self._live.announce(report.findings)
         return report
 
@@ -99,14 +110,23 @@ class LiveCheck:
             yield event
 
     def _tell(self, finding: Finding) -> None:
-        if finding.severity == "info":
-            return  # advice can wait for the end
-        say(one_line(finding))
+        if self._known is not None and self._known.holds(finding):
+            return
+        if not tell(finding):
+            return
         if self._halts and self._halt is not None and finding.severity == "error":
             if not self._ended.is_set():
                 self._notes.append(f"the program was stopped by --halt, at {finding.code}")
                 say("stopping the program")
             self._halt()
+
+
+def tell(finding: Finding) -> bool:
+    """One line for a finding as it comes, unless it can wait for the end, as advice can."""
+    if finding.severity == "info":
+        return False
+    say(one_line(finding))
+    return True
 
 
 def say(text: str) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.config import Config
     from traincheck.report._table import Sink
-    from traincheck.schema.findings import CheckInfo, Report, Violation
+    from traincheck.schema.findings import Finding, Report
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
 
@@ -179,19 +179,35 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
             root=lambda: root_of(source),
         )
 
-    def tell(violation: Violation, info: CheckInfo) -> None:
-        if known is None or not known.may_hold(violation):
-            _tell(violation, info)
-
     if options["follow"]:
         from traincheck.store.tail import TailReader
 
         with _interrupted() as interrupted:
             tail = TailReader(run, stop=interrupted.is_set)
-            return check_source(engine(tail), tail, tell, is_live=True)
+            return _follow(engine(tail), tail, known)
     reader = TraceReader(run)
     with progress(reader):
         return check_source(engine(reader), reader)
+
+
+def _follow(engine: Engine, tail: TailReader, known: Baseline | None) -> Report:
+    """Tell findings as they come, as `traincheck run` does, and conclude."""
+    from traincheck.api import conclude
+    from traincheck.check.live import LiveEngine
+
+    from ._live import tell
+
+    def announce(finding: Finding) -> None:
+        if known is None or not known.holds(finding):
+            tell(finding)
+
+    live = LiveEngine(engine, announce)
+    # An interrupt ends the following, not the conclusion
+    with contextlib.suppress(KeyboardInterrupt):
+        live.feed(tail.events(live.wants))
+    report = conclude(engine, tail)
+    live.announce(report.findings)
+    return report
 
 
 @contextlib.contextmanager
@@ -259,16 +275,6 @@ def progress(reader: TraceReader) -> Iterator[None]:
         finally:
             done.set()
             watcher.join()
-
-
-def _tell(violation: Violation, info: CheckInfo) -> None:
-    """One line for a violation as it comes."""
-    step = "before the first step" if violation.step is None else f"step {violation.step}"
-    subject = violation.subject
-    about = subject.variable or subject.module or subject.api or ""
-    said = violation.observed or violation.message
-    line = f"{step} rank {violation.rank}: {info.code} {info.severity}: {about}: {said}"
-    click.echo(line, err=True)
 
 
 def _refuse_output(output: str | None) -> None:

@@ -21,6 +21,7 @@ from ._program import PROGRAM, ProgramCommand
 from ._selection import configuration, selection_options
 
 if TYPE_CHECKING:
+    from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
     from traincheck.collect.settings import Settings
     from traincheck.config import Config
@@ -55,6 +56,11 @@ _TRACES = "traces"
 )
 @selection_options
 @click.option(
+    "--baseline",
+    metavar="FILE",
+    help="Known findings, made with traincheck check --write-baseline: counted, not reported.",
+)
+@click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
 )
 @click.pass_context
@@ -82,12 +88,13 @@ def run(ctx: click.Context, /, **options: Any) -> int:
 
     command = _command(options["script"], options["stray"], ctx.meta.get(PROGRAM))
     config = configuration(options)
+    known = _known(options["baseline"])
     engine = _engine(options, config)
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     had_traces = Path(_TRACES).exists()
     settings = _settings(options, engine, directory=directory, run_id=run_id)
-    live = LiveCheck(engine, Path(settings.directory), halts=options["halt"])
+    live = LiveCheck(engine, Path(settings.directory), halts=options["halt"], known=known)
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
     presentation = Presentation(fail_on=config.fail_on)
@@ -125,6 +132,15 @@ def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | 
             f"{script!r} is a command, not a script", fix=f"traincheck run -- {script} ..."
         )
     return script_command(script, program or ())
+
+
+def _known(path: str | None) -> Baseline | None:
+    """The baseline to apply, read before anything is started."""
+    if path is None:
+        return None
+    from traincheck.check.baseline import read_baseline
+
+    return read_baseline(Path(path))
 
 
 def _engine(options: dict[str, Any], config: Config) -> Engine:

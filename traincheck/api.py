@@ -18,7 +18,7 @@ from traincheck.errors import UsageError, nearest
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._options import configured
 from traincheck.rules._table import all_rules
-from traincheck.schema.findings import CheckInfo, Report, Violation
+from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import read_invariants
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from traincheck.schema.protocols import Rule
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import PollReader, TailReader
-
-OnViolation = Callable[[Violation, CheckInfo], None]
-
 
 def check(
     run: str | Path,
@@ -113,29 +110,13 @@ def root_of(source: TraceReader | TailReader | PollReader) -> str:
     return source.manifest.cwd if source.manifest else ""
 
 
-def check_source(
-    engine: Engine,
-    source: TraceReader | TailReader,
-    on_violation: OnViolation | None = None,
-    *,
-    is_live: bool = False,
-) -> Report:
-    """Feed a run to an engine and conclude, with what its reader knows about it.
-
-    Args:
-        engine: made for this run.
-        source: a finished run, or one to follow.
-        on_violation: told of each violation that is the first of its check about its subject.
-        is_live: an interrupt ends the following, not the conclusion.
+def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
+    """Feed a run to an engine that was made for it and conclude, with what its reader knows.
 
     Raises:
         TraceFormatError: the run holds no events.
     """
-    try:
-        watch(engine, source.events(engine.wants), on_violation)
-    except KeyboardInterrupt:
-        if not is_live:
-            raise
+    watch(engine, source.events(engine.wants))
     return conclude(engine, source)
 
 
@@ -143,7 +124,7 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
     """The report of an engine that was fed from ``source``, with what its reader knows."""
     engine.count_unread(source.left_out)
     report = engine.finish()
-    notes = (*_run_notes(source), *report.notes)
+    notes = (*_run_notes(source), *report.notes, *_unused(engine))
     manifest = source.manifest
     return replace(
         report,
@@ -154,6 +135,13 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
         started=_seconds(manifest.started if manifest else None),
         program=next((c for c in manifest.command if c.endswith(".py")), "") if manifest else "",
     )
+
+
+def _unused(engine: Engine) -> list[str]:
+    """What the configuration suppresses in vain."""
+    if not isinstance(engine.accept, Acceptor):
+        return []
+    return engine.accept.unused({info.code for info in engine.infos.values()})
 
 
 def _seconds(moment: str | None) -> float:

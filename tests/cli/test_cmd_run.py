@@ -215,6 +215,21 @@ def test_invariants_are_checked_too(run, tmp_path, capsys) -> None:
     assert "1 check not observable" in capsys.readouterr().err
 
 
+def test_what_is_in_the_baseline_is_not_told(run, tmp_path, capsys) -> None:
+    run.events = BROKEN
+    assert run("train.py", "-o", str(tmp_path / "first")) == 1
+    known = str(tmp_path / "known.json")
+    words = ["-t", str(tmp_path / "first"), "--baseline", known, "--write-baseline"]
+    assert run(*words, command="check") == 0
+    capsys.readouterr()
+    assert run("train.py", "--baseline", known, "--halt") == 0
+    err = capsys.readouterr().err
+    assert "TC201" not in err
+    assert "no findings in 4 steps" in err
+    assert "1 by baseline" in err
+    assert run("train.py", "--baseline", str(tmp_path / "missing.json")) == 2
+
+
 def test_halt_stops_the_program_at_an_error(run, capsys, monkeypatch) -> None:
     run.events, run.program = BROKEN, SLEEPER
     assert run("train.py", "--halt") == 1

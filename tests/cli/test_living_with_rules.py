@@ -200,6 +200,34 @@ def test_json_shows_what_was_suppressed_where_asked(project: Path, check: Check,
     assert found["accepted"]["reason"] == "gradients are summed on purpose"
 
 
+UNUSED = """
+[[suppress]]
+code = "TC201"
+variable = "Other.*"
+reason = "it was renamed"
+
+[[suppress]]
+code = "TC101"
+reason = "never so"
+"""
+
+
+def test_what_is_suppressed_in_vain_is_told(project: Path, check: Check, capsys) -> None:
+    def said() -> str:
+        return " ".join(capsys.readouterr().out.split())
+
+    (project / "traincheck.toml").write_text(UNUSED)
+    assert check() == 1
+    out = said()
+    assert out.count("matches nothing") == 2
+    assert '[[suppress]] of TC201 (variable = "Other.*") in ' in out
+    assert check("--select", "TC201") == 1  # TC101 was not asked
+    assert said().count("matches nothing") == 1
+    (project / "traincheck.toml").write_text(ACCEPT)
+    assert check() == 0
+    assert "matches nothing" not in said()
+
+
 def test_following_does_not_tell_what_is_accepted(project: Path, check: Check, capsys) -> None:
     assert check("--follow") == 1
     assert "TC201 error" in capsys.readouterr().err

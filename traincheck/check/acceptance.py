@@ -31,6 +31,12 @@ class Suppression:
     api: str | None = None
     where: str = ""
 
+    def __str__(self) -> str:
+        """As a person would point at it."""
+        names = (("variable", self.variable), ("module", self.module), ("api", self.api))
+        about = ", ".join(f'{name} = "{value}"' for name, value in names if value is not None)
+        return f"[[suppress]] of {self.code}{f' ({about})' if about else ''}"
+
     def covers(self, code: str, subject: Subject) -> bool:
         """Whether it speaks of a violation of ``code`` about ``subject``."""
         return (
@@ -57,6 +63,16 @@ class Acceptor:
         self._root = root
         self._comments: SourceComments | None = None
         self._known: dict[_Key, Acceptance | None] = {}
+        self._used: set[Suppression] = set()
+
+    def unused(self, codes: Iterable[str]) -> list[str]:
+        """A line for each entry that speaks of one of ``codes`` and has accepted nothing."""
+        known = tuple(codes)
+        return [
+            f"{suppression} in {suppression.where or 'the configuration'} matches nothing"
+            for suppression in self._suppressions
+            if suppression not in self._used and any(c.startswith(suppression.code) for c in known)
+        ]
 
     def __call__(self, violation: Violation, info: CheckInfo) -> Acceptance | None:
         key = (info.code, violation.subject, _places(violation))
@@ -67,6 +83,7 @@ class Acceptor:
     def _decide(self, code: str, subject: Subject, places: Sequence[str]) -> Acceptance | None:
         for suppression in self._suppressions:
             if suppression.covers(code, subject):
+                self._used.add(suppression)
                 return Acceptance(
                     by="configuration", reason=suppression.reason, where=suppression.where
                 )

@@ -14,9 +14,8 @@ from typing import Any
 import orjson
 
 import traincheck
-from traincheck.check.findings import fingerprint
 from traincheck.errors import BaselineError, OutputError
-from traincheck.schema.findings import Acceptance, Finding, Report, Violation
+from traincheck.schema.findings import Acceptance, Finding, Report
 
 SCHEMA_VERSION = 1
 _KIND = "traincheck-baseline"
@@ -27,23 +26,16 @@ _MAKE = "make one with traincheck check -t DIR --baseline FILE --write-baseline"
 class Baseline:
     """Known findings.
 
-    path: its file. known: the variables that each names, by fingerprint. named: the same, by check.
+    path: its file. known: the variables that each names, by fingerprint.
     """
 
     path: str
     known: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    named: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def holds(self, finding: Finding) -> bool:
         """Whether a finding is known."""
         variables = self.known.get(finding.id)
         return variables is not None and variables.issuperset(finding.variables)
-
-    def may_hold(self, violation: Violation) -> bool:
-        """Whether a violation looks like a part of a known finding, before it is folded."""
-        check, subject = violation.check_id, violation.subject
-        is_named = subject.variable in self.named.get(check, ())
-        return is_named or fingerprint(check, subject) in self.known
 
     def apply(self, report: Report) -> Report:
         """The report with its known findings among the suppressed."""
@@ -120,14 +112,11 @@ def _entry(finding: Finding) -> dict[str, Any]:
 
 def _baseline(path: Path, entries: Any) -> Baseline:
     known: dict[str, frozenset[str]] = {}
-    named: dict[str, frozenset[str]] = {}
     for entry in entries if isinstance(entries, list) else [{}]:
         if not _is_entry(entry):
             raise BaselineError(f"baseline {path} is damaged: an entry is incomplete", fix=_MAKE)
-        variables = frozenset(entry["variables"])
-        known[entry["fingerprint"]] = variables
-        named[entry["check"]] = named.get(entry["check"], frozenset()) | variables
-    return Baseline(path=str(path), known=known, named=named)
+        known[entry["fingerprint"]] = frozenset(entry["variables"])
+    return Baseline(path=str(path), known=known)
 
 
 def _is_entry(entry: Any) -> bool:

@@ -180,6 +180,7 @@ class Engine:
         self._run = RunSeats(self._checks.rules, _seats_for_run(self._checks))
         learned = (i for found in self._checks.invariants.values() for i in found)
         self._witness = Witness(learned)
+        self.accept = accept
         self._book = FindingBook(self._checks.infos, accept, self._witness)
         self._processes: dict[tuple[int, str], Process] = {}
         self._violated: dict[str, int] = defaultdict(int)
