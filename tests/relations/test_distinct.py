@@ -15,8 +15,7 @@ from traincheck.schema.findings import Symptom
 from traincheck.schema.values import TensorSummary, tensor_json
 
 BASE = {"program": "train.py"}
-SAMPLER = "torch.utils.data.sampler.RandomSampler"
-BATCHES = {**BASE, "of": "batches", "what": "loader0", "sampler": SAMPLER}
+BATCHES = {**BASE, "of": "batches", "what": "loader0"}
 
 
 def batch(trace: TraceBuilder, content: int, *, rows: int = 64, **fields: Any) -> TraceBuilder:
@@ -43,9 +42,10 @@ def test_what_never_repeats_is_learned():
     found = texts(learn(epochs(shuffled).build()), "distinct")
     assert found == [
         "In train.py, no batch of loader0 comes twice in an epoch.",
+        "In train.py, the batches of loader0 are not drawn in the order of the dataset.",
         "In train.py, the batches of loader0 are others than in the epoch before.",
     ]
-    assert texts(learn(epochs(lambda e, i: i).build()), "distinct") == found[:1]
+    assert texts(learn(epochs(lambda e, i: i).build()), "distinct") == found[:2]
 
 
 def test_a_batch_that_comes_again_is_told():
@@ -73,9 +73,34 @@ def test_small_batches_may_be_equal_by_chance():
     assert decide("distinct", order, epochs(lambda e, i: i, rows=7).build()) == []
 
 
-def test_a_loader_with_another_sampler_is_another():
-    claim = {**BATCHES, "among": "epoch", "sampler": "SequentialSampler"}
-    assert decide("distinct", claim, epochs(lambda e, i: 1).build()) == []
+def test_a_loader_that_does_not_shuffle_is_told():
+    def run(sampler: str) -> TraceBuilder:
+        trace = TraceBuilder().process().model("Net", MLP).optimizer()
+        for index in range(9):
+            trace.begin_step()
+            batch(trace, index, index=index, sampler=f"torch.utils.data.sampler.{sampler}")
+            trace.zero_grad().forward("Net").backward([f"Net.{n}" for n in MLP]).optimizer_step()
+        return trace
+
+    claim = {**BATCHES, "among": "dataset"}
+    assert broken(decide("distinct", claim, run("RandomSampler").build())) == []
+    found = broken(decide("distinct", claim, run("SequentialSampler").build()))
+    assert found[0] == (0, Symptom.REPEATED_DATA, "loader0")
+
+
+def test_a_loader_for_evaluation_may_repeat_what_it_likes():
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    batch(trace.begin_step(), 1, loader="loader0")  # an evaluation before training begins
+    batch(trace, 1, loader="loader0")
+    for index in range(9):
+        if index:
+            trace.begin_step()
+        batch(trace, 10 + index, loader="loader1", index=index)
+        trace.zero_grad().forward("Net").backward([f"Net.{n}" for n in MLP]).optimizer_step()
+        batch(trace, 1, loader="loader0")
+    for loader, count in (("loader0", 0), ("loader1", 8)):
+        claim = {**BATCHES, "what": loader, "among": "epoch"}
+        assert len(decide("distinct", claim, trace.build())) == count
 
 
 def test_one_batch_on_two_ranks_is_told():

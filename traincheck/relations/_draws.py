@@ -10,11 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.schema.events import BatchEvent, Event, MarkEvent, RngEvent, StepEvent
+from traincheck.schema.events import (
+    BatchEvent,
+    CallEvent,
+    Event,
+    Families,
+    MarkEvent,
+    RngEvent,
+    StepEvent,
+)
 from traincheck.schema.values import tensors_in
 
 BATCHES, DRAWS, STATES = "batches", "draws", "states"
-EPOCH, EPOCHS, RANKS, STEPS = "epoch", "epochs", "ranks", "steps"
+EPOCH, EPOCHS, RANKS, STEPS, DATASET = "epoch", "epochs", "ranks", "steps", "dataset"
 WORKERS, EVER = "workers", "ever"
 _MIN_ROWS = 4  # of fewer samples two batches may be equal by chance
 _MIN_ORDER = 8  # so many samples do not come in one order twice
@@ -22,7 +30,7 @@ _MOST_KEPT = 4096
 _MOST_COMPARED = 32  # workers that one is held against
 _WORKER = "worker"
 
-Key = tuple[str, str, str, str]  # of, what it is of, among, sampler
+Key = tuple[str, str, str]  # of, what it is of, among
 
 
 class Comparison(NamedTuple):
@@ -56,10 +64,43 @@ class _Generator:
     seen: dict[str, int | None] = field(default_factory=dict)
 
 
+class _Training:
+    """Which loaders of one process feed its training: the others may repeat what they like."""
+
+    def __init__(self) -> None:
+        self.loaders: set[str] = set()
+        self._recent: list[str] = []  # loaders of this step, until it has a backward
+        self._held: dict[str, list[BatchEvent]] = defaultdict(list)
+        self._is_first = True
+
+    def batch(self, event: BatchEvent) -> list[BatchEvent]:
+        """The batches of training that are known by now."""
+        self._recent.append(event.loader)
+        if event.loader in self.loaders:
+            return [event]
+        held = self._held[event.loader]
+        held.append(event)
+        del held[:-_MOST_KEPT]
+        return []
+
+    def backward(self) -> list[BatchEvent]:
+        """What came before a backward feeds it; in the first step there may be an evaluation."""
+        found = self._recent[-1:] if self._is_first else self._recent
+        new = [name for name in dict.fromkeys(found) if name not in self.loaders]
+        self._recent, self._is_first = [], False
+        self.loaders.update(new)
+        return [event for name in new for event in self._held.pop(name, ())]
+
+    def turn(self) -> None:
+        """A step has ended; what came after its update was for evaluation."""
+        self._recent = []
+
+
 class Repeats:
     """Tells what comes again."""
 
     def __init__(self) -> None:
+        self._training: dict[tuple[int, str], _Training] = defaultdict(_Training)
         self._loaders: dict[tuple[int, str, str], _Loader] = defaultdict(_Loader)
         self._by_rank: dict[tuple[str, int, int], dict[int, str]] = {}
         self._generators: dict[tuple[int, str, str], _Generator] = defaultdict(_Generator)
@@ -71,14 +112,24 @@ class Repeats:
     def observe(self, event: Event) -> Iterator[Comparison]:
         """Enter ``event``; what it lets be compared."""
         if isinstance(event, BatchEvent):
-            yield from self._batch(event)
+            for batch in self._training_of(event).batch(event):
+                yield from self._batch(batch)
+        elif isinstance(event, CallEvent):
+            if (event.family or event.api) == Families.BACKWARD:
+                for batch in self._training_of(event).backward():
+                    yield from self._batch(batch)
         elif isinstance(event, RngEvent):
             yield from self._state(event)
         elif isinstance(event, MarkEvent):
             if event.text == _WORKER and "loader" in event.data:
                 self._waiting.append(event)
-        elif isinstance(event, StepEvent) and self._waiting:
-            yield from self._workers()
+        elif isinstance(event, StepEvent):
+            self._training_of(event).turn()
+            if self._waiting:
+                yield from self._workers()
+
+    def _training_of(self, event: Event) -> _Training:
+        return self._training[event.rank, event.stream.partition("-")[0]]
 
     # -- batches
 
@@ -86,6 +137,10 @@ class Repeats:
         self._starts.setdefault((event.rank, event.loader, event.epoch), event.step)
         if len(self._starts) > _MOST_KEPT:
             del self._starts[next(iter(self._starts))]
+        if event.sampler is not None:
+            holds = not event.sampler.endswith(".SequentialSampler")
+            how = "a SequentialSampler draws them in the order of the dataset"
+            yield _of_batch(event, DATASET, how, holds)
         digest, rows = _content(event)
         if digest is None or rows < _MIN_ROWS:
             return
@@ -133,19 +188,16 @@ class Repeats:
             return
         if known.seen:
             how = f"it is in the state of step {known.seen.get(state)} again"
-            key = (STATES, event.source, STEPS, "")
+            key = (STATES, event.source, STEPS)
             is_new = state not in known.seen
             yield Comparison(key, is_new, event.source, event.step, event.rank, how, event)
         known.seen.setdefault(state, event.step)
 
     # -- generators of DataLoader workers
 
-    def finish(self) -> Iterator[Comparison]:
-        """Workers whose first batch never came."""
-        yield from self._workers(is_last=True)
-
-    def _workers(self, *, is_last: bool = False) -> Iterator[Comparison]:
-        ready = [mark for mark in self._waiting if is_last or _place(mark) in self._starts]
+    def _workers(self) -> Iterator[Comparison]:
+        """Workers whose first batch has come: of loaders that feed training."""
+        ready = [mark for mark in self._waiting if _place(mark) in self._starts]
         self._waiting = [mark for mark in self._waiting if mark not in ready][-_MOST_KEPT:]
         for mark in sorted(ready, key=lambda mark: (_place(mark), mark.data["worker"])):
             rank, loader, epoch = _place(mark)
@@ -159,14 +211,14 @@ class Repeats:
                         f"{its_worker} in epoch {its_epoch}"
                     )
                     for among in (WORKERS if its_epoch == epoch else EPOCHS, EVER):
-                        key = (DRAWS, f"{loader} {generator}", among, "")
+                        key = (DRAWS, f"{loader} {generator}", among)
                         yield Comparison(key, state != other, loader, step, rank, how, mark)
                 begun.append((state, worker, epoch))
                 del begun[:-_MOST_COMPARED]
 
 
 def _of_batch(event: BatchEvent, among: str, how: str, holds: bool) -> Comparison:
-    key = (BATCHES, event.loader, among, event.sampler or "")
+    key = (BATCHES, event.loader, among)
     return Comparison(key, holds, event.loader, event.step, event.rank, how, event)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from traincheck.relations._draws import (
     BATCHES,
+    DATASET,
     DRAWS,
     EPOCH,
     EPOCHS,
@@ -21,7 +22,7 @@ from traincheck.relations._draws import (
 )
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import Event
+from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})
@@ -29,6 +30,7 @@ _TEXTS = {
     (BATCHES, EPOCH): "No batch of {what} comes twice in an epoch",
     (BATCHES, EPOCHS): "The batches of {what} are others than in the epoch before",
     (BATCHES, RANKS): "No batch of {what} goes to two ranks",
+    (BATCHES, DATASET): "The batches of {what} are not drawn in the order of the dataset",
     (DRAWS, WORKERS): "No two workers of an epoch begin with {what} in one state",
     (DRAWS, EPOCHS): "No worker begins with {what} in a state of an earlier epoch",
     (DRAWS, EVER): "No two workers, of whatever epoch, begin with {what} in one state",
@@ -48,6 +50,10 @@ _CAUSES = {
     (BATCHES, RANKS): (
         "{loader} has no DistributedSampler, so that every rank draws the same samples.",
         "Give the loader a DistributedSampler, or split the data by rank.",
+    ),
+    (BATCHES, DATASET): (
+        "{loader} does not shuffle: a shuffle=True is missing, or a sampler.",
+        "Pass shuffle=True to the DataLoader, unless the dataset is in random order.",
     ),
     (DRAWS, WORKERS): (
         "Workers of {loader} get copies of one generator, or are all seeded alike.",
@@ -73,9 +79,10 @@ class Distinct:
     """Batches and random draws that do not come twice.
 
     What it says:
-        The batches of a loader are pairwise different within an epoch, from one epoch to the next,
-        or on different ranks. The generators that workers draw from begin in states of their own,
-        in each worker and epoch. A generator is not in the state that it had after an earlier step.
+        The batches of a loader that feeds training are pairwise different within an epoch, from one
+        epoch to the next, or on different ranks, or are not in the order of the dataset. The
+        generators that workers draw from begin in states of their own, in each worker and epoch. A
+        generator is not in the state that it had after an earlier step.
 
     Example:
         ``In train.py, the batches of loader0 are others than in the epoch before.`` It breaks when
@@ -90,8 +97,8 @@ class Distinct:
         A coin for each example.
 
     Not said:
-        Anything of another program, or of a loader with another sampler: drawing with replacement,
-        or giving each rank the same batch, is right elsewhere.
+        Anything of another program, where drawing with replacement, or giving each rank the same
+        batch, may be right; or of loaders for evaluation.
     """
 
     name = "distinct"
@@ -105,8 +112,9 @@ class Distinct:
 
     def needs(self, claim: Hypothesis) -> Needs:
         of = claim.params["of"]
-        kinds = {BATCHES: {"batch"}, DRAWS: {"batch"}, STATES: {"rng"}}[of]
-        return Needs(kinds=frozenset(kinds | {"mark", "step"}))
+        kinds = frozenset({"mark", "step", "rng" if of == STATES else "batch"})
+        calls = frozenset({Families.BACKWARD} if of != STATES else ())
+        return Needs(kinds=kinds, calls=calls)
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
@@ -151,14 +159,10 @@ class DistinctProposer:
             self._found[one.key] &= one.holds
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        for one in self._repeats.finish():
-            self._found[one.key] &= one.holds
         program = self._program.name
-        for (of, what, among, sampler), holds in sorted(self._found.items()):
+        for (of, what, among), holds in sorted(self._found.items()):
             if holds and program is not None:
                 params = {"program": program, "of": of, "what": what, "among": among}
-                if sampler:
-                    params["sampler"] = sampler
                 yield Hypothesis(relation="distinct", params=params)
 
 
@@ -171,7 +175,7 @@ class DistinctDecider:
             params = claim.params
             if (params.get("of"), params.get("among")) not in _TEXTS or "what" not in params:
                 raise ValueError(f"nothing is known of {dict(params)}")
-            key = (params["of"], params["what"], params["among"], params.get("sampler", ""))
+            key = (params["of"], params["what"], params["among"])
             self._claims[key].append(index)
         self._params = [claim.params for claim in claims]
         self._program = ProgramName()
@@ -182,7 +186,8 @@ class DistinctDecider:
         return [found for one in self._repeats.observe(event) for found in self._decide(one)]
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        return [found for one in self._repeats.finish() for found in self._decide(one)]
+        """Nothing: workers whose batches never came did nothing."""
+        return ()
 
     def _decide(self, one: Comparison) -> Iterator[tuple[int, Example]]:
         for index in self._claims.get(one.key, ()):
