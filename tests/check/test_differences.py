@@ -171,6 +171,14 @@ def test_what_the_reference_computes_is_told_with_the_cause() -> None:
     assert "reference runs" not in finding.likely_cause
 
 
+def test_numbers_are_told_with_the_call_that_changes_them() -> None:
+    cause, effect = PAIRS["the numbers of another computation"]
+    (finding,) = fold(cause, effect)
+    assert f"{NUMBER}; here it is seen." in finding.likely_cause
+    (finding,) = fold(*PAIRS["the same loss"])
+    assert NUMBER not in finding.likely_cause
+
+
 def severities(*violations: tuple[Violation, str]) -> list[tuple[str, str]]:
     infos = {
         v.check_id: CheckInfo(

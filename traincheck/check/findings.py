@@ -127,7 +127,7 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     explains = {check_id for check_id, _, _ in fault.explained} - {fault.check_id}
     subject = replace(head.subject, variable=variables[0]) if variables else head.subject
     fill = Filler(variables, head, subject, first_step, where(evidence))
-    beside = _frozen_beside(fault) + _called_beside(fault)
+    beside = _frozen_beside(fault) + _called_beside(fault) + _numbers_beside(fault)
     title = head.title or (info.title if info.kind == "rule" and info.title else words.title)
     return Finding(
         id=fingerprint(fault.check_id, subject),
@@ -180,6 +180,17 @@ def _called_beside(fault: Fault) -> str:
         if names:
             said.append(f" Unlike the reference runs, this one {words} {join_names(names, 3)}.")
     return "".join(said)
+
+
+def _numbers_beside(fault: Fault) -> str:
+    """A sentence on what comes of a call that is missing or too many."""
+    if fault.symptom not in _CALLED:
+        return ""
+    values = [t for _, s, t in fault.explained if s is Symptom.WRONG_VALUE]
+    if not values:
+        return ""
+    first = min(values, key=lambda tally: tally.key).first
+    return f" With it, another claim breaks: {first.expected}; here it is {first.observed}."
 
 
 def _is_landmark(api: str) -> bool:
