@@ -56,6 +56,7 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
     for_all = [shared[name].proposer() for name in sorted(shared)]
     stream, rank = "", -1
     observers: list[Callable[[Event], None]] = []
+    of_state = observers  # nine events in ten are changes of state
     steps: Counter[tuple[int, str]] = Counter()
     events = 0
     for event in source.events():
@@ -69,8 +70,11 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
                 proposers = [own[name].proposer() for name in sorted(own)]
                 processes[process] = (Listener(), proposers)
             listener, proposers = processes[process]
-            observers = [listener.observe, *(p.observe for p in (*proposers, *for_all))]
-        for observe in observers:
+            everybody = (*proposers, *for_all)
+            observers = [listener.observe, *(p.observe for p in everybody)]
+            hears = [p for p in everybody if "state" not in getattr(p, "ignores", ())]
+            of_state = [listener.observe, *(p.observe for p in hears)]
+        for observe in of_state if event.kind == "state" else observers:
             observe(event)
     claims, echoed = _found([p for _, own_ in processes.values() for p in own_] + for_all)
     return Proposed(

@@ -93,6 +93,8 @@ class _Api:
 class FlowProposer:
     """Proposes what never failed. Calls that are alike are looked at once."""
 
+    ignores = frozenset({"state"})
+
     def __init__(self, relation: str) -> None:
         self._relation = relation
         self._program = ProgramName()

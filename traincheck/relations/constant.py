@@ -103,6 +103,8 @@ class Constant:
 class ConstantProposer:
     """Proposes the values that were always the same."""
 
+    ignores = frozenset({"state"})
+
     def __init__(self) -> None:
         self._program = ProgramName()
         self._own = Own()

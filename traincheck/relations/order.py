@@ -105,6 +105,8 @@ def _triple(claim: Hypothesis) -> tuple[str, str, str]:
 class OrderProposer:
     """Proposes every triple whose A, B and C all occur."""
 
+    ignores = frozenset({"state"})
+
     def __init__(self) -> None:
         self._program = ProgramName()
         self._seen: set[str] = set()

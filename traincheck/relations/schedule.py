@@ -104,6 +104,8 @@ class Schedule:
 class ScheduleProposer:
     """Proposes the closest shape that all rates have."""
 
+    ignores = frozenset({"state"})
+
     def __init__(self) -> None:
         self._program = ProgramName()
         self._rates = Rates()

@@ -71,7 +71,11 @@ class Decider(Protocol):
 
 
 class Proposer(Protocol):
-    """Watches one process' events and then says which hypotheses are worth testing."""
+    """Watches one process' events and then says which hypotheses are worth testing.
+
+    May have a class attribute ``ignores``: kinds of events that it makes nothing of; and a method
+    ``echoes()``: hypotheses that are tested only to answer other runs.
+    """
 
     def observe(self, event: Event) -> None: ...
 
