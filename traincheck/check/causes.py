@@ -406,7 +406,10 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.RANKS_DIFFER: Wording(
         title="Ranks no longer agree on {variables}",
         likely_cause="Gradients or updates of {variables} differ between ranks.",
-        fix="Find what each rank does by itself in step {step}.",
+        fix=(
+            "Find what one rank does by itself in step {step}: another batch is fine, but not an "
+            "optimizer step, a clipping or a change of gradients that the others do not make."
+        ),
     ),
     _S.SHARING_LOST: Wording(
         title="{variables} no longer share one tensor",
