@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import MLP, TraceBuilder
+from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.events import Families
+from traincheck.schema.events import CollectiveEvent, Families
 from traincheck.schema.findings import Symptom, Verdict
 
 RNG = Families.SET_RNG_STATE
@@ -149,6 +149,36 @@ def test_what_happened_in_some_steps_only_is_no_rule():
     for number in range(12):
         steps(trace, 1, states=number % 2)
     assert not any(RNG in text for text in texts(learn(trace.build()), "count"))
+
+
+def reducing(count: int, times: int) -> TraceBuilder:
+    """Ranks exchange gradients by themselves before each update, and results of evaluation."""
+    trace = begin()
+    for number in range(count):
+        trace.begin_step().zero_grad().forward().backward()
+        for _ in range(times):
+            trace._add(CollectiveEvent, op="all_reduce", shape=[4], dtype="float32")
+        trace.optimizer_step()
+        if number % 3 == 2:
+            trace.evaluate()._add(CollectiveEvent, op="all_reduce", shape=[], dtype="float32")
+    return trace
+
+
+def test_what_ranks_do_together_happens_so_often_at_least():
+    reference = learn(reducing(10, 4).build())
+    said = "In train.py, distributed.all_reduce is called at least 4 times in every training step."
+    assert said in texts(reference, "count")
+    assert report_of(reference.invariants, reducing(5, 4).build()).findings == []
+    counts = [i for i in reference.invariants if i.text == said]
+    (finding,) = report_of(counts, reducing(5, 2).build()).findings
+    assert (finding.step, finding.subject.api) == (0, "torch.distributed.all_reduce")
+
+
+def test_the_one_module_of_its_class_is_named():
+    one = {"fc1.weight": LINEAR}
+    trace = TraceBuilder().process().model("Net", one).optimizer().train().steps(10)
+    said = "In train.py, Linear.forward of Net.fc1 is called once in every training step."
+    assert said in texts(learn(trace.build()), "count")
 
 
 @pytest.mark.parametrize("params", [claim(RNG, 0), claim(RNG, 1, form="about")])

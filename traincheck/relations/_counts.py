@@ -1,13 +1,19 @@
-"""How often each call happens from one update to the next. Counts; judges nothing."""
+"""How often each call happens from one update to the next, and what such counts share.
+
+Judges nothing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
+from traincheck.relations._names import STEP
 from traincheck.relations._variables import is_judged, is_skipped
-from traincheck.schema.events import CallEvent, Families, StepEvent
+from traincheck.schema.events import CallEvent, CollectiveEvent, Families, StepEvent
 
 _F = Families
 Key = tuple[str, str | None]  # an API or family, and whose call it is where owners are told apart
@@ -26,7 +32,10 @@ LANDMARKS = _OWNED | {
 }
 _UPDATES = frozenset({_F.OPTIMIZER_STEP, _F.SCALER_STEP})
 _MODES = frozenset({_F.TRAIN, _F.EVAL})
+_MIN_MEAN = 12.0  # of calls that come at random, one step in 160 000 has none
+_MIN_DISTINCT = 3  # counts, before what divides them all means anything
 _INIT = "torch.nn.init."
+COLLECTIVE = "torch.distributed."
 # Whoever counts must hear of these, to know where a window ends and when a model is evaluated.
 FRAME = frozenset({_F.BACKWARD, *_UPDATES, *_MODES})
 
@@ -102,6 +111,12 @@ class Windows:
             self._now.clear()
         return key
 
+    def collective(self, event: CollectiveEvent) -> None:
+        """Count what ranks do together; whether to evaluate is not known of it."""
+        key = (COLLECTIVE + event.op, None)
+        if self.wanted is None or key in self.wanted:
+            self._now[key] += 1
+
     def step(self, event: StepEvent) -> Page | None:
         """The window that ends with this step; None when it says nothing."""
         if not is_judged(event):
@@ -123,3 +138,57 @@ class Windows:
         )
         self._is_first = self._is_free = False
         return page
+
+
+@dataclass(slots=True)
+class Seen:
+    """Counts of one key. first: in the first window. later: count -> windows, the first left out.
+
+    ratios: calls for each backward, where that is a whole number; 0 elsewhere.
+    """
+
+    first: int = 0
+    later: Counter[int] = field(default_factory=Counter)
+    ratios: Counter[int] = field(default_factory=Counter)
+
+    def enter(self, count: int, page: Page) -> None:
+        """Take note of one window."""
+        ratio, rest = divmod(count, page.backwards) if page.backwards else (0, 1)
+        self.ratios[0 if rest else ratio] += 1
+        if page.first:
+            self.first = count
+        else:
+            self.later[count] += 1
+
+
+def bound(key: Key, seen: Seen, *, accumulates: bool) -> dict[str, Any] | None:
+    """What the counts of one key have in common, as parameters of a claim; None if nothing.
+
+    accumulates: whether one optimizer applies what several backwards have added up.
+    """
+    later = seen.later
+    windows = sum(later.values())
+    if not windows:
+        return None
+    mode, often = later.most_common(1)[0]
+    if key[0].startswith(COLLECTIVE):  # more of them where ranks evaluate together
+        low = min(later)
+        is_usual = 2 * later[low] >= windows
+        return _claim("least", low, STEP, skips_first=seen.first < low) if is_usual else None
+    if key[0] not in LANDMARKS and accumulates and len(seen.ratios) == 1 and min(seen.ratios):
+        return _claim("exactly", min(seen.ratios), _F.BACKWARD, skips_first=False)
+    # The last windows of epochs may be short.
+    is_mostly = key == BACKWARD and mode == max(later) and 2 * often > windows
+    if len(later) == 1 or is_mostly:
+        # In the first window there is nothing to clear yet: its lack does no harm.
+        skips_first = seen.first != mode or key[0] == _F.ZERO_GRAD
+        return _claim("exactly", mode, STEP, skips_first=skips_first)
+    divisor = math.gcd(*later)
+    if divisor > 1 and len(later) >= _MIN_DISTINCT:
+        return _claim("multiple", divisor, STEP, skips_first=bool(seen.first % divisor))
+    mean = sum(count * often for count, often in later.items()) / windows
+    return _claim("least", 1, STEP, skips_first=not seen.first) if mean >= _MIN_MEAN else None
+
+
+def _claim(form: str, times: int, per: str, *, skips_first: bool) -> dict[str, Any]:
+    return {"form": form, "times": times, "per": per, "skips_first": skips_first}

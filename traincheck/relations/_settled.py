@@ -261,7 +261,8 @@ def text_of(params: Mapping[str, Any]) -> str:
         parts += [f"{said(other)} in evaluation mode"] if other else []
         return f"{short(name)} is given {', and '.join(parts)}"
     if kind == EQUAL:
-        return f"{short(name)} is given the same numbers as its arguments {', '.join(params['values'])}"
+        pairs = ", ".join(params["values"])
+        return f"{short(name)} is given the same numbers as its arguments {pairs}"
     if kind == HYPER:
         return f"the optimizer {name} has {said(params['values'])}"
     if kind == KEPT:

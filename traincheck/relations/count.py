@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.relations._counts import BACKWARD, FRAME, LANDMARKS, Key, Page, Windows
+from traincheck.relations._counts import (
+    BACKWARD,
+    COLLECTIVE,
+    FRAME,
+    LANDMARKS,
+    Key,
+    Page,
+    Seen,
+    Windows,
+    bound,
+)
 from traincheck.relations._memory import Examples, Joined
-from traincheck.relations._names import STEP, ProgramName, in_program, is_library, short
+from traincheck.relations._names import ProgramName, in_program, is_library, short
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, Families, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
 _FORMS = frozenset({"exactly", "least", "multiple"})
 _MIN_STEPS = 2
-_MIN_MEAN = 12.0  # of calls that come at random, one step in 160 000 has none
-_MIN_DISTINCT = 3  # counts, before what divides them all means anything
 
 
 class Count:
@@ -28,8 +34,9 @@ class Count:
 
     What it says:
         B is a landmark of the loop (backward, the step of an optimizer or scheduler, zero_grad,
-        clipping), a class of modules, or a function that the program itself calls. It is called
-        exactly n times, n times for each backward, a multiple of n times, or at least once.
+        clipping), a class of modules, a function that the program itself calls, or what ranks do
+        together. It is called exactly n times, n times for each backward, a multiple of n times,
+        or at least so often.
 
     Example:
         ``In train.py, torch.set_rng_state is called exactly 2 times in every training step.`` It
@@ -60,8 +67,10 @@ class Count:
         return CountDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        calls = FRAME | {claim.params["api"]}
-        return Needs(calls=calls, kinds=frozenset({"mark", "step"}))
+        api = claim.params["api"]
+        is_call = not api.startswith(COLLECTIVE)
+        kinds = {"mark", "step"} | (set() if is_call else {"collective"})
+        return Needs(calls=FRAME | ({api} if is_call else set()), kinds=frozenset(kinds))
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
@@ -85,8 +94,8 @@ class Count:
 
 
 def _subject(params: Mapping[str, Any]) -> str:
-    owner = params.get("owner")
-    return f"{short(params['api'])} of {owner}" if owner else short(params["api"])
+    name, whose = short(params["api"]), params.get("owner") or params.get("module")
+    return name if not whose or name == f"{whose}.forward" else f"{name} of {whose}"
 
 
 def _often(params: Mapping[str, Any]) -> str:
@@ -99,27 +108,18 @@ def _often(params: Mapping[str, Any]) -> str:
     }[params["form"]]
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Counts of one key. first: in the first window. later: count -> windows, the first left out.
-
-    ratios: calls for each backward, where that is a whole number; 0 elsewhere.
-    """
-
-    first: int = 0
-    later: Counter[int] = field(default_factory=Counter)
-    ratios: Counter[int] = field(default_factory=Counter)
-
-
 class CountProposer:
     """Proposes one count for each key that has one."""
+
+    ignores = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
         self._windows = Windows()
         self._open: dict[int, set[str]] = defaultdict(set)  # parent -> what it calls
         self._own: set[str] = set()  # called by the program itself
-        self._seen: dict[Key, _Seen] = defaultdict(_Seen)
+        self._modules: dict[str, set[str]] = defaultdict(set)  # whose forward an API was
+        self._seen: dict[Key, Seen] = defaultdict(Seen)
         self._later = 0
 
     def observe(self, event: Event) -> None:
@@ -131,7 +131,11 @@ class CountProposer:
                 self._own.add(event.api)
             else:
                 self._open[event.parent].add(event.api)
-            self._windows.call(event)
+            key = self._windows.call(event)
+            if key is not None and event.family == Families.MODULE:
+                self._modules[key[0]].add(event.module or "")
+        elif isinstance(event, CollectiveEvent):
+            self._windows.collective(event)
         elif isinstance(event, StepEvent):
             self._open.clear()
             page = self._windows.step(event)
@@ -141,15 +145,8 @@ class CountProposer:
             self._program.observe(event)
 
     def _enter(self, page: Page) -> None:
-        backwards = page.backwards
         for key, count in page.counts.items():
-            seen = self._seen[key]
-            ratio, rest = divmod(count, backwards) if backwards else (0, 1)
-            seen.ratios[0 if rest else ratio] += 1
-            if page.first:
-                seen.first = count
-            else:
-                seen.later[count] += 1
+            self._seen[key].enter(count, page)
         self._later += not page.first
 
     def hypotheses(self) -> Iterator[Hypothesis]:
@@ -159,49 +156,22 @@ class CountProposer:
             self._seen.items(), key=lambda item: (item[0][0], item[0][1] or "")
         ):
             api, owner = key
-            if api not in LANDMARKS and api not in self._own:
+            if not (api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)):
                 continue
-            found = self._bound(key, seen)
-            if found is not None:
+            found = bound(key, seen, accumulates=self._accumulates())
+            # There must be no step without any.
+            if found is not None and sum(seen.later.values()) == self._later:
                 params = {"api": api, "program": self._program.name, **found}
                 if owner is not None:
                     params["owner"] = owner
+                if len(self._modules.get(api, ())) == 1:
+                    (params["module"],) = self._modules[api]
                 yield Hypothesis(relation="count", params=params)
 
     def _accumulates(self) -> bool:
         """Whether one optimizer applies what several backwards have added up."""
         optimizers = sum(api == Families.OPTIMIZER_STEP for api, _ in self._seen)
         return optimizers == 1 and max(self._seen[BACKWARD].later, default=0) > 1
-
-    def _bound(self, key: Key, seen: _Seen) -> dict[str, Any] | None:
-        windows = sum(seen.later.values())
-        if windows < self._later:
-            return None  # there are steps without any
-        mode, often = seen.later.most_common(1)[0]
-        if (
-            key[0] not in LANDMARKS
-            and self._accumulates()
-            and len(seen.ratios) == 1
-            and min(seen.ratios)
-        ):
-            return _claim("exactly", min(seen.ratios), Families.BACKWARD, skips_first=False)
-        if len(seen.later) == 1 or (
-            key == BACKWARD and mode == max(seen.later) and often > windows // 2
-        ):
-            # In the first window there is nothing to clear yet: its lack does no harm.
-            skips_first = seen.first != mode or key[0] == Families.ZERO_GRAD
-            return _claim("exactly", mode, STEP, skips_first=skips_first)
-        divisor = math.gcd(*seen.later)
-        if divisor > 1 and len(seen.later) >= _MIN_DISTINCT:
-            return _claim("multiple", divisor, STEP, skips_first=bool(seen.first % divisor))
-        mean = sum(count * often for count, often in seen.later.items()) / windows
-        if mean >= _MIN_MEAN:
-            return _claim("least", 1, STEP, skips_first=not seen.first)
-        return None
-
-
-def _claim(form: str, times: int, per: str, *, skips_first: bool) -> dict[str, Any]:
-    return {"form": form, "times": times, "per": per, "skips_first": skips_first}
 
 
 class CountDecider:
@@ -224,6 +194,8 @@ class CountDecider:
     def observe(self, event: Event) -> Examples:
         if isinstance(event, CallEvent):
             self._windows.call(event)
+        elif isinstance(event, CollectiveEvent):
+            self._windows.collective(event)
         elif isinstance(event, StepEvent):
             page = self._windows.step(event)
             if page is None:
@@ -269,7 +241,7 @@ class CountDecider:
             context=_ALWAYS,
             step=page.step,
             rank=page.rank,
-            subject=Subject(api=params["api"]),
+            subject=Subject(api=params["api"], module=params.get("module")),
             expected=f"{_subject(params)} is called {_often(params)}"
             + (" for each backward" if per_backward else " in a step"),
             observed=f"{count} call{'' if count == 1 else 's'} in this step{among}",
