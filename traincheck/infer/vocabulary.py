@@ -13,7 +13,7 @@ from typing import Any
 from traincheck.relations._names import STEP, ProgramName
 from traincheck.relations._variables import TELLING, variable_of
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CallEvent, Event, Families, StateEvent
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, Families, StateEvent
 from traincheck.schema.protocols import Relation
 
 # Calls that stand for others, so that what they are called in a claim may have occurred.
@@ -23,6 +23,7 @@ _STAND_FOR = {
 }
 _CALLS = ("api", "outer", "after", "before")  # parameters of claims that name a call
 _NARROW = ("leaf", "module_class", "model")  # those that narrow a role
+_COLLECTIVE = "torch.distributed."
 Kind = tuple[str, str, str, str]  # of a variable: role, leaf, class of its module, model
 
 
@@ -83,6 +84,8 @@ class Listener:
             if event.change in TELLING and event.role != "gradient":
                 one = variable_of(event)
                 self._variables.add((one.role, one.leaf, one.module_class, one.model))
+        elif isinstance(event, CollectiveEvent):
+            self._calls.add((f"{_COLLECTIVE}{event.op}", None, None, None))
         elif event.kind == "mark":
             self._program.observe(event)
 
