@@ -13,7 +13,8 @@ NET = {
     "mix.dt_bias": "__main__.Mixer",
 }
 HEALTHY = {"weight": "normal_", "bias": "zeros_", "dt_bias": "uniform_"}
-KINDS = [[LINEAR, "bias", "zeros_"], [LINEAR, "weight", "normal_"]]
+FIRST = "kaiming_uniform_ then "
+KINDS = [[LINEAR, "bias", FIRST + "zeros_"], [LINEAR, "weight", FIRST + "normal_"]]
 
 
 def run(fills: dict[str, str] | None = None, *, is_known: bool = True, **process) -> TraceBuilder:
@@ -43,6 +44,22 @@ def test_a_parameter_filled_by_another_function_is_named():
     ]
 
 
+def test_a_parameter_that_is_filled_again_and_again_is_named():
+    again = run()
+    variable = again.models["Net"].parameters["Net.fc1.weight"]
+    events = again.build()
+    fill = next(
+        e
+        for e in events
+        if e.kind == "call"
+        and e.api.endswith("normal_")
+        and e.result["identity"] == variable.identity
+    )
+    assert broken(decide("initialization", claim(kinds=KINDS), [fill, *events])) == [
+        (0, Symptom.INITIALIZATION, "Net.fc1.weight")
+    ]
+
+
 def test_a_function_that_is_never_called_is_named():
     functions = claim(functions=["kaiming_uniform_", "normal_"])
     assert broken(decide("initialization", functions, run(is_known=False).build())) == []
@@ -54,8 +71,9 @@ def test_a_function_that_is_never_called_is_named():
 
 def test_both_are_learned_as_one_sentence_each():
     assert texts(learn(run().build()), "initialization") == [
-        "In train.py, torch.nn.init fills dt_bias of Mixer with uniform_; bias of Linear with "
-        "zeros_; weight of Linear with normal_.",
+        "In train.py, torch.nn.init fills dt_bias of Mixer with kaiming_uniform_ then uniform_; "
+        "bias of Linear with kaiming_uniform_ then zeros_; weight of Linear with "
+        "kaiming_uniform_ then normal_.",
         "In train.py, torch.nn.init fills parameters with kaiming_uniform_, normal_, uniform_ and "
         "zeros_ before the first step.",
     ]

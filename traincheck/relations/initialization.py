@@ -21,6 +21,8 @@ FUNCTIONS = tuple(
         "zeros",
     )
 )  # fmt: skip
+_THEN = " then "
+_MAX_FILLS = 4  # of one parameter that are told apart
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
 _Kind = tuple[str, str]  # class of the module and name in it
@@ -31,7 +33,7 @@ class Initialization:
 
     What it says:
         One of two, for a program as a whole: which functions are called before the first step; or,
-        for each kind of parameter (a name in a class of modules), which of them fills it last.
+        for each kind of parameter (a name in a class of modules), which of them fill it, in order.
 
     Example:
         ``In train.py, torch.nn.init fills dt_bias of Mixer with uniform_, weight of Linear with
@@ -114,7 +116,7 @@ class _Book:
         self.program = ProgramName()
         self.calls: list[str] = []  # names of functions, in order
         self.is_over = False
-        self._last: dict[int, CallEvent] = {}
+        self._fills: dict[int, list[CallEvent]] = defaultdict(list)
         self._parameters: dict[str, StateEvent] = {}
 
     def observe(self, event: Event) -> StepEvent | None:
@@ -125,7 +127,7 @@ class _Book:
                 self.calls.append(name)
                 identity = event.result.get("identity") if isinstance(event.result, dict) else None
                 if identity is not None:
-                    self._last[identity] = event
+                    self._fills[identity].append(event)
         elif isinstance(event, StateEvent):
             if event.role == "parameter" and event.change in ("new", "replaced"):
                 self._parameters[event.name] = event
@@ -136,12 +138,17 @@ class _Book:
             self.program.observe(event)
         return None
 
-    def filled(self) -> Iterator[tuple[StateEvent, CallEvent | None]]:
-        """Each parameter with the last call that filled it; nothing when none is known."""
-        if any(event.identity in self._last for event in self._parameters.values()):
+    def filled(self) -> Iterator[tuple[StateEvent, Sequence[CallEvent]]]:
+        """Each parameter with the calls that filled it; nothing when none is known."""
+        if any(event.identity in self._fills for event in self._parameters.values()):
             for name in sorted(self._parameters):
                 event = self._parameters[name]
-                yield event, self._last.get(event.identity)
+                yield event, self._fills.get(event.identity, ())
+
+
+def _said(calls: Sequence[CallEvent]) -> str:
+    """The functions in order: ``kaiming_uniform_ then normal_``."""
+    return _THEN.join(call.api.removeprefix(_INIT) for call in calls[:_MAX_FILLS])
 
 
 def _kind_of(event: StateEvent) -> _Kind:
@@ -164,14 +171,14 @@ class InitializationProposer:
             return
         if book.calls:
             yield _claim(program, functions=sorted(set(book.calls)))
-        found: dict[_Kind, set[str | None]] = defaultdict(set)
-        for event, call in book.filled():
-            found[_kind_of(event)].add(None if call is None else call.api.removeprefix(_INIT))
+        found: dict[_Kind, set[str]] = defaultdict(set)
+        for event, calls in book.filled():
+            found[_kind_of(event)].add(_said(calls))
         kinds = [
             [module_class, leaf, function]
             for (module_class, leaf), functions in sorted(found.items())
             for function in functions
-            if len(functions) == 1 and function is not None
+            if len(functions) == 1 and function
         ]
         if kinds:
             yield _claim(program, kinds=kinds)
@@ -188,7 +195,9 @@ class InitializationDecider:
         self._book = _Book()
         self._params = [claim.params for claim in claims]
         for params in self._params:
-            names = params.get("functions") or [kind[2] for kind in params.get("kinds", ())]
+            names = params.get("functions") or [
+                name for kind in params.get("kinds", ()) for name in kind[2].split(_THEN)
+            ]
             if not names or not set(names) <= set(FUNCTIONS):
                 raise ValueError(f"nothing is known of {dict(params)}")
 
@@ -221,18 +230,17 @@ class InitializationDecider:
                 yield _negative(step, subject, "it is called before the first step", seen)
             return
         kinds = {(module_class, leaf): name for module_class, leaf, name in params["kinds"]}
-        for event, call in self._book.filled():
-            expected = kinds.get(_kind_of(event))
-            found = None if call is None else call.api.removeprefix(_INIT)
+        for event, calls in self._book.filled():
+            expected, found = kinds.get(_kind_of(event)), _said(calls)
             if expected is None:
                 continue
             if expected == found:
                 yield _HELD
             else:
-                subject = Subject(variable=event.name, api=_INIT + expected)
-                evidence = (event,) if call is None else (call, event)
-                seen = "no function of torch.nn.init" if found is None else found
-                yield _negative(step, subject, f"it is filled by {expected}", seen, *evidence)
+                subject = Subject(variable=event.name, api=calls[-1].api if calls else None)
+                seen = found or "no function of torch.nn.init"
+                wanted = f"it is filled by {expected}"
+                yield _negative(step, subject, wanted, seen, *calls[-1:], event)
 
 
 def _negative(
