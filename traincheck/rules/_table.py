@@ -122,6 +122,7 @@ from traincheck.rules.tc918_unscaled_image import UnscaledImage
 from traincheck.rules.tc919_flat_batch import FlatBatch
 from traincheck.rules.tc920_channels_last_batch import ChannelsLastBatch
 from traincheck.rules.tc921_negative_index import NegativeIndex
+from traincheck.rules.tc922_layer_reused import LayerReused
 from traincheck.rules.tc950_torch_warning import TorchWarning
 from traincheck.rules.tc951_torch_advice import TorchAdvice
 from traincheck.schema.protocols import Rule
@@ -244,6 +245,7 @@ RULES: tuple[Rule, ...] = (
     FlatBatch(),
     ChannelsLastBatch(),
     NegativeIndex(),
+    LayerReused(),
     TorchWarning(),
     TorchAdvice(),
 )
