@@ -365,18 +365,23 @@ class Looker:
         after: int | None = None,
     ) -> None:
         """Record a state event."""
-        if after is None or variable.stats or change not in _REPEATED:
+        stats = variable.stats
+        if after is None or change not in _REPEATED or type(stats) is not bytes:
             self._write_new(em, variable, change, tensor, digest, after)
             return
         # Nearly all records of a run: one template filled in place of four, and no call on the way
-        key = (change, variable.zero, digest is None)
+        mark = b"" if digest is None else b',"fingerprint":"%b"' % digest.encode()
+        if stats and tensor is not None:
+            variable.stats = b""
+            mark += b',"stats":%b' % stats
+        key = (change, variable.zero, bool(mark))
         line = variable.lines.get(key) or _template(variable, *key)
         seq = em.seq
         em.seq = seq + 1
-        if digest is None:
-            em.line(line % (seq, monotonic_ns(), em.clock.fields, after))
+        if mark:
+            em.line(line % (seq, monotonic_ns(), em.clock.fields, mark, after))
         else:
-            em.line(line % (seq, monotonic_ns(), em.clock.fields, digest.encode(), after))
+            em.line(line % (seq, monotonic_ns(), em.clock.fields, after))
 
     def _write_new(
         self,
@@ -408,15 +413,15 @@ class Looker:
         em.state(monotonic_ns(), body)
 
 
-def _template(variable: Variable, change: str, zero: bool | None, has_no_digest: bool) -> bytes:
-    """A record of a change, but for its number, time, place in the run, digest and span."""
+def _template(variable: Variable, change: str, zero: bool | None, is_marked: bool) -> bytes:
+    """A record of a change, but for its number, time, place in the run, digest, stats and span."""
     fixed = variable.fixed or _fixed(variable)
     line = b'{"k":"state","n":%d,"t":%d,%b,' + escaped(fixed) + b',"change":"%b"' % change.encode()
     if change != "cleared":
-        mark = b"" if has_no_digest else b',"fingerprint":"%b"'
+        mark = b"%b" if is_marked else b""
         line += b',"summary":' + escaped(variable.head) + mark + _ZERO[zero] + b"}"
-    line = variable.lines[change, zero, has_no_digest] = line + b',"after":%d}'
-    if change == "content" and has_no_digest and variable.role != GRADIENT:
+    line = variable.lines[change, zero, is_marked] = line + b',"after":%d}'
+    if change == "content" and not is_marked and variable.role != GRADIENT:
         variable.content = line
     return line
 
