@@ -114,17 +114,24 @@ def test_steps_that_a_scaler_skips_or_sampling_leaves_out_say_nothing():
     assert broken(decide("count", claim(RNG, 2), trace.build())) == []
 
 
-def test_closures_run_as_often_as_their_optimizer_likes():
+def with_closure(times) -> TraceBuilder:
+    """Gradients are computed within the step of the optimizer."""
     trace = begin()
     for number in range(10):
         trace.begin_step()
         start = trace._now_ns
-        for _ in range(2 + number % 3):
+        for _ in range(times(number)):
             trace.zero_grad().forward().backward()
         trace._counters["optimizer_step"] += 1
         family = Families.OPTIMIZER_STEP
         trace.call("torch.optim.lbfgs.LBFGS.step", family=family, owner="opt0", start_ns=start)
-    assert texts(learn(trace.build()), "count") == []
+    return trace
+
+
+def test_closures_run_as_often_as_their_optimizer_likes():
+    assert texts(learn(with_closure(lambda number: 2 + number % 3).build()), "count") == []
+    found = texts(learn(with_closure(lambda number: 1).build()), "count")
+    assert "In train.py, backward is called once in every training step." in found
 
 
 def test_numbers_that_vary_share_a_divisor_or_are_never_none():

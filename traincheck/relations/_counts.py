@@ -81,7 +81,7 @@ class Windows:
     wanted: Collection[Key] | None = None
     _now: Counter[Key] = field(default_factory=Counter)  # since the last update
     _done: Counter[Key] = field(default_factory=Counter)  # up to it
-    _backward_ns: int = -1  # when the last backward began
+    _backward_ns: tuple[int, int] = (-1, -1)  # when the last two backwards began
     _is_first: bool = True
     _is_free: bool = False
     _has_trained: bool = False
@@ -98,10 +98,10 @@ class Windows:
         key = key_of(event)
         if family in LANDMARKS:
             if family == _F.BACKWARD:
-                self._backward_ns = event.start_ns
+                self._backward_ns = (self._backward_ns[1], event.start_ns)
                 self._has_trained = True
-            elif family == _F.OPTIMIZER_STEP and self._backward_ns >= event.start_ns:
-                self._is_free = True
+            elif family == _F.OPTIMIZER_STEP and self._backward_ns[0] >= event.start_ns:
+                self._is_free = True  # a closure, called more than once
         elif self._is_evaluating or not event.grad_enabled or event.stage in ("init", "checkpoint"):
             return None
         if self.wanted is None or key in self.wanted or key == BACKWARD:
