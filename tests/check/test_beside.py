@@ -200,23 +200,48 @@ def test_a_long_difference_is_cut_around_what_differs() -> None:
     assert ("-", "m.f9") in [(row.mark, row.reference) for row in found]
 
 
-def test_the_rank_that_is_named_is_shown() -> None:
+def two_ranks(*apis: tuple[str, ...]) -> Witness:
+    """A witness of one step of each rank."""
     claim = Hypothesis(relation="contains", params={"outer": "step", "inner": Families.BACKWARD})
     shown = Excerpt(lines=(Line(depth=0, api="m.a"), Line(depth=0, api="m.b")), depth=0)
     needs = Needs(calls=frozenset({"m.a", "m.b"}))
     witness = Witness([Invariant(id="i", hypothesis=claim, needs=needs, excerpt=shown)])
-    rings = [witness.ring(rank, None) for rank in (0, 1)]
-    for rank, (ring, apis) in enumerate(zip(rings, (("m.a", "m.b"), ("m.b",)))):
+    for rank, called in enumerate(apis):
+        ring = witness.ring(rank, None)
         assert ring is not None
-        for n, api in enumerate(apis):
-            ring.calls.append(
-                CallEvent(n, n, 0, "train", rank, "p1-t0", api=api, span=n, start_ns=n)
-            )
+        for n, api in enumerate(called):
+            event = CallEvent(n, n, 0, "train", rank, "p1-t0", api=api, span=n, start_ns=n)
+            ring.calls.append(event)
         witness.step_ended(ring, 0)
+    return witness
+
+
+def plain(rows: tuple[Row, ...]) -> list[tuple[str, str | None, str | None]]:
+    return [(row.mark, row.reference, row.observed) for row in rows]
+
+
+def test_the_rank_that_is_named_is_shown() -> None:
+    witness = two_ranks(("m.a", "m.b"), ("m.b",))
     found = violation("i", Symptom.MISSING_CALL, api="m.a", rank=1)
-    witness.note(found, rings[0])
-    rows = witness.beside(Fault("i", Symptom.MISSING_CALL, [Tally.of(found)]), 1)
-    assert [(row.mark, row.reference, row.observed) for row in rows] == [
-        ("-", "m.a", None),
-        (" ", "m.b", "m.b"),
-    ]
+    witness.note(found, None)
+    fault = Fault("i", Symptom.MISSING_CALL, [Tally.of(found)])
+    assert plain(witness.beside(fault, 1)) == [("-", "m.a", None), (" ", "m.b", "m.b")]
+    assert witness.of_ranks(fault) is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_differ_are_beside_each_other(rank: int) -> None:
+    witness = two_ranks(("m.a", "m.step"), ("m.a",))
+    found = violation("TC401", Symptom.RANKS_DIFFER, "Net.a", rank=rank)
+    witness.note(found, None)
+    beside = witness.of_ranks(Fault("TC401", Symptom.RANKS_DIFFER, [Tally.of(found)]))
+    assert beside is not None
+    assert beside[0] == ("rank 0", "rank 1")
+    assert plain(beside[1]) == [(" ", "m.a", "m.a"), ("-", "m.step", None)]
+
+
+def test_ranks_that_call_the_same_are_not_shown() -> None:
+    witness = two_ranks(("m.a",), ("m.a",))
+    found = violation("TC401", Symptom.RANKS_DIFFER, "Net.a", rank=1)
+    witness.note(found, None)
+    assert witness.of_ranks(Fault("TC401", Symptom.RANKS_DIFFER, [Tally.of(found)])) is None

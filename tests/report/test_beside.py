@@ -26,13 +26,16 @@ ROWS = (
     Row(reference="backward", observed="backward  train.py:84"),
     Row(reference=None, observed="SGD.step", mark="+"),
 )
+SIDES = ("the reference", "this run")
 NOW = 1_000_000_000.0
 
 
 def shown(width: int) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False)
-    console.print(Padding(beside(ROWS, console, "at step 3"), (0, 0, 0, 2)))
+    console.print(
+        Padding(beside(ROWS, console, (*SIDES[:1], f"{SIDES[1]} at step 3")), (0, 0, 0, 2))
+    )
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -63,11 +66,12 @@ def test_on_a_narrow_terminal_one_is_below_the_other() -> None:
 
 
 def test_json_has_each_side_with_its_marks() -> None:
-    assert excerpt_json(ROWS) == {
+    assert excerpt_json(ROWS, SIDES) == {
+        "sides": ["the reference", "this run"],
         "reference": ["- Adam.zero_grad", "~   Linear.forward x2", "  backward"],
         "observed": ["~   Linear.forward x3", "  backward  train.py:84", "+ SGD.step"],
     }
-    assert excerpt_json(()) == {"reference": [], "observed": []}
+    assert excerpt_json((), SIDES)["reference"] == []
 
 
 def test_what_else_broke_is_counted_and_listed_where_asked_for() -> None:

@@ -81,15 +81,18 @@ class FindingBook:
 
     def _finding(self, fault: Fault, steps: int) -> Finding:
         witness = self._witness
+        found = _finding(fault, self._infos[fault.check_id], witness.near(fault.check_id))
+        sides, rows = witness.of_ranks(fault) or (found.sides, witness.beside(fault, steps))
         return replace(
-            _finding(fault, self._infos[fault.check_id], witness.near(fault.check_id)),
+            found,
             # What is folded is to fail what it would have failed by itself.
             severity=max(
                 (self._infos[tally.first.check_id].severity for tally in fault.everything),
                 key=SEVERITIES.index,
             ),
             also=_also(fault, self._infos),
-            beside=witness.beside(fault, steps),
+            beside=rows,
+            sides=sides,
         )
 
 

@@ -12,7 +12,7 @@ from functools import reduce
 from operator import or_
 
 from traincheck.check.beside import changes, side_by_side
-from traincheck.check.call_tree import Node, in_view, is_in_view, tree
+from traincheck.check.call_tree import Node, excerpt, in_view, is_in_view, tree
 from traincheck.check.causes import WORDING
 from traincheck.check.folding import Fault
 from traincheck.check.windows import Window, between, inside, of_step, window_of
@@ -22,6 +22,7 @@ from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import Symptom, Violation
 
 _KEPT = 4096  # calls of one process
+_OF_RANKS = frozenset({Symptom.RANKS_DIFFER, Symptom.OUT_OF_STEP, Symptom.NOT_SYNCHRONIZED})
 _CHANGING = frozenset({"contains", "periodic"})  # relations that say what changes, with a role
 # Where to look when a check gives no line: the call that should have done it.
 _NEAR = {
@@ -73,6 +74,7 @@ class Witness:
         self._recorded: dict[str, Needs | None] = {}
         self._near: dict[str, Event] = {}
         self._rings: dict[int, Ring] = {}  # of the first process of each rank
+        self._ranks: dict[str, tuple[tuple[str, str], tuple[Row, ...]]] = {}  # sides and rows
         self._is_watching = any(i.excerpt is not None for i in self._invariants.values())
 
     def ring(self, rank: int, recorded: Needs | None) -> Ring | None:
@@ -86,6 +88,8 @@ class Witness:
     def note(self, violation: Violation, ring: Ring | None) -> None:
         """A check found something new, in the process of a ring if that is known."""
         check_id = violation.check_id
+        if violation.symptom in _OF_RANKS and check_id not in self._ranks:
+            self._compare_ranks(violation)
         invariant = self._invariants.get(check_id)
         if invariant is None or check_id in self._seen:
             return
@@ -119,6 +123,24 @@ class Witness:
     def _keep_step(self, check_id: str, step: int, ring: Ring) -> None:
         if ring.is_whole(step):
             self._keep(check_id, of_step(ring.calls, step), ring, Window())
+
+    def _compare_ranks(self, violation: Violation) -> None:
+        """What two ranks did in the step in which they differ."""
+        step, rank = violation.step, violation.rank
+        others = {event.rank for event in violation.evidence} | set(self._rings)
+        other = min(others - {rank}, default=rank)
+        pair = [self._rings.get(one) for one in sorted((rank, other))]
+        if step is None or rank == other:
+            return
+        trees = [
+            tree(of_step(ring.calls, step), lambda _: True)
+            for ring in pair
+            if ring is not None and ring.is_whole(step)
+        ]
+        first = excerpt(trees[0]) if len(trees) == len(pair) else None
+        if first is not None:
+            sides = (f"rank {min(rank, other)}", f"rank {max(rank, other)}")
+            self._ranks[violation.check_id] = (sides, side_by_side(first, trees[1]))
 
     def _keep(self, check_id: str, calls: Sequence[CallEvent], ring: Ring, window: Window) -> None:
         needs, recorded = self._needs, ring.recorded
@@ -169,6 +191,14 @@ class Witness:
             ]
             return (*rows, *changes(invariant, counts, steps))
         return rows
+
+    def of_ranks(self, fault: Fault) -> tuple[tuple[str, str], tuple[Row, ...]] | None:
+        """Two ranks beside each other, and which; None where they made the same calls."""
+        for tally in fault.tallies:
+            found = self._ranks.get(tally.first.check_id)
+            if found is not None and found[1]:
+                return found
+        return None
 
     def _calls(self, check_id: str) -> tuple[Row, ...]:
         nodes = self._seen.get(check_id)

@@ -18,18 +18,17 @@ _STACKED_BELOW = 64  # columns: then each side would be narrower than a call and
 _STYLES = {"-": "red", "+": "green", "~": "yellow", " ": ""}
 
 
-def beside(rows: Sequence[Row], console: Console, when: str = "") -> RenderableType:
-    """Both sides, with ``-`` before what is missing here, ``+`` what is new, ``~`` what differs.
-
-    ``when`` tells which part of this run is shown.
-    """
-    heads = (_LEFT, f"{_RIGHT} {when}".rstrip())
+def beside(
+    rows: Sequence[Row], console: Console, heads: tuple[str, str] = (_LEFT, _RIGHT)
+) -> RenderableType:
+    """Both sides, with ``-`` before what only the left has, ``+`` the right, ``~`` what differs."""
     return _stacked(rows, heads) if console.width < _STACKED_BELOW else _columns(rows, heads)
 
 
-def excerpt_json(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Both sides as lines that begin with their mark."""
+def excerpt_json(rows: Sequence[Row], sides: tuple[str, str]) -> dict[str, list[str]]:
+    """Both sides as lines that begin with their mark. sides: whose they are."""
     return {
+        "sides": list(sides),
         "reference": [f"{_mark_left(r)} {r.reference}".rstrip() for r in rows if r.reference],
         "observed": [f"{_mark_right(r)} {r.observed}".rstrip() for r in rows if r.observed],
     }

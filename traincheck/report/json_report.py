@@ -62,7 +62,7 @@ def finding_json(finding: Finding, report: Report) -> dict[str, Any]:
         **_fixed(finding),
         "variables": list(finding.variables),
         "where": _where(finding, report),
-        "excerpt": excerpt_json(finding.beside),
+        "excerpt": excerpt_json(finding.beside, finding.sides),
         "also_broke": [asdict(also) for also in finding.also],
     }
 

@@ -85,7 +85,8 @@ def _in_full(console: Console, finding: Finding, report: Report) -> None:
         console.print(Padding(Text(code, style="italic"), (0, 0, 0, widest + 6)))
     console.print()
     if finding.beside:
-        shown = beside(finding.beside, console, _at(finding.first_step))
+        left, right = finding.sides
+        shown = beside(finding.beside, console, (left, f"{right} {_at(finding.first_step)}"))
         console.print(Padding(shown, (0, 0, 1, 2)))
     if report.presentation.verbose and finding.also:
         _also(console, finding)

@@ -164,7 +164,7 @@ class Finding:
 
     id: of check and subject, the same in every run. variables: all names concerned, sorted;
     explains: ids of checks it explains; also: what these say. beside: what a reference run did and
-    what this one did. accepted: why it is not reported, if it is not.
+    what this one did, or what two ranks did; sides: whose they are. accepted: why it is not reported, if it is not.
     """
 
     id: str
@@ -190,6 +190,7 @@ class Finding:
     explains: tuple[str, ...] = ()
     also: tuple[Also, ...] = ()
     beside: tuple[Row, ...] = ()
+    sides: tuple[str, str] = ("the reference", "this run")
     accepted: Acceptance | None = None
 
 
