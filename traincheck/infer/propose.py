@@ -15,11 +15,18 @@ from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.protocols import EventSource, Proposer, Relation, is_for_run
 
+_SUBJECT = ("api", "outer", "after", "before", "role", "of", "quantity")  # parameters
+
 
 def key_of(claim: Hypothesis) -> str:
     """Equal for equal claims, and a stable order among different ones."""
     params = orjson.dumps(dict(claim.params), option=orjson.OPT_SORT_KEYS).decode()
     return f"{claim.relation} {params}"
+
+
+def subject_of(claim: Hypothesis) -> tuple[str, ...]:
+    """What a claim speaks of: only claims about the same can imply each other."""
+    return (claim.relation, *(str(claim.params.get(key)) for key in _SUBJECT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

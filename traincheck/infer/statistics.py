@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 
 from traincheck.infer.examples import Decided, Rows, collect
 from traincheck.infer.excerpts import Trees, trees_of
-from traincheck.infer.propose import key_of, propose
+from traincheck.infer.propose import propose, subject_of
 from traincheck.infer.view import Features
 from traincheck.infer.vocabulary import Vocabulary
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.protocols import EventSource, Relation
-
-_SUBJECT = ("api", "outer", "after", "role", "program")  # claims that differ here imply no other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,19 +163,12 @@ class _Vouchers:
 
     def __init__(self, run: RunStatistics, relations: Mapping[str, Relation]) -> None:
         self._relations = relations
-        self._fine: dict[tuple[object, ...], list[Hypothesis]] = defaultdict(list)
+        self._fine: dict[tuple[str, ...], list[Hypothesis]] = defaultdict(list)
         for told in run.told.values():
             if told.is_fine and told.claim.relation in relations:
-                self._fine[_subject(told.claim)].append(told.claim)
+                self._fine[subject_of(told.claim)].append(told.claim)
 
     def answer(self, claim: Hypothesis) -> bool:
         """Whether one of them implies ``claim``."""
         implies = self._relations[claim.relation].implies
-        return any(implies(fine, claim) for fine in self._fine.get(_subject(claim), ()))
-
-
-def _subject(claim: Hypothesis) -> tuple[object, ...]:
-    return (claim.relation, *(claim.params.get(key) for key in _SUBJECT))
-
-
-__all__ = ["Merged", "RunStatistics", "Told", "distinct", "key_of", "merged", "statistics_of"]
+        return any(implies(fine, claim) for fine in self._fine.get(subject_of(claim), ()))

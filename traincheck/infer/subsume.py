@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from traincheck.infer.examples import Rows
 from traincheck.infer.preconditions import WIDE_SCOPES, Learned
+from traincheck.infer.propose import subject_of
 from traincheck.schema.claims import PROGRAM, Hypothesis, Scalar
 from traincheck.schema.protocols import Relation
 
@@ -30,9 +31,12 @@ def implied_by(accepted: Sequence[Accepted], relations: Mapping[str, Relation]) 
     """
     found: dict[str, str] = {}
     covered: dict[str, set[int]] = defaultdict(set)
+    alike: dict[tuple[str, ...], list[Accepted]] = defaultdict(list)
+    for one in accepted:
+        alike[subject_of(one.claim)].append(one)
     for one in accepted:
         inside = _applies(one)
-        for other in accepted:
+        for other in alike[subject_of(one.claim)]:
             if other is one or not _says(other, one, relations):
                 continue
             if _says(one, other, relations) and one.key < other.key:
