@@ -171,7 +171,8 @@ def given(labels: str, count: int) -> TraceBuilder:
         trace.step()
         ids = {"dtype": "int64", "shape": [8, 32], "fingerprint": trace._fingerprint()}
         other = {**ids, "fingerprint": ids["fingerprint"] if labels == "ids" else labels}
-        trace.call("__main__.Lm.forward", args={"0": ids, "labels": other}, module="Lm", root=True)
+        fields = {"module": "Lm", "root": True, "family": Families.MODULE}
+        trace.call("__main__.Lm.forward", args={"0": ids, "labels": other}, **fields)
     return trace
 
 

@@ -26,6 +26,14 @@ _WHOLE = frozenset(
 )  # numbers that mean one
 _MODE_ARGUMENTS = frozenset({"train", "training"})
 _PAIR = 2
+# What modules call all the time, with arguments that their constructors were given.
+_LAYERS = frozenset(
+    f"torch.nn.functional.{name}"
+    for name in (
+        "conv1d", "conv2d", "conv3d", "embedding", "gelu", "layer_norm", "linear", "relu",
+        "rms_norm", "sigmoid", "silu", "tanh",
+    )
+)  # fmt: skip
 _FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad")
 
 
@@ -59,7 +67,10 @@ class Arguments:
     def call(self, event: CallEvent) -> Fact | None:
         """What a call is given; None if it says nothing."""
         api = event.api
-        is_wanted = api.startswith(_FUNCTIONS) if self._wanted is None else api in self._wanted
+        if self._wanted is None:
+            is_wanted = api.startswith(_FUNCTIONS) and api not in _LAYERS
+        else:
+            is_wanted = api in self._wanted
         if not is_wanted or event.exception is not None:
             return None
         training = event.training if api in MODAL else None
@@ -86,19 +97,18 @@ class Modes:
     def __init__(self) -> None:
         self._inside: list[CallEvent] = []  # of a root module that has not ended yet
 
-    def call(self, event: CallEvent) -> Fact | None:
-        """A module was called: told of when the outermost one ends."""
-        if event.family != Families.MODULE or event.module is None or event.training is None:
-            return None
-        if not event.root:
-            if event.grad_enabled:
-                self._inside.append(event)
-            return None
+    def inner(self, event: CallEvent) -> None:
+        """A module was called within another one: told of when the outermost one ends."""
+        if event.grad_enabled and event.module is not None:
+            self._inside.append(event)
+
+    def root(self, event: CallEvent) -> Fact | None:
+        """The outermost one ended."""
         inside, self._inside = self._inside, []
-        if not event.training or not event.grad_enabled:
+        if not event.training or not event.grad_enabled or not inside:
             return None
-        values = {c.module or "": c.training for c in inside}
-        return Fact(Key(MODES), values, event) if values else None
+        values = {call.module or "": call.training for call in inside}
+        return Fact(Key(MODES), values, event)
 
     def step(self) -> None:
         """No module call reaches over the end of a step."""
@@ -107,8 +117,6 @@ class Modes:
 
 def equal_arguments(event: CallEvent) -> Fact | None:
     """Which arguments of a model hold the same numbers, as far as that is known."""
-    if not event.root:
-        return None
     prints = {
         name: value["fingerprint"]
         for name, value in event.args.items()
@@ -182,7 +190,7 @@ class Samples:
 
     def call(self, event: CallEvent) -> None:
         """A model was called from outside."""
-        if event.family != Families.MODULE or not event.root or not event.grad_enabled:
+        if not event.grad_enabled:
             return
         for value in event.args.values():
             if isinstance(value, dict) and value.get("shape"):
@@ -207,26 +215,26 @@ class Facts:
         self._optimizers = Optimizers()
         self._samples = Samples()
 
-    def observe(self, event: Event) -> Iterator[Fact]:
+    def observe(self, event: Event) -> Sequence[Fact]:
         """The facts that an event tells."""
         if isinstance(event, CallEvent):
+            if event.family != Families.MODULE:
+                fact = self._arguments.call(event)
+                return () if fact is None else (fact,)
+            if not event.root:
+                self._modes.inner(event)
+                return ()
             self._samples.call(event)
-            for fact in (
-                self._arguments.call(event),
-                self._modes.call(event),
-                equal_arguments(event),
-            ):
-                if fact is not None:
-                    yield fact
-        elif isinstance(event, OptimizerEvent):
+            facts = (self._modes.root(event), equal_arguments(event))
+            return [fact for fact in facts if fact is not None]
+        if isinstance(event, OptimizerEvent):
             self._optimizers.optimizer(event)
         elif isinstance(event, StepEvent):
             self._modes.step()
             if is_judged(event):
-                yield from self._optimizers.step(event)
-                yield from self._samples.step(event)
-            else:
-                self._samples = Samples()
+                return [*self._optimizers.step(event), *self._samples.step(event)]
+            self._samples = Samples()
+        return ()
 
 
 class Own:

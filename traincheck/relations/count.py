@@ -46,8 +46,8 @@ class Count:
         One example for each window from one update to the next, but for the first if calls come
         between updates and forwards. Calls with gradients off, or while a model is evaluated, do
         not count. No example: steps that were not recorded, are unfinished or were skipped by a
-        gradient scaler, and optimizers that call a closure again and again. A window with too few backwards (the
-        last of an epoch may be short) counts only when another follows it.
+        gradient scaler, and optimizers that call a closure again and again. A window with too few
+        backwards (the last of an epoch may be short) counts only when another follows it.
 
     Chance:
         A coin for each example.
