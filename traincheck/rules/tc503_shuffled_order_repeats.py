@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 
 from traincheck.rules._loaders import BATCHES, DATA_LOADER, TrainingLoaders
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, Event, OptimizerEvent, StepEvent
+from traincheck.schema.events import (
+    BatchEvent,
+    CallEvent,
+    Event,
+    Families,
+    OptimizerEvent,
+    StepEvent,
+)
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _MAX_INDICES = 4096  # of the first epoch that are kept
@@ -32,7 +39,8 @@ class ShuffledOrderRepeats:
 
     Stays quiet on:
         Loaders that do not shuffle; evaluation; a single epoch; so few samples that an order may
-        come twice; a second training with a new optimizer.
+        come twice; a second training with a new optimizer; a look into the loader, as
+        ``next(iter(loader))`` before an epoch, that nothing is trained on.
 
     Fix:
         Call sampler.set_epoch(epoch) before each epoch; seed once, before the first.
@@ -61,7 +69,7 @@ class ShuffledOrderRepeats:
 
 @dataclass(slots=True)
 class _Orders:
-    """The order of the first epoch, and how far the current one agrees with it."""
+    """The order of the first epoch trained on, and how far the current one agrees with it."""
 
     epoch: int
     first: list[int] = field(default_factory=list)
@@ -69,6 +77,8 @@ class _Orders:
     place: int = 0
     agrees: bool = True
     start: BatchEvent | None = None
+    is_trained_on: bool = False  # backward() came in the current epoch
+    repeated: BatchEvent | None = None  # the start of the current epoch, once that is proven
 
 
 class EpochOrders:
@@ -77,14 +87,20 @@ class EpochOrders:
     def __init__(self) -> None:
         self.triggered = 0
         self._loaders: dict[str, _Orders] = {}
+        self._last: dict[int, str] = {}  # of each rank, the loader that gave the last batch
         self._repeated: dict[str, BatchEvent] = {}
         self._told: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
         self._training.observe(event)
-        if isinstance(event, BatchEvent) and event.indices:
-            self._enter(event)
+        if isinstance(event, BatchEvent):
+            self._last[event.rank] = event.loader
+            if event.indices:
+                self._enter(event)
+        elif isinstance(event, CallEvent):
+            if (event.family or event.api) == Families.BACKWARD:
+                self._trained(self._last.get(event.rank, ""))
         elif isinstance(event, OptimizerEvent) and event.change == "created":
             self._loaders.clear()
         elif isinstance(event, StepEvent):
@@ -98,14 +114,16 @@ class EpochOrders:
 
     def _enter(self, event: BatchEvent) -> None:
         orders = self._loaders.get(event.loader)
-        if orders is None:
+        is_new = orders is not None and event.epoch != orders.epoch
+        if orders is None or (is_new and orders.is_first and not orders.is_trained_on):
             if event.index:
                 return  # we came in the middle of an epoch
             orders = self._loaders[event.loader] = _Orders(event.epoch)
-        if event.epoch != orders.epoch:
+        elif is_new:
             self.triggered += 1
             orders.epoch, orders.place, orders.is_first = event.epoch, 0, False
             orders.agrees, orders.start = event.index == 0, event
+            orders.is_trained_on, orders.repeated = False, None
         if orders.is_first:
             if len(orders.first) < _MAX_INDICES and event.drawn == len(event.indices):
                 orders.first += event.indices
@@ -115,7 +133,18 @@ class EpochOrders:
             orders.agrees = False
         orders.place = end
         if orders.agrees and orders.start is not None and _is_proof(orders.first, end):
-            self._repeated.setdefault(event.loader, orders.start)
+            orders.repeated = orders.start
+            if orders.is_trained_on:
+                self._repeated.setdefault(event.loader, orders.start)
+
+    def _trained(self, loader: str) -> None:
+        """An epoch counts from its first backward on: before, somebody may only look."""
+        orders = self._loaders.get(loader)
+        if orders is None:
+            return
+        orders.is_trained_on = True
+        if orders.repeated is not None:
+            self._repeated.setdefault(loader, orders.repeated)
 
     def _conclude(self, rank: int) -> list[Violation]:
         found = []

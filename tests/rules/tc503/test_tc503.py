@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.checking import fires, net, quiet
 from tests.rules.batches import DISTRIBUTED, SEQUENTIAL, run_on, trained_on
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 RANDOM = "torch.utils.data.sampler.RandomSampler"
@@ -71,7 +73,26 @@ def test_quiet_on_evaluation() -> None:
         for batch in epoch(number, order(1), loader="loader1"):
             trace.begin_step().batch().zero_grad().forward().backward().optimizer_step()
             trace.train(False).batch(**batch).forward(grad=False).train(True)
-    assert quiet("TC503", trace.build()) is Verdict.HELD
+    assert quiet("TC503", trace.build()) is Verdict.NOT_TRIGGERED
+
+
+def looked_into(numbers: list[int]) -> list[Event]:
+    """Each epoch of training with a look at the loader before, in the order of the last epoch."""
+    trace = net()
+    for number, (before, own) in enumerate(pairwise([numbers[0], *numbers])):
+        trace.begin_step().batch(**epoch(2 * number, order(before))[0])
+        for batch in epoch(2 * number + 1, order(own)):
+            trace.batch(**batch).zero_grad().forward().backward().optimizer_step()
+            trace.begin_step()
+    return trace.build()
+
+
+def test_quiet_on_a_look_into_the_loader_before_its_order_is_set() -> None:
+    assert quiet("TC503", looked_into([1, 2, 3])) is Verdict.HELD
+
+
+def test_fires_when_the_order_repeats_whatever_was_looked_at() -> None:
+    assert fires("TC503", looked_into([1, 1, 1])).variables == ("loader0",)
 
 
 def test_quiet_on_a_second_training() -> None:
