@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import ADAM, MLP, TraceBuilder
+from tests.builders import ADAM, MLP, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.schema.claims import Invariant
 from traincheck.schema.events import Families
@@ -110,7 +110,7 @@ def test_hyper_parameters_never_change():
 def test_other_hyper_parameters_than_in_the_reference_are_advice():
     values = learned(loop(10), "opt0")
     assert values[0].text == (
-        "In train.py, the optimizer opt0 has betas=[0.9, 0.999], eps=1e-08, weight_decay=0."
+        "In train.py, Adam as opt0 has betas=[0.9, 0.999], eps=1e-08, weight_decay=0."
     )
     other = TraceBuilder().process().model("Net", MLP).optimizer(ADAM, eps=0.0, lr=0.5).steps(3)
     (finding,) = report_of(values, other.build()).findings
@@ -119,6 +119,14 @@ def test_other_hyper_parameters_than_in_the_reference_are_advice():
         "eps=1e-08",
         "eps=0.0",
     )
+
+
+def test_another_optimizer_has_other_hyper_parameters():
+    found = learn(loop(10).build()).invariants
+    other = TraceBuilder().process().model("Net", MLP).optimizer(SGD, weight_decay=0.1).steps(3)
+    mine = [i for i in found if i.hypothesis.params.get("of") in ("hyper", "kept")]
+    assert len(mine) == 2
+    assert report_of(mine, other.build()).findings == []
 
 
 def rows(*sizes: int) -> TraceBuilder:

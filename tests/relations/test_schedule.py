@@ -69,7 +69,7 @@ MOVES = "learning rates change with every training step until they stay at the l
         ([0.5 ** (t // 5) for t in range(20)], "StepLR", ["learning rates never rise"]),
         (warm(20), "LambdaLR", [MOVES, "once learning rates have fallen, they do not rise again"]),
         (warm(5), "LambdaLR", []),  # what follows a warm-up is not known
-        ([0.1] * 20, None, ["learning rates never change"]),
+        ([0.1] * 20, None, ["learning rates never change but by a scheduler"]),
         ([0.1] * 20, "StepLR", []),  # its step may be still to come
         ([0.1, 0.05] * 10, "CyclicLR", [MOVES]),
     ],
@@ -127,6 +127,7 @@ def test_a_rate_that_changes_where_none_did_is_advice():
     reference = learn(run([0.1] * 12, None).build())
     constant = [i for i in reference.invariants if i.hypothesis.relation == "schedule"]
     assert report_of(constant, run([0.7] * 5, None).build()).findings == []
+    assert report_of(constant, run([0.1, 0.1, 0.05], "StepLR").build()).findings == []
     (finding,) = report_of(constant, run([0.1, 0.1, 0.2], None).build()).findings
     assert (finding.step, finding.severity) == (2, "info")
 

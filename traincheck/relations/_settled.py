@@ -150,7 +150,7 @@ class Optimizers:
             was = [_hyper(group.hyper) for group in self._first[name].groups]
             is_ = [_hyper(group.hyper) for group in now.groups]
             subject = Subject(api=f"{now.cls}.__init__")
-            yield Fact(Key(HYPER, name), _by_name(is_[: len(was)]), event, subject)
+            yield Fact(Key(HYPER, f"{name} {now.cls}"), _by_name(is_[: len(was)]), event, subject)
             kept = {
                 key: all(key not in b or a.get(key) == b[key] for a, b in zip(was, is_))
                 for key in {key for group in was for key in group}
@@ -272,7 +272,8 @@ def text_of(params: Mapping[str, Any]) -> str:
         pairs = ", ".join(params["values"])
         return f"{short(name)} is given the same numbers as its arguments {pairs}"
     if kind == HYPER:
-        return f"the optimizer {name} has {said(params['values'])}"
+        cls = params["class"].rpartition(".")[2]
+        return f"{cls} as {name} has {said(params['values'])}"
     if kind == KEPT:
         return f"{', '.join(params['values'])} of optimizers never change"
     if kind == MODES:

@@ -166,7 +166,8 @@ class ConstantProposer:
         params["name"] = key.name
         values = dict(sorted(values.items()))
         if key.kind == HYPER:
-            return {**params, "values": values} if values else None
+            name, _, params["class"] = key.name.partition(" ")
+            return {**params, "name": name, "values": values} if values else None
         # In evaluation a function is called too rarely to be judged by itself.
         evaluation = Key(ARGUMENTS, key.name, training=False)
         other = self._values.get(evaluation, {})
@@ -190,7 +191,8 @@ class ConstantDecider:
                 raise ValueError(f"nothing is known of {dict(params)}")
             modes = (None, True, False) if params["of"] == ARGUMENTS else (None,)
             for mode in modes:
-                key = Key(params["of"], params.get("name", ""), mode)
+                name = " ".join(params[k] for k in ("name", "class") if k in params)
+                key = Key(params["of"], name, mode)
                 self._by_key[key].append((index, params))
         self._short: dict[int, Example] = {}
 
@@ -213,7 +215,7 @@ class ConstantDecider:
         if not wanted:
             return ()
         found = {name: fact.values.get(name) for name in wanted}
-        if params["of"] == HYPER:  # groups that either run lacks are not compared
+        if params["of"] in (HYPER, KEPT):  # another optimizer may lack some
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]

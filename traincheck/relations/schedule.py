@@ -36,7 +36,7 @@ _RETURNING = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR"})
 _KNOWN = _RETURNING | _FALLING | {"CosineAnnealingLR", "OneCycleLR"}
 _PATIENCE = 3  # steps that a rate may stay what it was at first, before it counts as not moving
 _TEXTS = {
-    CONSTANT: "learning rates never change",
+    CONSTANT: "learning rates never change but by a scheduler",
     COSINE: "learning rates follow a cosine",
     EXPONENTIAL: "learning rates fall by the same factor each time",
     FALLS: "learning rates never rise",
@@ -197,6 +197,8 @@ class ScheduleDecider:
             return None if look.was is None else _HELD
         if look.was is None:
             return _HELD if shape in (CONSTANT, FALLS) else None
+        if shape == CONSTANT and self._rates.schedulers:
+            return None
         rose = look.value > look.was
         if shape == CONSTANT:
             holds: bool | None = False
