@@ -39,8 +39,8 @@ def test_a_healthy_run_teaches_what_a_practitioner_would_say():
         "In every training step, the model runs in training mode, if no parameter of the model is "
         "frozen.",
         "After Optimizer.step, zero_grad comes before the next backward.",
-        "During every Optimizer.step, every parameter it holds changes, if has_gradient is true and "
-        "requires_grad is true.",
+        "During every Optimizer.step, every parameter it holds changes, "
+        "if has_gradient is true and requires_grad is true.",
         "In train.py, during every Optimizer.step, every parameter it holds changes.",
     } <= set(found)
     assert len(found) < 60
