@@ -105,7 +105,8 @@ class SummedMeans(SingleEvents):
         if not event.recorded or not event.complete or counters.get("optimizer_step") != 1:
             self._count, self._first = 0, None
             return []
-        if size <= 1 or counters.get("batch", 0) != size:
+        batches = counters.get("batch") or counters.get("forward", 0)
+        if size <= 1 or batches != size:
             self._count, self._first = 0, None
             return []
         self.triggered += 1

@@ -14,13 +14,21 @@ def scalar(value: float) -> object:
 
 
 def run(
-    *, divided: bool = False, batches: int = 2, steps: int = 4, reduction: str = "mean"
+    *,
+    divided: bool = False,
+    batches: int = 2,
+    steps: int = 4,
+    reduction: str = "mean",
+    forwards: int | None = None,
 ) -> list[Event]:
     builder: TraceBuilder = net()
     for _ in range(steps):
         builder.begin_step().zero_grad("opt0")
         for batch in range(batches):
-            builder.batch()
+            if forwards is None:
+                builder.batch()
+            for _ in range(forwards or 0):
+                builder.forward()
             loss = 2.0 + batch
             builder.call(
                 "torch.nn.functional.cross_entropy",
@@ -43,6 +51,14 @@ def test_fires_when_means_are_added_up() -> None:
     finding = fires("TC215", BROKEN)
     assert (finding.first_step, finding.severity, finding.violations) == (0, "info", 1)
     assert "2 batches" in finding.message
+
+
+def test_fires_without_a_loader() -> None:
+    assert fires("TC215", run(forwards=1)).first_step == 0
+
+
+def test_quiet_on_several_losses() -> None:
+    assert quiet("TC215", run(forwards=2)) is Verdict.NOT_TRIGGERED
 
 
 def test_quiet_when_they_are_divided() -> None:
