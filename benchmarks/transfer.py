@@ -1,10 +1,11 @@
 """False alarms of learned invariants: on programs never seen, and on reruns of the same program.
 
     python -m benchmarks.transfer [--inputs 1,4,6] [--samples N] [--seed N] [--jobs N]
-        [--only NAME,NAME] [--program NAME] [--keep FOLDER] [--json FILE]
+        [--only NAME,NAME] [--twins] [--program NAME] [--keep FOLDER] [--json FILE]
 
 For each number of inputs, some seeded samples of the clean pipelines of the benchmark of silent
-bugs: learn from the sample, check all others. Exits with 1 when there are more alarms than asked.
+bugs: learn from the sample, check all others; with --twins also the healthy programs of its cases.
+Exits with 1 when there are more alarms than asked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.silent_bugs.bench import REFERENCES
-from benchmarks.silent_bugs.case import clean_pipelines, launcher_of
+from benchmarks.silent_bugs.case import clean_pipelines, launcher_of, load_cases
 from benchmarks.silent_bugs.recordings import Recordings
 from traincheck.check.engine import run_checks
 from traincheck.infer.engine import infer
@@ -174,6 +175,16 @@ def _judge(sample: Sample) -> Outcome:
     return _trials.judge(sample)
 
 
+def twins(folder: Path) -> dict[str, Path]:
+    """A run of the healthy program of each case that leaves one."""
+    recordings = Recordings(folder)
+    return {
+        case.folder.name: recordings.run(case.healthy, case.launcher)
+        for case in load_cases()
+        if not case.aborts
+    }
+
+
 def record(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     """A run of each clean pipeline, made once; of those that are named, or all."""
     recordings = Recordings(folder)
@@ -273,6 +284,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=_SEED, help="of the samples")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", type=words, default=[], help="only these clean pipelines")
+    parser.add_argument("--twins", action="store_true", help="check healthy programs of cases too")
     parser.add_argument("--program", help="give all programs this name, as in many folders")
     parser.add_argument("--most", type=int, default=15, help="broken claims to list")
     parser.add_argument("--json", type=Path, help="write the result here")
@@ -286,9 +298,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        runs = record(folder, options.only)
+        pipelines = record(folder, options.only)
+        runs = {**pipelines, **(twins(folder) if options.twins else {})}
         todo = {
-            size: samples_of(sorted(runs), size, options.samples, options.seed)
+            size: samples_of(sorted(pipelines), size, options.samples, options.seed)
             for size in options.inputs
         }
         with ProcessPoolExecutor(
