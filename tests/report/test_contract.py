@@ -97,6 +97,15 @@ def test_the_summary_of_a_run_counts_it_too() -> None:
     assert "2 suppressed (1 by baseline, 1 by comment)" in stream.getvalue()
 
 
+def test_the_summary_of_a_run_cuts_between_words() -> None:
+    stream = io.StringIO()
+    trace = " ".join(["unabridged"] * 40)
+    write_run_summary(RunSummary(report=several(), watched=Watched(), trace=trace), stream)
+    told = stream.getvalue().partition("  trace ")[2].split()
+    assert told[-1] == "..."
+    assert set(told[:-1]) == {"unabridged"}
+
+
 # -- SARIF
 
 

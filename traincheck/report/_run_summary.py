@@ -163,7 +163,9 @@ def _listed(names: Sequence[str], limit: int) -> str:
 
 
 def _cut(text: str, longest: int = _LONGEST) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 4].rstrip()} ..."
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest - 3].rpartition(' ')[0] or text[: longest - 4]} ..."
 
 
 def _count(number: int, word: str) -> str:
