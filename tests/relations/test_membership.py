@@ -149,6 +149,27 @@ def test_a_frozen_parameter_that_momentum_moves_is_told_in_any_program():
     assert broken(decide("membership", claim, run(5).build())) == []
 
 
+def test_an_embedding_that_is_not_sparse_any_more_is_told():
+    def run(sparse: bool, steps: int = 9) -> TraceBuilder:
+        trace = TraceBuilder().process().model("Net", {"users.weight": "E"}).optimizer()
+        for _ in range(steps):
+            trace.begin_step().zero_grad()
+            api = "torch.nn.functional.embedding"
+            trace.call(api, span=next(trace._numbers), parent=7777, args={"sparse": sparse})
+            module = "torch.nn.modules.sparse.Embedding.forward"
+            trace.call(module, span=7777, family=Families.MODULE, module="Net.users")
+            trace.backward(["Net.users.weight"]).optimizer_step()
+        return trace
+
+    result = learn(run(sparse=True).build())
+    assert any("has sparse gradients" in text for text in texts(result))
+    claim = {**BASE, "is": "sparse", "under": "Net"}
+    assert broken(decide("membership", claim, run(sparse=True).build())) == []
+    assert broken(decide("membership", claim, run(sparse=False, steps=1).build())) == [
+        (0, Symptom.WRONG_VALUE, "Net.users.weight")
+    ]
+
+
 def test_another_program_is_not_judged():
     invariants = [
         i for i in learn(run().build()).invariants if i.hypothesis.relation == "membership"

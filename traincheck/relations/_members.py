@@ -10,13 +10,14 @@ from traincheck.relations._names import ProgramName
 from traincheck.relations._subtrees import fold, names_folded
 from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 
 TRAINABLE, FROZEN, STILL, HELD, FREE = "trainable", "frozen", "still", "held", "free"
 ONCE = "once"  # updated by one optimizer
+SPARSE = "sparse"  # its gradient has only the rows that were looked up
 REACHED = "reached"  # by a gradient: of any program
 UNMOVED = "unmoved"  # while frozen: of any program
-PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE, ONCE)
+PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE, ONCE, SPARSE)
 ROLES = ("parameter", "buffer")
 MOST_STRUCTURE = 200  # patterns of the names of one model
 
@@ -33,6 +34,27 @@ def structure(variables: Variables, model: str, role: str) -> list[str]:
     )
 
 
+class Lookups:
+    """Which embedding weights are looked up with sparse gradients."""
+
+    CALLS = frozenset({f"torch.nn.functional.{n}" for n in ("embedding", "embedding_bag")})
+    MODULES = frozenset(
+        f"torch.nn.modules.sparse.{n}.forward" for n in ("Embedding", "EmbeddingBag")
+    )
+
+    def __init__(self) -> None:
+        self._open: dict[int, bool] = {}  # span of the module that looks up
+        self.sparse: dict[str, bool] = {}  # by name of the weight
+
+    def observe(self, event: CallEvent) -> None:
+        """Enter a call: a function comes before the module around it."""
+        if event.api in self.CALLS:
+            if event.parent is not None and event.grad_enabled:
+                self._open[event.parent] = event.args.get("sparse") is True
+        elif event.api in self.MODULES and event.span in self._open:
+            self.sparse[f"{event.module}.weight"] = self._open.pop(event.span)
+
+
 class MembershipProposer:
     """Looks at the variables when each training step ends, and proposes what stayed the same."""
 
@@ -41,7 +63,8 @@ class MembershipProposer:
         self._variables = Variables()
         self._book = StepBook()
         self._version = -1
-        self._began = False  # whether a training step has ended
+        self._lookups = Lookups()
+        self._dense: set[str] = set()
         self._grads: dict[str, bool] = {}
         self._held: dict[str, bool] = {}
         self._moved: set[str] = set()
@@ -55,6 +78,10 @@ class MembershipProposer:
             self._book.observe(event)
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
+        elif isinstance(event, CallEvent):
+            self._lookups.observe(event)
+            if event.api in Lookups.MODULES:
+                self._dense |= {name for name, is_so in self._lookups.sparse.items() if not is_so}
         elif isinstance(event, StepEvent):
             if is_judged(event):
                 self._look()
@@ -98,6 +125,8 @@ class MembershipProposer:
         """What is so, and where. Only of models that are trained: of others little is known."""
         trained = {name.partition(".")[0] for name, held in self._held.items() if held}
         names = [n for n in self._held if n.partition(".")[0] in trained and is_of_model(n)]
+        looked_up = self._lookups.sparse
+        yield from _folded({n: None if n in self._dense else SPARSE for n in looked_up})
         for model in sorted(trained):
             yield ONCE, model
             mine = [name for name in names if name.partition(".")[0] == model]

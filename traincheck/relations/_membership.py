@@ -14,9 +14,11 @@ from traincheck.relations._members import (
     PLACES,
     REACHED,
     ROLES,
+    SPARSE,
     STILL,
     TRAINABLE,
     UNMOVED,
+    Lookups,
     structure,
 )
 from traincheck.relations._memory import Examples
@@ -47,6 +49,11 @@ _BROKEN = {
         Symptom.APPLIED_TWICE,
         "one optimizer updates {name}",
         "several optimizers that hold it step",
+    ),
+    SPARSE: (
+        Symptom.WRONG_VALUE,
+        "the gradient of {name} is sparse, so that other rows stay as they are",
+        "it is dense: momentum and weight decay move rows that were not looked up",
     ),
     UNMOVED: (
         Symptom.SILENT_WRITE,
@@ -84,6 +91,7 @@ class MembershipDecider:
         self._version = -1
         self._updates: dict[int, CallEvent] = {}  # of this step, by span
         self._moved: set[str] = set()  # parameters that changed while they were frozen
+        self._lookups = Lookups()
         self._last: Examples = ()
 
     def observe(self, event: Event) -> Examples:
@@ -101,10 +109,13 @@ class MembershipDecider:
             self._book.turn(event)
             self._updates.clear()
             self._moved.clear()
+            self._lookups.sparse.clear()
             return examples
         elif isinstance(event, CallEvent):
             if event.family == Families.OPTIMIZER_STEP:
                 self._updates[event.span] = event
+            else:
+                self._lookups.observe(event)
         else:
             self._program.observe(event)
         return ()
@@ -173,6 +184,10 @@ class MembershipDecider:
         elif what == ONCE:
             claim.applies = bool(self._updates)
             broken = tuple((n, "") for n in sorted(self._held_by_several() & claim.names))
+        elif what == SPARSE:
+            looked_up = {n: so for n, so in self._lookups.sparse.items() if n in claim.names}
+            claim.applies = bool(looked_up)
+            broken = tuple((name, "") for name, so in sorted(looked_up.items()) if not so)
         elif what == UNMOVED:
             frozen = self._frozen()
             broken = tuple((n, "") for n in sorted(self._moved.intersection(frozen)))

@@ -10,9 +10,11 @@ from traincheck.relations._members import (
     HELD,
     ONCE,
     REACHED,
+    SPARSE,
     STILL,
     TRAINABLE,
     UNMOVED,
+    Lookups,
     MembershipProposer,
 )
 from traincheck.relations._membership import MembershipDecider
@@ -28,6 +30,7 @@ _TEXTS = {
     STILL: "No training step changes a parameter under {under}",
     HELD: "Every parameter under {under} is held by an optimizer",
     FREE: "No optimizer holds a parameter under {under}",
+    SPARSE: "Every embedding under {under} has sparse gradients",
     ONCE: "No step of training updates a parameter under {under} by two optimizers",
 }
 
@@ -37,9 +40,10 @@ class Membership:
 
     What it says:
         Every parameter under a place of a model is trained (requires_grad), is frozen, is never
-        changed by a training step, is held by an optimizer, by none, or is not updated by two. A
-        model has parameters, or buffers, of these names. And of any program: a parameter that gets
-        a gradient is held by an optimizer, and no optimizer changes one that is frozen.
+        changed by a training step, is held by an optimizer, by none, or is not updated by two. Its
+        embeddings have sparse gradients. A model has parameters, or buffers, of these names. And of
+        any program: a parameter that gets a gradient is held by an optimizer, and no optimizer
+        changes one that is frozen.
 
     Example:
         ``In train.py, every parameter under Classifier.backbone.stages.[0-1] is frozen.`` It breaks
@@ -78,6 +82,8 @@ class Membership:
         if what == REACHED:
             states.add("gradient@backward")
         calls = frozenset({Families.OPTIMIZER_STEP} if what in (ONCE, REACHED, UNMOVED) else ())
+        if what == SPARSE:
+            calls = Lookups.CALLS | Lookups.MODULES
         return Needs(states=frozenset(states), calls=calls, kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
