@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from traincheck.infer.statistics_file import read_statistics, write_statistics
 from traincheck.infer.tasks import Run
 from traincheck.infer.view import sampled, selective
 from traincheck.relations._table import RELATIONS
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import invariant_json
 
@@ -140,6 +141,15 @@ def test_only_relations_that_all_runs_were_asked_about():
     first = infer(named("plain"), relations=order)
     result = infer(named("evaluated"), known=first.statistics)
     assert {i.hypothesis.relation for i in result.invariants} == {"order"}
+
+
+def test_claims_that_another_version_made_are_left_out():
+    (run,) = infer(named("plain")).statistics
+    (key, told), *_ = ((k, t) for k, t in run.told.items() if t.claim.relation == "order")
+    strange = replace(told, claim=Hypothesis(relation="order", params={"follows": "x"}))
+    others = {k: t for k, t in run.told.items() if k != key}
+    result = learn_from([replace(run, told={**others, "order {}": strange})])
+    assert texts(result) == texts(learn_from([replace(run, told=others)]))
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b'{"a": 1}'], ids=repr)

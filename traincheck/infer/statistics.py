@@ -142,7 +142,9 @@ def merged(runs: Sequence[RunStatistics], relations: Mapping[str, Relation]) -> 
         key: told.claim
         for run in runs
         for key, told in run.told.items()
-        if told.is_proposed and told.claim.relation in common
+        if told.is_proposed
+        and told.claim.relation in common
+        and _is_understood(relations[told.claim.relation], told.claim)
     }
     vouchers = [_Vouchers(run, relations) for run in runs]
     for key, claim in sorted(claims.items()):
@@ -165,10 +167,19 @@ class _Vouchers:
         self._relations = relations
         self._fine: dict[tuple[str, ...], list[Hypothesis]] = defaultdict(list)
         for told in run.told.values():
-            if told.is_fine and told.claim.relation in relations:
+            relation = relations.get(told.claim.relation)
+            if told.is_fine and relation is not None and _is_understood(relation, told.claim):
                 self._fine[subject_of(told.claim)].append(told.claim)
 
     def answer(self, claim: Hypothesis) -> bool:
         """Whether one of them implies ``claim``."""
         implies = self._relations[claim.relation].implies
         return any(implies(fine, claim) for fine in self._fine.get(subject_of(claim), ()))
+
+
+def _is_understood(relation: Relation, claim: Hypothesis) -> bool:
+    """Whether this version can say what the claim means: another one may have written it."""
+    try:
+        return bool(relation.text(claim)) and relation.needs(claim) is not None
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return False

@@ -26,6 +26,7 @@ _WRAPPERS = (
     "torch.jit.",
     "torch.nn.modules.container.",
     "torch.nn.parallel.",
+    "torch.optim.swa_utils.",
 )
 # Packages whose names mean the same wherever they are installed. Others may be a program's own.
 _PUBLIC = tuple(
