@@ -73,6 +73,18 @@ def test_under_accumulation_calls_are_counted_for_each_backward():
     assert found.findings == []
 
 
+def test_gradients_that_are_cleared_for_every_micro_batch():
+    once = claim(Families.ZERO_GRAD, 1)
+    trace = loop(3, micro=4)
+    assert broken(decide("count", once, trace.build())) == []
+    for _ in range(2):
+        for _ in range(4):  # each begins a step of its own, as nothing is left to add to
+            trace.begin_step().zero_grad().forward().backward()
+        trace.optimizer_step()
+    found = broken(decide("count", once, trace.build()))
+    assert found == [(3, Symptom.EXTRA_CALL, Families.ZERO_GRAD), (7, *found[1][1:])]
+
+
 def test_what_comes_between_update_and_forward_belongs_to_the_next_step():
     trace = begin()
     for _ in range(10):  # a schedule that is stepped after each update

@@ -50,7 +50,7 @@ def key_of(event: CallEvent) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One window. first: nothing is known of what came before it.
+    """One window. step: in which it began. first: nothing is known of what came before it.
 
     is_free: a closure ran as often as its optimizer liked, or a scaler left the step out.
     """
@@ -82,6 +82,7 @@ class Windows:
     _now: Counter[Key] = field(default_factory=Counter)  # since the last update
     _done: Counter[Key] = field(default_factory=Counter)  # up to it
     _backward_ns: tuple[int, int] = (-1, -1)  # when the last two backwards began
+    _began: StepEvent | None = None  # the first step of the window, once it has ended
     _is_first: bool = True
     _is_free: bool = False
     _has_trained: bool = False
@@ -122,14 +123,15 @@ class Windows:
         if not is_judged(event):
             self._now.clear()
             self._done.clear()
-            self._is_first, self._is_free = True, False
+            self._is_first, self._is_free, self._began = True, False, None
             return None
-        if event.counters.get("optimizer_step", 0) or event.counters.get("scaler_step", 0):
-            counts, self._done = self._done, Counter()
-        else:  # no update was made: the step itself is the window
-            counts, self._now = self._now, Counter()
+        if self._began is None:
+            self._began = event
+        if not (event.counters.get("optimizer_step", 0) or event.counters.get("scaler_step", 0)):
+            return None  # no update was made: the next one has these calls, too
+        counts, self._done = self._done, Counter()
         page = Page(
-            step=event.step,
+            step=self._began.step,
             rank=event.rank,
             counts=counts,
             event=event,
@@ -137,6 +139,7 @@ class Windows:
             is_free=self._is_free or is_skipped(event),
         )
         self._is_first = self._is_free = False
+        self._began = None
         return page
 
 
@@ -181,8 +184,8 @@ def bound(key: Key, seen: Seen, *, accumulates: bool) -> dict[str, Any] | None:
     is_mostly = key == BACKWARD and mode == max(later) and 2 * often > windows
     if len(later) == 1 or is_mostly:
         # In the first window there is nothing to clear yet: its lack does no harm.
-        skips_first = seen.first != mode or key[0] == _F.ZERO_GRAD
-        return _claim("exactly", mode, STEP, skips_first=skips_first)
+        is_less = seen.first < mode and key[0] == _F.ZERO_GRAD
+        return _claim("exactly", mode, STEP, skips_first=seen.first != mode and not is_less)
     divisor = math.gcd(*later)
     if divisor > 1 and len(later) >= _MIN_DISTINCT:
         return _claim("multiple", divisor, STEP, skips_first=bool(seen.first % divisor))

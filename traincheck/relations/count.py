@@ -199,7 +199,8 @@ class CountDecider:
         elif isinstance(event, StepEvent):
             page = self._windows.step(event)
             if page is None:
-                self._short.clear()
+                if not event.recorded:
+                    self._short.clear()
             elif not page.is_free:
                 return self._last.join([self._judge(i, page) for i in range(len(self._params))])
         else:
@@ -215,6 +216,8 @@ class CountDecider:
         if (page.first and params["skips_first"]) or not self._program.fits(params):
             return ()
         count, times = page.counts[key], params["times"]
+        if page.first and key[0] == Families.ZERO_GRAD and count < times:
+            return ()  # there is nothing to clear yet
         if params["per"] == Families.BACKWARD:
             if not page.backwards:
                 return ()
