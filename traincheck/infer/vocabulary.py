@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.relations._names import STEP, ProgramName
+from traincheck.relations._names import SEVERAL_RANKS, STEP, ProgramName
 from traincheck.relations._variables import TELLING, variable_of
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, Families, StateEvent
@@ -76,10 +76,12 @@ class Listener:
         self._program = ProgramName()
         self._calls: set[tuple[str, str | None, str | None, str | None]] = set()
         self._variables: set[Kind] = set()
+        self._has_ranks = False
 
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
             self._calls.add((event.api, event.family, event.autocast, event.module))
+            self._has_ranks |= event.rank > 0
         elif isinstance(event, StateEvent):
             if event.change in TELLING and event.role != "gradient":
                 one = variable_of(event)
@@ -92,6 +94,7 @@ class Listener:
     def words(self) -> Vocabulary:
         calls = {word for api, family, *_ in self._calls for word in (api, family) if word}
         calls |= {f"autocast {dtype}" for _, _, dtype, _ in self._calls if dtype}
+        calls |= {SEVERAL_RANKS} if self._has_ranks else set()
         calls |= {_STAND_FOR[word] for word in calls & _STAND_FOR.keys()}
         name = self._program.name
         return Vocabulary(

@@ -8,6 +8,7 @@ from typing import Any
 from traincheck.relations._programs import program_of
 from traincheck.schema.events import Event, Families, MarkEvent
 
+SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0
 STEP = "step"  # as an outer window: from one step boundary to the next
 
 HABIT = 4  # programs that must agree before what they do is asked of others

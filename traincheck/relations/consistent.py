@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from traincheck.relations._consistent import (
     CALLS,
@@ -12,7 +13,7 @@ from traincheck.relations._consistent import (
     ConsistentDecider,
     ConsistentProposer,
 )
-from traincheck.relations._names import ROLE_NAMES, in_program, short
+from traincheck.relations._names import ROLE_NAMES, SEVERAL_RANKS, in_program, short
 from traincheck.relations._ranks import DDP_HOOK, DDP_INIT
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.findings import CheckInfo
@@ -85,6 +86,13 @@ class Consistent:
         else:
             who = f"{ROLE_NAMES[params['role']]} under {params['under']}"
         return in_program(params, f"Every {who} is the same on all ranks after every step")
+
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """What a run must have to be asked: several ranks, or a model that is wrapped."""
+        of = claim.params.get("of")
+        if of is None:
+            return claim.params
+        return {"api": DDP_INIT if of == WRAPPED else SEVERAL_RANKS}
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
         return float(0.5**positive)
