@@ -9,6 +9,7 @@ from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.schema.claims import Invariant
 from traincheck.schema.events import Families
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.values import TensorSummary, tensor_json
 
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 TENSOR = {"dtype": "float32", "shape": [8, 4]}
@@ -193,3 +194,19 @@ def test_labels_that_are_no_longer_the_inputs():
     (finding,) = report_of(same, given("shifted", 3).build()).findings
     assert (finding.step, finding.subject.module) == (0, "Lm")
     assert not any("same numbers" in text for text in texts(learn(given("shifted", 10).build())))
+
+
+def loaded(*shapes: tuple[int, ...], loader: str = "loader0") -> TraceBuilder:
+    trace = begin()
+    for shape in shapes:
+        trace.begin_step().batch(loader, leaves={"x": tensor_json(TensorSummary("float32", shape))})
+        trace.zero_grad().forward().backward().optimizer_step()
+    return trace
+
+
+def test_batches_with_a_dim_more():
+    (parts,) = learned(loaded(*[(64, 3)] * 10), "batches")
+    assert parts.text == "In train.py, batches of loader0 hold x: float32 of 2 dims."
+    assert report_of([parts], loaded(*[(8, 5)] * 3).build()).findings == []
+    (finding,) = report_of([parts], loaded((64, 3), (1, 64, 3)).build()).findings
+    assert (finding.step, finding.observed) == (1, "x: float32 of 3 dims")

@@ -13,12 +13,21 @@ from typing import Any, NamedTuple
 
 from traincheck.relations._names import is_library, short, shown
 from traincheck.relations._variables import is_judged
-from traincheck.schema.events import MODAL, CallEvent, Event, Families, OptimizerEvent, StepEvent
+from traincheck.schema.events import (
+    MODAL,
+    BatchEvent,
+    CallEvent,
+    Event,
+    Families,
+    OptimizerEvent,
+    StepEvent,
+)
 from traincheck.schema.findings import Subject
+from traincheck.schema.values import is_tensor
 
-ARGUMENTS, EQUAL, HYPER = "arguments", "equal", "hyper"
+ARGUMENTS, BATCH, EQUAL, HYPER = "arguments", "batch", "equal", "hyper"
 KEPT, MODES, SAMPLES = "kept", "modes", "samples"
-KINDS = frozenset({ARGUMENTS, EQUAL, HYPER, KEPT, MODES, SAMPLES})
+KINDS = frozenset({ARGUMENTS, BATCH, EQUAL, HYPER, KEPT, MODES, SAMPLES})
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # for schedules to say
 _WHOLE = frozenset(
@@ -51,7 +60,7 @@ class Fact:
 
     key: Key
     values: Mapping[str, Any]
-    event: CallEvent | StepEvent
+    event: CallEvent | StepEvent | BatchEvent
     subject: Subject = field(default_factory=Subject)
 
 
@@ -127,6 +136,16 @@ def equal_arguments(event: CallEvent) -> Fact | None:
     values = {f"{a} and {b}": prints[a] == prints[b] for a, b in combinations(sorted(prints), 2)}
     subject = Subject(api=event.api, module=event.module)
     return Fact(Key(EQUAL, event.api), values, event, subject)
+
+
+def leaves_of(event: BatchEvent) -> Fact | None:
+    """Number of dims and dtype of each part of a batch; sizes are for users to choose."""
+    values = {
+        path: f"{leaf['dtype']} of {len(leaf['shape'])} dim{'' if len(leaf['shape']) == 1 else 's'}"
+        for path, leaf in event.leaves.items()
+        if is_tensor(leaf)
+    }
+    return Fact(Key(BATCH, event.loader), values, event) if values else None
 
 
 class Optimizers:
@@ -227,6 +246,9 @@ class Facts:
             self._samples.call(event)
             facts = (self._modes.root(event), equal_arguments(event))
             return [fact for fact in facts if fact is not None]
+        if isinstance(event, BatchEvent):
+            fact = leaves_of(event)
+            return () if fact is None else (fact,)
         if isinstance(event, OptimizerEvent):
             self._optimizers.optimizer(event)
         elif isinstance(event, StepEvent):
@@ -268,6 +290,9 @@ def text_of(params: Mapping[str, Any]) -> str:
         parts = [said(values)] if values else []
         parts += [f"{said(other)} in evaluation mode"] if other else []
         return f"{short(name)} is given {', and '.join(parts)}"
+    if kind == BATCH:
+        leaves = ", ".join(f"{path}: {what}" for path, what in params["values"].items())
+        return f"batches of {name} hold {leaves}"
     if kind == EQUAL:
         pairs = ", ".join(params["values"])
         return f"{short(name)} is given the same numbers as its arguments {pairs}"

@@ -10,6 +10,7 @@ from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._settled import (
     ARGUMENTS,
+    BATCH,
     EQUAL,
     HYPER,
     KEPT,
@@ -38,7 +39,8 @@ class Constant:
 
     What it says:
         One of: a function that the program calls itself is given these numbers and these tensors;
-        a model is given the same whole numbers twice, as inputs and as labels perhaps;
+        batches have parts of these dtypes and numbers of dims; a model is given the same whole
+        numbers twice, as inputs and as labels perhaps;
         these modules, and no others, are in evaluation mode while the model around them trains;
         these hyper-parameters of an optimizer never change, or have these values; a model is
         trained on as many rows in every step as in the first.
@@ -73,8 +75,8 @@ class Constant:
         kind = claim.params["of"]
         if kind in (ARGUMENTS, EQUAL):
             return Needs(calls=frozenset({claim.params["name"]}), kinds=_STEPS)
-        if kind in (HYPER, KEPT):
-            return Needs(kinds=_STEPS | {"optimizer"})
+        if kind in (HYPER, KEPT, BATCH):
+            return Needs(kinds=_STEPS | {"batch" if kind == BATCH else "optimizer"})
         modules = frozenset(claim.params.get("classes", ())) | {Families.MODULE}
         return Needs(calls=modules, kinds=_STEPS)
 
@@ -168,6 +170,8 @@ class ConstantProposer:
         if key.kind == HYPER:
             name, _, params["class"] = key.name.partition(" ")
             return {**params, "name": name, "values": values} if values else None
+        if key.kind == BATCH:
+            return {**params, "values": values} if values else None
         # In evaluation a function is called too rarely to be judged by itself.
         evaluation = Key(ARGUMENTS, key.name, training=False)
         other = self._values.get(evaluation, {})
@@ -215,7 +219,7 @@ class ConstantDecider:
         if not wanted:
             return ()
         found = {name: fact.values.get(name) for name in wanted}
-        if params["of"] in (HYPER, KEPT):  # another optimizer may lack some
+        if params["of"] in (BATCH, HYPER, KEPT):  # another loader or optimizer may lack some
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]
@@ -247,6 +251,8 @@ def _negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) 
         modes = ("in evaluation mode", "in training mode")
         expected, observed = modes[wanted[first]], modes[not wanted[first]]
         subject, symptom = Subject(module=first, api=Families.TRAIN), Symptom.EVAL_MODE
+    elif params["of"] == BATCH:
+        expected, observed = (f"{first}: {x[first]}" for x in (wanted, fact.values))
     elif params["of"] == EQUAL:
         expected, observed = "the same numbers", f"{', '.join(wanted)} differ"
     elif params["of"] == KEPT:
