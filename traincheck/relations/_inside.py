@@ -130,6 +130,16 @@ class CallProposer:
                 for args in self._arguments(outer, inner):
                     yield Hypothesis(relation="contains", params=self._params(outer, inner, args))
 
+    def echoes(self) -> Iterator[Hypothesis]:
+        """What this run can answer to one that evaluated too, or called more often."""
+        for outer, inner in sorted(self._present):
+            modes = self._values[outer, inner].get(_MODE_ARGUMENT, set())
+            told = [{_MODE_ARGUMENT: mode} for mode in (True, False) if modes in ({True}, {False})]
+            if self._calls[outer] < _MIN_CALLS:
+                told += self._arguments(outer, inner)
+            for args in told:
+                yield Hypothesis(relation="contains", params=self._params(outer, inner, args))
+
     def _params(self, outer: str, inner: str, args: Mapping[str, Any]) -> dict[str, Any]:
         params = {"outer": outer, "inner": inner, "args": dict(sorted(args.items()))}
         if is_private(outer) and self._program.name is not None:

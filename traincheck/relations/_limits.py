@@ -17,6 +17,7 @@ from traincheck.relations._readings import (
     Key,
     Reading,
 )
+from traincheck.schema.claims import Hypothesis
 
 Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions that add up terms
 _MIN_READINGS = 7
@@ -46,6 +47,7 @@ class Samples:
         self._ends: dict[Key, list[float]] = defaultdict(list)  # of series
         self._is_plain = True
         self._sums: frozenset[str] = frozenset()
+        self._is_echo = False
 
     def add(self, reading: Reading) -> None:
         """Enter a reading."""
@@ -57,12 +59,16 @@ class Samples:
             ends.append(reading.value)
         ends[-1] = reading.value
 
-    def limits(self) -> Iterator[tuple[Key, Limits]]:
-        """The limits of each key that has some."""
-        for key, values in sorted(self._values.items()):
-            found = self._of(key, values) if len(values) >= _MIN_READINGS else None
-            if found is not None:
-                yield key, found
+    def claims(self, program: str | None, *, is_echo: bool = False) -> Iterator[Hypothesis]:
+        """The limits of each key that has some; of all, however few readings, for an echo."""
+        self._is_echo = is_echo
+        for key, values in sorted(self._values.items()) if program is not None else ():
+            is_enough = is_echo or len(values) >= _MIN_READINGS
+            limits = self._of(key, values) if is_enough else None
+            if limits is not None:
+                params = {"program": program, "quantity": key.quantity, **limits}
+                params |= {n: text for n, text in (("api", key.api), ("name", key.name)) if text}
+                yield Hypothesis(relation="bounded", params=params)
 
     def _of(self, key: Key, values: Sequence[float]) -> Limits | None:
         low, high = min(values), max(values)
@@ -71,10 +77,11 @@ class Samples:
             return {**limits, "sums": sorted(self._sums)} if limits and self._sums else limits
         if key.quantity == GENERATED:
             ends = self._ends[key]
-            is_limit = len(ends) >= _MIN_SERIES and 2 * ends.count(high) >= len(ends)
+            is_enough = self._is_echo or len(ends) >= _MIN_SERIES
+            is_limit = is_enough and 2 * ends.count(high) >= len(ends)
             return {"high": high} if is_limit else None
         if key.quantity == GRADIENT_NORM:
-            many = len(values) >= _MIN_MANY and high > 0
+            many = (self._is_echo or len(values) >= _MIN_MANY) and high > 0
             return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if many else None
         if key.quantity == CLIPPED_NORM:
             return {"low": 0.0, "open": True} if low > 0 else None

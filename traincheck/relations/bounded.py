@@ -167,12 +167,11 @@ class BoundedProposer:
             self._samples.add(reading)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        if self._program.name is None:
-            return
-        for key, limits in self._samples.limits():
-            params = {"program": self._program.name, "quantity": key.quantity, **limits}
-            params |= {name: text for name, text in (("api", key.api), ("name", key.name)) if text}
-            yield Hypothesis(relation="bounded", params=params)
+        return self._samples.claims(self._program.name)
+
+    def echoes(self) -> Iterator[Hypothesis]:
+        """What this run bears out, if it is too short to say it itself."""
+        return self._samples.claims(self._program.name, is_echo=True)
 
 
 class BoundedDecider:

@@ -124,6 +124,7 @@ class ContainsProposer:
 
     def __init__(self) -> None:
         self._halves = (CallProposer(), ChangeProposer())
+        self.echoes = self._halves[0].echoes
 
     def observe(self, event: Event) -> None:
         for half in self._halves:
