@@ -55,8 +55,8 @@ def rich_run() -> TraceBuilder:
         trace.begin_step().batch().zero_grad().forward("Net", batch_size=64 - number % 2)
         trace.backward([f"Net.{name}" for name in MLP_BN])
         trace.call(Families.CLIP_NORM, args={"max_norm": 1.0}, result=2.5).optimizer_step()
-        leaf = tensor_json(TensorSummary("float32", (64, 10), fingerprint=f"xxh3:{number}"))
-        trace.batch("loader1", leaves={"0": leaf})
+        leaf = tensor_json(TensorSummary("float32", (64, 10)))
+        trace.batch("loader1", leaves={"0": leaf}, samples=[str(number)])
         if number % 4 == 0:
             trace._state(trace.models["Target"].parameters["Target.w"], "parameter", "content")
             copy(trace, "Net", "Copy")

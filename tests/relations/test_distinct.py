@@ -19,8 +19,10 @@ BATCHES = {**BASE, "of": "batches", "what": "loader0"}
 
 
 def batch(trace: TraceBuilder, content: int, *, rows: int = 64, **fields: Any) -> TraceBuilder:
-    leaf = tensor_json(TensorSummary("float32", (rows, 8), fingerprint=f"xxh3:{content}"))
-    return trace.batch(leaves={"0": leaf}, **fields)
+    leaf = tensor_json(TensorSummary("float32", (rows, 8)))
+    return trace.batch(
+        leaves={"0": leaf}, samples=[f"{content}-{i}" for i in range(rows)], **fields
+    )
 
 
 def epochs(content: Callable[[int, int], int], count: int = 3, *, rows: int = 64) -> TraceBuilder:
@@ -71,6 +73,23 @@ def test_small_batches_may_be_equal_by_chance():
     assert decide("distinct", claim, epochs(lambda e, i: 1, rows=3).build()) == []
     order = {**BATCHES, "among": "epochs"}
     assert decide("distinct", order, epochs(lambda e, i: i, rows=7).build()) == []
+
+
+def test_batches_without_samples_are_told_apart_by_their_tensors():
+    def run(content: Callable[[int, int], int]) -> list:
+        leaf = TensorSummary("float32", (64, 8))
+        return [
+            event._replace(
+                samples=(), leaves={"0": tensor_json(leaf._replace(fingerprint=event.samples[0]))}
+            )
+            if event.kind == "batch"
+            else event
+            for event in epochs(content).build()
+        ]
+
+    claim = {**BATCHES, "among": "epoch"}
+    assert broken(decide("distinct", claim, run(shuffled))) == []
+    assert broken(decide("distinct", claim, run(lambda e, i: e)))[0][0] == 1
 
 
 def test_a_loader_that_does_not_shuffle_is_told():

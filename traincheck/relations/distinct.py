@@ -21,7 +21,7 @@ from traincheck.relations._draws import (
     Repeats,
 )
 from traincheck.relations._names import ProgramName, in_program
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs
 from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
@@ -114,7 +114,9 @@ class Distinct:
         of = claim.params["of"]
         kinds = frozenset({"mark", "step", "rng" if of == STATES else "batch"})
         calls = frozenset({Families.BACKWARD} if of != STATES else ())
-        return Needs(kinds=kinds, calls=calls)
+        is_content = of == BATCHES and claim.params["among"] != DATASET
+        states = frozenset({BATCH_CONTENT} if is_content else ())
+        return Needs(kinds=kinds, calls=calls, states=states)
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
@@ -147,6 +149,8 @@ class Distinct:
 
 class DistinctProposer:
     """Proposes what never came again."""
+
+    ignores = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()

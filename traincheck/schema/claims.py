@@ -11,6 +11,8 @@ from traincheck.schema.excerpts import Excerpt
 Scalar = None | bool | int | float | str
 Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
+BATCH_CONTENT = "batch@content"
+
 OPERATORS = ("==", "!=", ">", "<=")
 
 # A feature of every context: the program (relations/_programs.py). Conditions on it are not asked of
@@ -100,7 +102,8 @@ class Needs:
     Attributes:
         calls: API or family names.
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
-            ``role@*``; ``parameter@ranks``: with exact fingerprints where there are several ranks.
+            ``role@*``; ``parameter@ranks``: with exact fingerprints where there are several ranks;
+            BATCH_CONTENT: with fingerprints of what batches hold.
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,

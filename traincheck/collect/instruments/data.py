@@ -18,6 +18,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.summarize import dotted
 from traincheck.collect.tokens import token_facts
 from traincheck.collect.workers import watched
+from traincheck.schema.claims import BATCH_CONTENT
 
 MAX_SAMPLES = 64  # fingerprinted rows of a batch
 _MAX_LEAVES = 16
@@ -180,7 +181,9 @@ class Data(Instrument):
             iterator._traincheck[2] = index + 1
         leaves = dict(_leaves("batch", batch))
         first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
-        has_content = needs is None or needs.exact or _may_repeat(iterator)
+        has_content = (
+            needs is None or needs.exact or BATCH_CONTENT in needs.states or _may_repeat(iterator)
+        )
         fields: dict[str, Any] = {
             "loader": label, "index": index, "epoch": epoch,
             "leaves": {path: _leaf(leaf, has_content) for path, leaf in leaves.items()},
