@@ -21,6 +21,7 @@ from traincheck.infer.tasks import Run
 from traincheck.infer.view import sampled, selective
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.events import Families
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import invariant_json
 
@@ -126,6 +127,46 @@ def test_a_run_that_bears_out_more_speaks_for_what_is_less():
     assert said(infer(runs[:1]))
     assert said(infer(runs)) == said(infer(runs[:1]))
     assert not said(infer(runs[1:]))
+
+
+def with_modes(eval_every: int | None, steps: int = 12):
+    trace = net()
+    for number in range(steps):
+        trace.begin_step().zero_grad()
+        mode(trace, training=True)
+        trace.backward().optimizer_step()
+        if eval_every and number % eval_every == 0:
+            mode(trace, training=False)
+    return trace.build()
+
+
+def mode(trace, *, training: bool) -> None:
+    """A dropout of the library inside a module of the program."""
+    span, start = next(trace._numbers), trace._now_ns
+    args = {"p": 0.5, "training": training}
+    trace.call("torch.nn.functional.dropout", parent=span, args=args, training=training)
+    trace.call(
+        "__main__.Net.forward",
+        span=span,
+        start_ns=start,
+        family=Families.MODULE,
+        module="Net",
+        root=True,
+        training=training,
+        grad_enabled=training,
+    )
+
+
+@pytest.mark.parametrize(
+    "other", [with_modes(None), with_modes(2, steps=2)], ids=["train", "short"]
+)
+def test_a_run_that_never_evaluates_or_is_short_says_nothing_against(other):
+    runs = [Run(name=n, source=Recorded(e)) for n, e in (("a", with_modes(1)), ("b", other))]
+    for known in (runs[:1], runs):
+        said = " ".join(texts(infer(known)))
+        for value in (True, False):
+            claim = f"during every Net.forward, functional.dropout is called with training={value}"
+            assert claim in said
 
 
 def test_a_run_is_counted_once():
