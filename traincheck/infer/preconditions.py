@@ -186,9 +186,11 @@ def learn(counts: Counts, *, is_wide: bool = False) -> Learned | None:
         return Learned(Precondition(clauses=(scope,) if scope else ()), positive, 0)
     singles = sorted(_singles(table, is_wide), key=lambda c: (c.cost, repr(c.conditions)))
     bad = _bits(row[2] > 0 for row in table)
-    chosen = _search(table, singles, bad, _COVER * positive)
-    if chosen is None or sum(len(c.conditions) for c in chosen) >= len(table):
-        return None  # not simpler than what it is to explain
+    # One that lets all of them through first: how many a sample holds of each then does not matter.
+    found = (_search(table, singles, bad, share * positive) for share in (1.0, _COVER))
+    chosen = next((c for c in found if c is not None and _is_simpler(c, table)), None)
+    if chosen is None:
+        return None
     covered = 0
     for clause in chosen:
         covered |= clause.rows
@@ -197,6 +199,11 @@ def learn(counts: Counts, *, is_wide: bool = False) -> Learned | None:
     clauses = tuple((*clause.conditions, *_missing(scope, clause.conditions)) for clause in chosen)
     held = sum(row[1] for row in inside)
     return Learned(Precondition(clauses=clauses), held, negative, len(singles))
+
+
+def _is_simpler(clauses: Sequence[_Candidate], table: Sequence[object]) -> bool:
+    """Whether it takes fewer words than what it is to explain."""
+    return sum(len(clause.conditions) for clause in clauses) < len(table)
 
 
 def _search(
