@@ -210,3 +210,33 @@ def test_batches_with_a_dim_more():
     assert report_of([parts], loaded(*[(8, 5)] * 3).build()).findings == []
     (finding,) = report_of([parts], loaded((64, 3), (1, 64, 3)).build()).findings
     assert (finding.step, finding.observed) == (1, "x: float32 of 3 dims")
+
+
+def test_a_model_that_is_evaluated_in_training_mode():
+    off = learned(begin().steps(12, eval_every=1), "gradients off")
+    assert off[0].text == (
+        "In train.py, Net is in evaluation mode whenever it is called with gradients off."
+    )
+    assert report_of(off, loop(3).evaluate(batches=2).build()).findings == []
+    (finding,) = report_of(off, loop(3).forward(grad=False).build()).findings
+    assert (finding.step, finding.observed) == (2, "in training mode")
+    trace = begin()
+    for _ in range(12):  # a teacher, or a policy that plays
+        trace.step().forward(grad=False)
+    assert not any("gradients off" in text for text in texts(learn(trace.build())))
+
+
+def test_targets_with_a_dim_less_than_predictions():
+    mse = "torch.nn.functional.mse_loss"
+
+    def losses(target: list[int], count: int) -> TraceBuilder:
+        trace = begin()
+        for _ in range(count):
+            args = {"input": {**TENSOR, "shape": [8, 1]}, "target": {**TENSOR, "shape": target}}
+            trace.step().call(mse, args=args)
+        return trace
+
+    given = learned(losses([8, 1], 10), "mse_loss")
+    assert report_of(given, losses([4, 1], 3).build()).findings == []
+    (finding,) = report_of(given, losses([8], 3).build()).findings
+    assert (finding.step, finding.observed) == (0, "tensors as input (2 dims), target (1 dim)")

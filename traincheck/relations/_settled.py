@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from traincheck.relations._names import is_library, short, shown
+from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
 from traincheck.schema.events import (
     MODAL,
@@ -25,9 +26,9 @@ from traincheck.schema.events import (
 from traincheck.schema.findings import Subject
 from traincheck.schema.values import is_tensor
 
-ARGUMENTS, BATCH, EQUAL, HYPER = "arguments", "batch", "equal", "hyper"
-KEPT, MODES, SAMPLES = "kept", "modes", "samples"
-KINDS = frozenset({ARGUMENTS, BATCH, EQUAL, HYPER, KEPT, MODES, SAMPLES})
+ARGUMENTS, BATCH, EQUAL, EVALUATED = "arguments", "batch", "equal", "evaluated"
+HYPER, KEPT, MODES, SAMPLES = "hyper", "kept", "modes", "samples"
+KINDS = frozenset({ARGUMENTS, BATCH, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES})
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # for schedules to say
 _WHOLE = frozenset(
@@ -35,6 +36,7 @@ _WHOLE = frozenset(
 )  # numbers that mean one
 _MODE_ARGUMENTS = frozenset({"train", "training"})
 _PAIR = 2
+_LOSSES = frozenset(LOSSES)
 # What modules call all the time, with arguments that their constructors were given.
 _LAYERS = frozenset(
     f"torch.nn.functional.{name}"
@@ -88,7 +90,7 @@ class Arguments:
         for name, value in event.args.items():
             if isinstance(value, dict):
                 if "shape" in value:
-                    tensors.append(name)
+                    tensors.append(_with_dims(name, value) if api in _LOSSES else name)
             elif isinstance(value, bool):
                 if name in _MODE_ARGUMENTS and training is not None:
                     values[name] = value
@@ -98,6 +100,12 @@ class Arguments:
             values[TENSORS] = sorted(tensors)
         subject = Subject(api=api, module=event.module)
         return Fact(Key(ARGUMENTS, api, training), values, event, subject)
+
+
+def _with_dims(name: str, tensor: Mapping[str, Any]) -> str:
+    """Arguments of a loss that differ in this are broadcast: ``input (2 dims)``."""
+    dims = len(tensor["shape"])
+    return f"{name} ({dims} dim{'' if dims == 1 else 's'})"
 
 
 class Modes:
@@ -114,7 +122,11 @@ class Modes:
     def root(self, event: CallEvent) -> Fact | None:
         """The outermost one ended."""
         inside, self._inside = self._inside, []
-        if not event.training or not event.grad_enabled or not inside:
+        if not event.grad_enabled and event.training is not None:
+            name = event.module or event.api
+            subject = Subject(module=event.module, api=Families.EVAL)
+            return Fact(Key(EVALUATED, name), {name: event.training}, event, subject)
+        if not event.training or not inside:
             return None
         values = {call.module or "": call.training for call in inside}
         return Fact(Key(MODES), values, event)
@@ -290,6 +302,8 @@ def text_of(params: Mapping[str, Any]) -> str:
         parts = [said(values)] if values else []
         parts += [f"{said(other)} in evaluation mode"] if other else []
         return f"{short(name)} is given {', and '.join(parts)}"
+    if kind == EVALUATED:
+        return f"{name} is in evaluation mode whenever it is called with gradients off"
     if kind == BATCH:
         leaves = ", ".join(f"{path}: {what}" for path, what in params["values"].items())
         return f"batches of {name} hold {leaves}"

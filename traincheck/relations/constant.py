@@ -12,6 +12,7 @@ from traincheck.relations._settled import (
     ARGUMENTS,
     BATCH,
     EQUAL,
+    EVALUATED,
     HYPER,
     KEPT,
     KINDS,
@@ -41,7 +42,8 @@ class Constant:
         One of: a function that the program calls itself is given these numbers and these tensors;
         batches have parts of these dtypes and numbers of dims; a model is given the same whole
         numbers twice, as inputs and as labels perhaps;
-        these modules, and no others, are in evaluation mode while the model around them trains;
+        these modules, and no others, are in evaluation mode while the model around them trains; a
+        model is in evaluation mode whenever gradients are off;
         these hyper-parameters of an optimizer never change, or have these values; a model is
         trained on as many rows in every step as in the first.
 
@@ -165,6 +167,8 @@ class ConstantProposer:
             kept = sorted(name for name, same in values.items() if same)
             params |= {"name": key.name} if key.kind == EQUAL else {}
             return {**params, "values": dict.fromkeys(kept, True)} if kept else None
+        if key.kind == EVALUATED:
+            return {**params, "name": key.name} if values == {key.name: False} else None
         params["name"] = key.name
         values = dict(sorted(values.items()))
         if key.kind == HYPER:
@@ -236,8 +240,8 @@ class ConstantDecider:
 def _wanted(params: Mapping[str, Any], fact: Fact) -> dict[str, Any]:
     if params["of"] == MODES:
         return {module: module not in params["eval"] for module in fact.values}
-    if params["of"] == SAMPLES:
-        return {params["name"]: 1.0}
+    if params["of"] in (EVALUATED, SAMPLES):
+        return {params["name"]: False if params["of"] == EVALUATED else 1.0}
     is_evaluation = fact.key.training is False
     return dict(params.get("evaluation" if is_evaluation else "values", {}))
 
@@ -247,10 +251,11 @@ def _negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) 
     expected, observed = said(wanted), said(found) or f"no {', '.join(wanted)}"
     subject, symptom, event = fact.subject, Symptom.WRONG_VALUE, fact.event
     first = next(iter(wanted))
-    if params["of"] == MODES:
+    if params["of"] in (MODES, EVALUATED):
         modes = ("in evaluation mode", "in training mode")
         expected, observed = modes[wanted[first]], modes[not wanted[first]]
-        subject, symptom = Subject(module=first, api=Families.TRAIN), Symptom.EVAL_MODE
+        api = Families.TRAIN if params["of"] == MODES else Families.EVAL
+        subject, symptom = Subject(module=first, api=api), Symptom.EVAL_MODE
     elif params["of"] == BATCH:
         expected, observed = (f"{first}: {x[first]}" for x in (wanted, fact.values))
     elif params["of"] == EQUAL:

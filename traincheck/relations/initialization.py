@@ -41,7 +41,7 @@ class Initialization:
         past some parameters.
 
     Evidence:
-        One example for each parameter, or for each call, when the first step ends. A parameter
+        One example for each call that fills a parameter, when the first step ends. A parameter
         that no function of torch.nn.init filled counts only if others of the run were.
 
     Chance:
@@ -235,7 +235,7 @@ class InitializationDecider:
             if expected is None:
                 continue
             if expected == found:
-                yield _HELD
+                yield from [_HELD] * len(calls)
             else:
                 subject = Subject(variable=event.name, api=calls[-1].api if calls else None)
                 seen = found or "no function of torch.nn.init"
