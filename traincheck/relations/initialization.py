@@ -93,9 +93,7 @@ class Initialization:
             kind="invariant",
             code=self.name,
             severity="warning",
-            title="{variables} is not initialized as it should be"
-            if "kinds" in claim.params
-            else text,
+            title=text,
             likely_cause="The initialization was changed, or does not reach {variables}.",
             fix="Compare what fills {variables} before the first step with the reference.",
         )
