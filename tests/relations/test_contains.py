@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import ADAM, BATCH_NORM, BN_BUFFERS, LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.learning import broken, decide, learn, texts
-from traincheck.schema.events import Families
+from traincheck.schema.events import Families, StateEvent
 from traincheck.schema.findings import Symptom
 
 PARAMETERS = {"outer": "step", "role": "parameter", "change": "changes"}
@@ -126,6 +126,40 @@ def test_a_bias_beside_a_moving_weight_may_round_to_what_it_was():
     assert outcome(PARAMETERS, net().steps(3, not_updated={"Net.fc1.bias"})) == []
     both = {"Net.fc1.bias", "Net.fc1.weight"}
     assert {n for _, _, n in outcome(PARAMETERS, net().steps(3, not_updated=both))} == both
+
+
+def scaled(trace: TraceBuilder):
+    """The events of a trace in which Net.scale is of one element."""
+    for event in trace.build():
+        if isinstance(event, StateEvent) and event.name == "Net.scale" and event.summary:
+            yield event._replace(summary=event.summary._replace(shape=(1,)))
+        else:
+            yield event
+
+
+def test_a_single_number_may_round_to_what_it_was_while_others_move():
+    parameters = {**MLP, "scale": MLP["fc1.bias"]}
+    stays = {"Net.scale"}
+    everything = {f"Net.{name}" for name in parameters}
+    lost = scaled(net(parameters).steps(3, not_updated=everything))
+    assert {n for _, _, n in broken(decide("contains", PARAMETERS, lost))} == everything
+    assert outcome(HELD, net(parameters).steps(3, not_updated=stays)) != []
+    for params in (PARAMETERS, HELD):
+        trace = scaled(net(parameters).steps(3, not_updated=stays))
+        assert broken(decide("contains", params, trace)) == []
+
+
+def test_a_single_number_that_no_optimizer_holds_is_told():
+    forgotten = TraceBuilder().process().model("Net", {**MLP, "scale": MLP["fc1.bias"]})
+    trace = forgotten.optimizer(names=[f"Net.{name}" for name in MLP]).steps(1)
+    expected = [(0, Symptom.NOT_IN_OPTIMIZER, "Net.scale")]
+    assert broken(decide("contains", PARAMETERS, scaled(trace))) == expected
+
+
+def test_a_bias_that_is_frozen_after_its_update_may_round_too():
+    """As the critics of SAC are, while the actor is trained."""
+    trace = net().step(not_updated={"Net.fc1.bias"}).freeze("Net.fc1.bias").begin_step()
+    assert outcome(PARAMETERS, trace) == []
 
 
 def test_buffers_count_in_steps_that_run_their_model():

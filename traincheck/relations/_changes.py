@@ -337,18 +337,17 @@ class ChangeDecider:
         return self._modes.get(buffer.name.rpartition(".")[0], model)
 
     def _is_noise(self, parameter: Variable) -> bool:
-        """Whether the update may be lost to rounding: before a normalization a bias has no effect.
+        """Whether the update may be lost to rounding, while others move.
 
-        Its gradient is noise then, while the weight beside it moves.
+        A single number comes to rest where its update changes sign. Before a normalization a bias
+        has no effect: its gradient is noise, while the weight beside it moves.
         """
-        weight = f"{parameter.name.rpartition('.')[0]}.weight"
-        return (
-            parameter.leaf == "bias"
-            and parameter.requires_grad
-            and self._variables.is_held(parameter)
-            and parameter.name in self._book.reached
-            and weight in self._book.changed["parameter"]
-        )
+        if not (self._variables.is_held(parameter) and parameter.name in self._book.reached):
+            return False
+        moved = self._book.changed["parameter"]
+        if parameter.is_single:
+            return not self._trained.isdisjoint(moved)
+        return parameter.leaf == "bias" and f"{parameter.name.rpartition('.')[0]}.weight" in moved
 
     def _context(self, claim: _Claim, variable: Variable) -> Context:
         role = claim.role

@@ -6,6 +6,7 @@ step ends: so the books are read at the ``step`` event.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class Variable:
     owner: str | None
     born: int | None
     is_sharded: bool = False
+    is_single: bool = False  # of one element
     cache: dict[Any, Any] = field(default_factory=dict)  # what deciders derived; dropped on change
 
 
@@ -195,6 +197,7 @@ def variable_of(event: StateEvent) -> Variable:
         owner=event.owner,
         born=event.step,
         is_sharded=summary is not None and str(summary.fingerprint).startswith("shard-"),
+        is_single=summary is not None and math.prod(summary.shape) == 1,
     )
 
 
