@@ -142,6 +142,18 @@ def test_one_batch_on_two_ranks_is_told():
     assert found[0] == (0, Symptom.REPEATED_DATA, "loader0")
 
 
+def test_another_program_of_the_same_file_name_is_not_judged():
+    invariants = [
+        i for i in learn(epochs(shuffled).build()).invariants if i.hypothesis.relation == "distinct"
+    ]
+    assert report_of(invariants, epochs(lambda e, i: 1).build()).findings
+    other = [
+        event._replace(name=event.name.replace("Net.", "Gpt.")) if event.kind == "state" else event
+        for event in epochs(lambda e, i: 1).build()
+    ]
+    assert not report_of(invariants, other).findings
+
+
 def workers(seed: Callable[[int, int], int], count: int = 3) -> list:
     """Two workers in each epoch. seed: by epoch and worker."""
     trace = epochs(shuffled, count)

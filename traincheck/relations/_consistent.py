@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._copies import Copies, CopyFinder
-from traincheck.relations._names import ProgramName, short
+from traincheck.relations._names import short
 from traincheck.relations._ranks import Key, RunStep, RunSteps
+from traincheck.relations._run_program import RunProgram
 from traincheck.relations._subtrees import fold, matcher
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, Families, StepEvent
@@ -25,7 +26,7 @@ class ConsistentProposer:
     """Compares all variables on all ranks, and models with those that are trained."""
 
     def __init__(self) -> None:
-        self._program = ProgramName()
+        self._program = RunProgram()
         self._steps = RunSteps()
         self._same: dict[Key, bool] = {}
         self._wrapped = False
@@ -82,7 +83,7 @@ class ConsistentDecider:
             is_of_ranks |= params.get("of") == CALLS and params.get("call") in COUNTED
             if not is_of_ranks and not ("copy" in params and "source" in params):
                 raise ValueError(f"nothing is known of {dict(params)}")
-        self._program = ProgramName()
+        self._program = RunProgram()
         self._steps = RunSteps()
         self._has_copies = any("copy" in params for params in self._claims)
         self._copies: dict[tuple[int, str], Copies] = defaultdict(Copies)

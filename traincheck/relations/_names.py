@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traincheck.relations._programs import program_of
+from traincheck.relations._programs import file_of, program_of
 from traincheck.schema.events import Event, Families, MarkEvent
 
 SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0
@@ -82,7 +82,7 @@ def is_private(api: str) -> bool:
 
 def in_program(params: Mapping[str, Any], text: str) -> str:
     """The sentence with the program that it is kept to, if there is one."""
-    return of_programs([params["program"]], text) if "program" in params else text
+    return of_programs([file_of(params["program"])], text) if "program" in params else text
 
 
 def of_programs(names: Sequence[str], text: str) -> str:

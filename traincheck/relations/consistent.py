@@ -15,6 +15,7 @@ from traincheck.relations._consistent import (
 )
 from traincheck.relations._names import ROLE_NAMES, SEVERAL_RANKS, in_program, short
 from traincheck.relations._ranks import DDP_HOOK, DDP_INIT
+from traincheck.relations._run_program import SEEN
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.findings import CheckInfo
 
@@ -64,7 +65,7 @@ class Consistent:
         if params.get("of") == CALLS:
             return Needs(kinds=frozenset({"mark", "step"}))
         role = params["role"]
-        looks = {f"{role}@{MOMENTS[role]}"} | ({"parameter@ranks"} & {f"{role}@ranks"})
+        looks = {f"{role}@{MOMENTS[role]}"} | SEEN | ({"parameter@ranks"} & {f"{role}@ranks"})
         calls = frozenset({DDP_INIT, DDP_HOOK} if params.get("of") == WRAPPED else ())
         return Needs(
             states=frozenset(looks),

@@ -20,7 +20,8 @@ from traincheck.relations._draws import (
     Key,
     Repeats,
 )
-from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._names import in_program
+from traincheck.relations._run_program import SEEN, RunProgram
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs
 from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -115,7 +116,7 @@ class Distinct:
         kinds = frozenset({"mark", "step", "rng" if of == STATES else "batch"})
         calls = frozenset({Families.BACKWARD} if of != STATES else ())
         is_content = of == BATCHES and claim.params["among"] != DATASET
-        states = frozenset({BATCH_CONTENT} if is_content else ())
+        states = SEEN | ({BATCH_CONTENT} if is_content else set())
         return Needs(kinds=kinds, calls=calls, states=states)
 
     def text(self, claim: Hypothesis) -> str:
@@ -150,10 +151,8 @@ class Distinct:
 class DistinctProposer:
     """Proposes what never came again."""
 
-    ignores = frozenset({"state"})
-
     def __init__(self) -> None:
-        self._program = ProgramName()
+        self._program = RunProgram()
         self._repeats = Repeats()
         self._found: dict[Key, bool] = defaultdict(lambda: True)
 
@@ -182,7 +181,7 @@ class DistinctDecider:
             key = (params["of"], params["what"], params["among"])
             self._claims[key].append(index)
         self._params = [claim.params for claim in claims]
-        self._program = ProgramName()
+        self._program = RunProgram()
         self._repeats = Repeats()
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
