@@ -43,6 +43,7 @@ from benchmarks.silent_bugs.judging import (
     totals,
 )
 from benchmarks.silent_bugs.recordings import VIEWS, Recordings
+from traincheck.errors import TraincheckError
 
 # Invariants carried to other programs are learned from these six, together: unlike each other, so
 # that what only one kind of program does is not taken for a law.
@@ -112,7 +113,7 @@ def outcome(trial: Trial, recordings: Recordings, view: str) -> Line:
         assert trial.pipeline is not None
         line |= {"group": "clean", "case": trial.pipeline.stem}
         return {**line, **run_clean(trial.pipeline, trial.mode, recordings, view)}
-    except (harness.CommandFailedError, subprocess.TimeoutExpired) as error:
+    except (harness.CommandFailedError, subprocess.TimeoutExpired, TraincheckError) as error:
         return {**line, "error": str(error)}
 
 

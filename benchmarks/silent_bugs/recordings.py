@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import harness
-from benchmarks.lab import FULL, Report, made_once
+from benchmarks.lab import FULL, Report, checked, made_once
 from benchmarks.silent_bugs.case import CLEAN, FOLDER
 
 VIEWS = ("rules", FULL)
@@ -69,9 +69,7 @@ class Recordings:
 
     def check(self, run: Path, invariants: Path | None) -> Report:
         """By invariants alone, or by rules alone when there are none."""
-        return harness.check(
-            run, [invariants] if invariants else [], rules=invariants is None, timeout_s=_TIMEOUT_S
-        )
+        return checked(run, invariants, rules=invariants is None)
 
 
 def _program(script: Path) -> str:

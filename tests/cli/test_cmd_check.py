@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.lab import checked
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.cli import cmd_check
 from traincheck.cli import main as entry
@@ -235,6 +236,12 @@ def test_a_trace_without_options_is_a_usage_error(check: Check, capsys) -> None:
     assert "--trace" in capsys.readouterr().err
 
 
+def test_the_library_says_what_the_command_prints(check: Check, bad: Path, capsys) -> None:
+    """So benchmarks and tests may ask it instead, without a process for each run."""
+    assert check("-t", bad, "--format", "json") == 1
+    assert json.loads(capsys.readouterr().out) == checked(bad)
+
+
 def test_following_a_finished_run_gives_the_same_report(check: Check, bad: Path, capsys) -> None:
     assert check("-t", bad, "--format", "json") == 1
     replayed = capsys.readouterr().out
@@ -242,7 +249,7 @@ def test_following_a_finished_run_gives_the_same_report(check: Check, bad: Path,
     out, err = capsys.readouterr()
     assert out == replayed
     (line,) = err.splitlines()  # one for the finding, not for each parameter or step
-    assert line.startswith("traincheck: step 1: TC201 error: ")
+    assert line.startswith("traincheck: at step 1: TC201 error: ")
 
 
 def test_following_a_run_that_grows(check: Check, tmp_path: Path, capsys, monkeypatch) -> None:

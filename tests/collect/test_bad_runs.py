@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import harness
 from benchmarks.harness import PROGRAMS
+from benchmarks.lab import checked
 
 LOOP = """
 import os, signal, sys
@@ -67,46 +68,47 @@ def test_script_with_a_syntax_error(tmp_path, collect):
     assert bare.stderr in done.stderr  # Python's own words, with none of our frames among them
 
 
-def test_script_that_raises(tmp_path, collect):
-    done = collect(LOOP.format(end="raise ValueError('on purpose')"))
-    bare = harness.plain(tmp_path / "script.py")
-    assert done.returncode == bare.returncode == 1
-    assert "ValueError: on purpose" in bare.stderr
-    assert bare.stderr in done.stderr
+def test_exit_status_is_the_programs_own(tmp_path, collect):
+    assert collect(LOOP.format(end="sys.exit(3)")).returncode == 3
     assert len(steps_in(tmp_path / "run")) == 10
 
 
-@pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("sys.exit(0)", 0)])
-def test_exit_status_is_the_programs_own(tmp_path, collect, end, status):
-    assert collect(LOOP.format(end=end)).returncode == status
-    assert len(steps_in(tmp_path / "run")) == 10
-
-
-def test_raise_in_a_library_call_keeps_its_traceback(tmp_path, collect):
+def test_a_script_that_raises_keeps_its_traceback(tmp_path, collect):
     """A call fails inside torch while it is recorded: the exception passes through as it was."""
     done = collect(LOOP.format(end="model(torch.randn(8, 5))"))
     bare = harness.plain(tmp_path / "script.py")
     assert done.returncode == bare.returncode == 1
+    assert "RuntimeError: " in bare.stderr
     assert bare.stderr in done.stderr  # none of our frames in it
+    assert steps_in(tmp_path / "run")[:10] == list(range(10))
     exceptions = [r for r in harness.records(tmp_path / "run") if r.get("exception")]
     assert exceptions
 
 
-def test_sigkill_loses_nothing_that_happened(tmp_path, collect):
-    done = collect(LOOP.format(end="os.kill(os.getpid(), signal.SIGKILL)"))
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A run that was ended by SIGKILL: its folder, and how the recording ended."""
+    folder = tmp_path_factory.mktemp("killed")
+    script = folder / "script.py"
+    script.write_text(LOOP.format(end="os.kill(os.getpid(), signal.SIGKILL)"))
+    return folder / "run", harness.collect(script, folder / "run")
+
+
+def test_sigkill_loses_nothing_that_happened(killed):
+    run, done = killed
     assert done.returncode == 128 + signal.SIGKILL
     # The last step may be open: its end is seen only when the next one begins.
-    assert steps_in(tmp_path / "run")[:9] == list(range(9))
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert steps_in(run)[:9] == list(range(9))
+    manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["signal"] in (signal.SIGKILL, "SIGKILL")
-    report = harness.check(tmp_path / "run")
+    report = checked(run)
     assert report["summary"]["steps"] >= 9
     assert report["findings"] == []
 
 
-def test_torn_last_line_is_skipped_and_counted(tmp_path, collect):
-    collect(LOOP.format(end="os.kill(os.getpid(), signal.SIGKILL)"))
-    whole = harness.check(tmp_path / "run")["summary"]
+def test_torn_last_line_is_skipped_and_counted(tmp_path, killed):
+    shutil.copytree(killed[0], tmp_path / "run")
+    whole = checked(tmp_path / "run")["summary"]
     (file,) = harness.event_files(tmp_path / "run")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])

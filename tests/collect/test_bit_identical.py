@@ -1,5 +1,9 @@
-"""Training is bit-identical with and without recording: weights, random states, stdout, status."""
+"""Training is bit-identical with and without recording: weights, random states, stdout, status.
 
+What is recorded is also checked here: rules have nothing to say about these programs.
+"""
+
+import functools
 import json
 import sys
 from pathlib import Path
@@ -8,6 +12,7 @@ import pytest
 
 from benchmarks import harness
 from benchmarks.harness import PROGRAMS
+from benchmarks.lab import alarms, brief, checked
 
 CASES = {
     "mlp_dropout": {},
@@ -22,6 +27,12 @@ CASES = {
     "loader_workers-spawn": {"UP_CONTEXT": "spawn"},
 }
 SEED = {"UP_SEED": 5}
+
+
+@functools.cache
+def plain(script, **env):
+    """A run without recording; several tests compare with the same."""
+    return harness.plain(script, env=env)
 
 
 def assert_recorded(trace, processes=1):
@@ -50,11 +61,14 @@ def assert_same(bare, traced):
 def test_same_with_and_without_recording(tmp_path, case):
     script = PROGRAMS / f"{case.split('-')[0]}.py"
     env = {**SEED, **CASES[case]}
-    bare = harness.plain(script, env=env)
     traced = harness.collect(script, tmp_path / "run", env=env)
-    assert_same(bare, traced)
+    assert_same(plain(script, **env), traced)
     workers = 2 if case.startswith("loader_workers") else 0
     assert_recorded(tmp_path / "run", processes=1 + workers)
+    report = checked(tmp_path / "run")
+    assert not alarms(report), brief(alarms(report))
+    assert report["summary"]["steps"] > 0
+    assert report["summary"]["held"] > 0
 
 
 @pytest.mark.parametrize(
@@ -69,9 +83,8 @@ def test_same_with_and_without_recording(tmp_path, case):
 @pytest.mark.slow
 def test_same_in_other_views(tmp_path, case, options):
     script = PROGRAMS / f"{case}.py"
-    bare = harness.plain(script, env=SEED)
     traced = harness.collect(script, tmp_path / "run", env=SEED, more=options)
-    assert_same(bare, traced)
+    assert_same(plain(script, **SEED), traced)
 
 
 def test_two_ranks_are_the_same(tmp_path):
@@ -93,7 +106,7 @@ def test_two_ranks_are_the_same(tmp_path):
 def test_digest_sees_another_seed():
     """The twin of the tests above: what they compare does change when training does."""
     script = PROGRAMS / "mlp_dropout.py"
-    one, other = (harness.plain(script, env={"UP_SEED": seed}).stdout for seed in (5, 6))
+    one, other = (plain(script, UP_SEED=seed).stdout for seed in (5, 6))
     digests = [
         {line.split()[1]: line.split()[2] for line in text.splitlines() if "DIGEST" in line}
         for text in (one, other)

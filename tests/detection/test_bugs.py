@@ -9,8 +9,14 @@ from benchmarks.cases import BUGS, MLP, TRANSFERS
 from benchmarks.lab import FULL, SELECTIVE, brief, faults, faults_anywhere
 
 QUICK_BUGS = {"mlp_digits-forum84911", "mlp_digits-no_zero_grad", "mlp_digits-eval_stuck"}
-# `python -m benchmarks.detection` tries every bug in every view; here each view has some of them.
-SELECTIVE_BUGS = [bug for bug in BUGS if bug.script == MLP or "eval_stuck" in bug.id]
+# `python -m benchmarks.detection` tries every bug of every program in every view. Here each bug is
+# tried once, in the program that is recorded fastest, and each view has some that differ in what
+# shows them: membership, calls, modes, order, what is not reached.
+TRIED_BUGS = [
+    bug for bug in BUGS if bug.script == MLP or bug.name in {"wrong_params", "eval_stuck"}
+]
+IN_SELECTIVE = {"forum84911", "frozen_layer", "eval_stuck", "no_zero_grad", "step_before_backward"}
+SELECTIVE_BUGS = [bug for bug in BUGS if bug.script == MLP and bug.name in IN_SELECTIVE]
 RULES_ONLY_BUGS = [bug for bug in BUGS if bug.by_rules and bug.id in QUICK_BUGS]
 QUICK_TRANSFERS = {"mlp_digits-finds-finetune_digits-head_replaced"}
 
@@ -25,20 +31,20 @@ def assert_found(bug, report):
     assert not wrong, (wrong, brief(report["findings"]))
 
 
-@pytest.mark.parametrize("bug", cases(BUGS, QUICK_BUGS))
+@pytest.mark.parametrize("bug", cases(TRIED_BUGS, QUICK_BUGS))
 def test_found_by_invariants_and_rules(lab, bug):
     learned = lab.invariants(bug.script)
     assert_found(bug, lab.check(bug.script, bug.env, view=FULL, invariants=learned))
 
 
-@pytest.mark.parametrize("bug", cases(BUGS, QUICK_BUGS))
+@pytest.mark.parametrize("bug", cases(TRIED_BUGS, QUICK_BUGS))
 def test_found_by_invariants_alone(lab, bug):
     learned = lab.invariants(bug.script)
     report = lab.check(bug.script, bug.env, view=FULL, invariants=learned, rules=False)
     assert_found(bug, report)
 
 
-@pytest.mark.parametrize("bug", cases([bug for bug in BUGS if bug.by_rules], QUICK_BUGS))
+@pytest.mark.parametrize("bug", cases([bug for bug in TRIED_BUGS if bug.by_rules], QUICK_BUGS))
 def test_found_by_rules_alone(lab, bug):
     assert_found(bug, lab.check(bug.script, bug.env, view=FULL))
 
