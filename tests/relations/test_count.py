@@ -90,10 +90,23 @@ def test_what_comes_between_update_and_forward_belongs_to_the_next_step():
     for _ in range(10):  # a schedule that is stepped after each update
         trace.begin_step().zero_grad().forward().backward().optimizer_step().scheduler_step()
     reference = learn(trace.build())
-    said = "In train.py, LRScheduler.step of sched0 is called once in every training step."
-    assert said in texts(reference, "count")
+    said = "In train.py, LRScheduler.step of sched0 is called once in every training step"
+    assert f"{said}, after the update." in texts(reference, "count")
     verdicts = report_of(reference.invariants, loop(1, states=0).build()).verdicts
     assert Verdict.VIOLATED not in verdicts.values()
+
+
+def test_a_schedule_that_is_stepped_before_the_update_is_early_from_the_first_step_on():
+    after = {"owner": "sched0", "skips_first": True, "late": True}
+    once = claim(Families.SCHEDULER_STEP, 1, **after)
+    trace, early = begin(), begin()
+    for _ in range(4):
+        trace.begin_step().zero_grad().forward().backward().optimizer_step().scheduler_step()
+        early.begin_step().zero_grad().forward().backward().scheduler_step().optimizer_step()
+    assert broken(decide("count", once, trace.build())) == []
+    assert broken(decide("count", once, early.build())) == [
+        (0, Symptom.WRONG_ORDER, Families.SCHEDULER_STEP)
+    ]
 
 
 def test_evaluation_does_not_count():

@@ -185,7 +185,10 @@ def bound(key: Key, seen: Seen, *, accumulates: bool) -> dict[str, Any] | None:
     if len(later) == 1 or is_mostly:
         # In the first window there is nothing to clear yet: its lack does no harm.
         is_less = seen.first < mode and key[0] == _F.ZERO_GRAD
-        return _claim("exactly", mode, STEP, skips_first=seen.first != mode and not is_less)
+        claim = _claim("exactly", mode, STEP, skips_first=seen.first != mode and not is_less)
+        # A schedule goes on after an update: before the first one there is nothing to go on from.
+        is_late = key[0] == _F.SCHEDULER_STEP and not seen.first
+        return {**claim, "late": True} if is_late else claim
     divisor = math.gcd(*later)
     if divisor > 1 and len(later) >= _MIN_DISTINCT:
         return _claim("multiple", divisor, STEP, skips_first=bool(seen.first % divisor))

@@ -36,7 +36,7 @@ class Count:
         B is a landmark of the loop (backward, the step of an optimizer or scheduler, zero_grad,
         clipping), a class of modules, a function that the program itself calls, or what ranks do
         together. It is called exactly n times, n times for each backward, a multiple of n times,
-        or at least so often.
+        or at least so often; a scheduler, perhaps, not before the first update.
 
     Example:
         ``In train.py, torch.set_rng_state is called exactly 2 times in every training step.`` It
@@ -76,7 +76,8 @@ class Count:
         params = claim.params
         window = "for each backward" if params["per"] == Families.BACKWARD else "every"
         often = f"{_often(params)} {window}".replace("every", "in every training step")
-        return in_program(params, f"{_subject(params)} is called {often}")
+        late = ", after the update" if params.get("late") else ""
+        return in_program(params, f"{_subject(params)} is called {often}{late}")
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
         return float(0.5**positive)
@@ -213,7 +214,11 @@ class CountDecider:
 
     def _judge(self, index: int, page: Page) -> Examples:
         params, key = self._params[index], self._keys[index]
-        if (page.first and params["skips_first"]) or not self._program.fits(params):
+        if not self._program.fits(params):
+            return ()
+        if page.first and params.get("late") and page.counts[key]:
+            return ((index, self._negative(params, page, page.counts[key])),)
+        if page.first and params["skips_first"]:
             return ()
         count, times = page.counts[key], params["times"]
         if page.first and key[0] == Families.ZERO_GRAD and count < times:
@@ -238,7 +243,11 @@ class CountDecider:
     def _negative(self, params: Mapping[str, Any], page: Page, count: int) -> Example:
         per_backward = params["per"] == Families.BACKWARD
         among = f" with {page.backwards} backward calls" if per_backward else ""
-        fewer = count < params["times"] * (page.backwards if per_backward else 1)
+        is_early = page.first and bool(params.get("late"))
+        if is_early:
+            among = ", before the first update"
+        times = params["times"] * (page.backwards if per_backward else 1)
+        symptom = Symptom.MISSING_CALL if count < times else Symptom.EXTRA_CALL
         return Example(
             holds=False,
             context=_ALWAYS,
@@ -249,5 +258,5 @@ class CountDecider:
             + (" for each backward" if per_backward else " in a step"),
             observed=f"{count} call{'' if count == 1 else 's'} in this step{among}",
             evidence=(page.event,),
-            symptom=Symptom.MISSING_CALL if fewer else Symptom.EXTRA_CALL,
+            symptom=Symptom.WRONG_ORDER if is_early else symptom,
         )
