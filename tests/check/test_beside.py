@@ -245,3 +245,18 @@ def test_ranks_that_call_the_same_are_not_shown() -> None:
     found = violation("TC401", Symptom.RANKS_DIFFER, "Net.a", rank=1)
     witness.note(found, None)
     assert witness.of_ranks(Fault("TC401", Symptom.RANKS_DIFFER, [Tally.of(found)])) is None
+
+
+def test_old_steps_are_let_go() -> None:
+    witness = two_ranks(("m.a", "m.b"))
+    ring = witness.ring(1, None)
+    assert ring is not None
+    for step in range(5):
+        for n, api in enumerate(("m.a", "m.b")):
+            ring.calls.append(CallEvent(n, n, step, "train", 1, "p1-t0", api=api))
+        witness.step_ended(ring, step)
+    assert [call.step for call in ring.calls] == [3, 3, 4, 4]
+    assert [ring.is_whole(step) for step in range(5)] == [False, False, False, True, True]
+    late = violation("i", Symptom.MISSING_CALL, api="m.a", step=1, rank=1)
+    witness.note(late, ring)
+    assert witness.beside(Fault("i", Symptom.MISSING_CALL, [Tally.of(late)]), 5) == ()

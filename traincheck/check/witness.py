@@ -22,6 +22,7 @@ from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import Symptom, Violation
 
 _KEPT = 4096  # calls of one process
+_STEPS = 2  # that ended: ranks may be a step apart
 _OF_RANKS = frozenset({Symptom.RANKS_DIFFER, Symptom.OUT_OF_STEP, Symptom.NOT_SYNCHRONIZED})
 _CHANGING = frozenset({"contains", "periodic"})  # relations that say what changes, with a role
 # Where to look when a check gives no line: the call that should have done it.
@@ -54,8 +55,17 @@ class Ring:
         self.optimizers: list[OptimizerEvent] = []
         self.awaited: list[tuple[str, int]] = []
 
+    def end(self, step: int) -> None:
+        """A step ended: let go of those long before it, so that what is kept stays in a cache."""
+        self.ended = step
+        calls, oldest = self.calls, step - _STEPS + 1
+        while calls and calls[0].step is not None and calls[0].step < oldest:
+            calls.popleft()
+
     def is_whole(self, step: int) -> bool:
         """Whether no call of a step was dropped."""
+        if step <= self.ended - _STEPS:
+            return False
         calls = self.calls
         return len(calls) < _KEPT or (calls[0].step is not None and calls[0].step < step)
 
@@ -112,7 +122,7 @@ class Witness:
 
     def step_ended(self, ring: Ring, step: int) -> None:
         """All calls of a step are told."""
-        ring.ended = step
+        ring.end(step)
         awaited, ring.awaited = ring.awaited, []
         for check_id, at in awaited:
             if at <= step:
