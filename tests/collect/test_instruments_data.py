@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 from tests.collect.recording import recording
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import BATCH_CONTENT, Needs
 
 
 @dataclasses.dataclass
@@ -144,6 +144,13 @@ def test_without_need_only_the_step_is_kept(tmp_path):
     with recording(tmp_path, needs=Needs(kinds=frozenset({"step"}))) as run:
         list(DataLoader(Rows(), batch_size=3))
     assert run.of("batch") == []
+
+
+@pytest.mark.parametrize("states", [frozenset(), frozenset({BATCH_CONTENT})])
+def test_what_a_batch_holds_is_recorded_for_those_who_ask(tmp_path, states):
+    with recording(tmp_path, needs=Needs(kinds=frozenset({"batch"}), states=states)) as run:
+        list(DataLoader(Rows(), batch_size=3))
+    assert [len(e.samples) for e in run.of("batch")] == ([3, 3] if states else [0, 0])
 
 
 class Seeding(Rows):
