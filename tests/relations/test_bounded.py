@@ -230,3 +230,34 @@ def test_it_says_nothing_of_another_program():
 def test_parameters_that_no_version_wrote_are_refused(params):
     with pytest.raises(ValueError, match="nothing is known"):
         decide("bounded", {"program": "train.py", **params}, [])
+
+
+def test_losses_gradients_and_batches_are_finite():
+    def run(steps: int, wrong: str = "") -> list:
+        trace = begin()
+        for number in range(steps):
+            stats = {"min": 0.0, "max": 1.0, "nonfinite": 3 * (wrong == "batch" and number == 1)}
+            leaf = {"dtype": "float32", "shape": [32, 10], "stats": stats}
+            trace.begin_step().batch(leaves={"x": leaf}).zero_grad().forward()
+            value = "nan" if wrong == "loss" and number == 1 else 0.5
+            trace._counters["backward"] += 1
+            trace.call(Families.BACKWARD, args={"tensors": {**scalar(0.0), "value": value}})
+            trace.backward().optimizer_step()
+        events = trace.build()
+        for index, event in enumerate(events):
+            if event.kind == "state" and event.role == "gradient" and event.summary is not None:
+                is_wrong = wrong == "gradient" and event.step == 1 and "fc2.bias" in event.name
+                summary = event.summary._replace(stats={"nonfinite": 2 * is_wrong})
+                events[index] = event._replace(summary=summary)
+        return events
+
+    finite = [i for i in learn(run(10)).invariants if "infinit" in i.text]
+    assert sorted(i.text for i in finite) == [
+        "In train.py, gradients are never NaN or infinite.",
+        "In train.py, the loss is never NaN or infinite.",
+        "In train.py, x of loader0 holds no NaN and no infinity.",
+    ]
+    assert report_of(finite, run(4)).findings == []
+    for wrong, variable in (("batch", "x"), ("loss", None), ("gradient", "Net.fc2.bias")):
+        (finding,) = report_of(finite, run(4, wrong)).findings
+        assert (finding.step, finding.subject.variable) == (1, variable)

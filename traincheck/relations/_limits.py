@@ -13,6 +13,7 @@ from traincheck.relations._readings import (
     GRADIENT_NORM,
     LARGEST,
     LOSS_SCALE,
+    NON_FINITE,
     SMALLEST,
     Key,
     Reading,
@@ -83,6 +84,8 @@ class Samples:
         if key.quantity == GRADIENT_NORM:
             many = (self._is_echo or len(values) >= _MIN_MANY) and high > 0
             return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if many else None
+        if key.quantity == NON_FINITE:
+            return {"high": 0.0} if high <= 0 else None
         if key.quantity == CLIPPED_NORM:
             return {"low": 0.0, "open": True} if low > 0 else None
         return _sign(key, low, high, self._values)

@@ -8,14 +8,25 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from traincheck.relations._variables import is_judged
-from traincheck.schema.events import CallEvent, Event, Families, MarkEvent, StateEvent, StepEvent
+from traincheck.schema.events import (
+    BatchEvent,
+    CallEvent,
+    Event,
+    Families,
+    MarkEvent,
+    StateEvent,
+    StepEvent,
+)
 
 LOSS_SCALE = "loss scale"
 SMALLEST, LARGEST = "smallest", "largest"
 CLIPPED_NORM = "norm before clipping"
 GENERATED = "generated"
 GRADIENT_NORM = "gradient norm"
-QUANTITIES = frozenset({LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM})
+NON_FINITE = "non-finite"
+QUANTITIES = frozenset(
+    {NON_FINITE, LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM}
+)
 LOSSES = tuple(
     f"torch.nn.functional.{name}"
     for name in (
@@ -24,6 +35,7 @@ LOSSES = tuple(
     )
 )  # fmt: skip
 _LOSSES = frozenset(LOSSES)
+LOSS, GRADIENT = "the loss", "gradients"  # of which it is told whether they are finite
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
 _MIN_ELEMENTS = 16  # fewer may all be of one sign by chance
 _TOKENS_NDIM = 2
@@ -151,6 +163,24 @@ def _extremes(event: CallEvent) -> Iterator[Reading]:
                 yield Reading(Key(quantity, event.api, name), value, event)
 
 
+def _finite(event: CallEvent) -> Sequence[Reading]:
+    """Whether what backward is given is a number; nothing where that is not known."""
+    given = event.args.get("tensors")
+    value = given.get("value") if isinstance(given, Mapping) else None
+    if value is None:
+        return ()
+    return (Reading(Key(NON_FINITE, name=LOSS), float(isinstance(value, str)), event),)
+
+
+def _batch(event: BatchEvent) -> Sequence[Reading]:
+    """Whether each part of a batch is finite, where numbers of them are taken."""
+    return [
+        Reading(Key(NON_FINITE, event.loader, path), float(leaf["stats"]["nonfinite"]), event)
+        for path, leaf in event.leaves.items()
+        if isinstance(leaf, Mapping) and "nonfinite" in (leaf.get("stats") or {})
+    ]
+
+
 @dataclass(slots=True)
 class Generated:
     """How many tokens have been added to a sequence, at each call of the model that adds one."""
@@ -181,11 +211,17 @@ class GradientNorm:
 
     _squares: dict[str, float] = field(default_factory=dict)
     _is_scaled: bool = False
+    _non_finite: StateEvent | None = None  # the first gradient in this step that is
+    _is_told: bool = False  # whether numbers of gradients are
 
     def state(self, event: StateEvent) -> None:
         """A gradient came, changed or went."""
         stats = event.summary.stats if event.summary is not None else None
         norm = _number(stats.get("norm")) if stats else None
+        if stats and "nonfinite" in stats:
+            self._is_told = True
+            if stats["nonfinite"] and self._non_finite is None:
+                self._non_finite = event
         self._squares.pop(event.name, None)
         if norm is not None:
             self._squares[event.name] = norm * norm
@@ -196,9 +232,18 @@ class GradientNorm:
 
     def step(self, event: StepEvent) -> Sequence[Reading]:
         """The update is over."""
-        if not self._squares or self._is_scaled or not is_judged(event):
+        wrong, self._non_finite = self._non_finite, None
+        is_told, self._is_told = self._is_told, False
+        if self._is_scaled or not is_judged(event):
             return ()
-        return (Reading(Key(GRADIENT_NORM), math.sqrt(sum(self._squares.values())), event),)
+        found = []
+        if is_told:
+            at = event if wrong is None else wrong
+            found.append(Reading(Key(NON_FINITE, name=GRADIENT), float(wrong is not None), at))
+        if self._squares:
+            norm = math.sqrt(sum(self._squares.values()))
+            found.append(Reading(Key(GRADIENT_NORM), norm, event))
+        return found
 
 
 class Readings:
@@ -218,6 +263,8 @@ class Readings:
             return self._call(event)
         elif isinstance(event, StepEvent):
             return (*self._scale.step(event), *self._norm.step(event))
+        elif isinstance(event, BatchEvent):
+            return _batch(event)
         elif isinstance(event, MarkEvent) and event.text == "process group":
             self._scale.grouped(event)
         return ()
@@ -233,7 +280,8 @@ class Readings:
             return tuple(_extremes(event))
         if api == Families.BACKWARD:
             self._scale.backward(event)
-        elif api == Families.SCALE:
+            return _finite(event)
+        if api == Families.SCALE:
             self._scale.scaled()
             self._norm.scaled()
         elif api == Families.CLIP_NORM:

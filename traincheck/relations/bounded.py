@@ -13,10 +13,13 @@ from traincheck.relations._names import ProgramName, in_program, short
 from traincheck.relations._readings import (
     CLIPPED_NORM,
     GENERATED,
+    GRADIENT,
     GRADIENT_NORM,
     LARGEST,
+    LOSS,
     LOSS_SCALE,
     LOSSES,
+    NON_FINITE,
     QUANTITIES,
     SMALLEST,
     Key,
@@ -24,7 +27,7 @@ from traincheck.relations._readings import (
     Readings,
 )
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import Event, Families, StateEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}
@@ -38,8 +41,9 @@ class Bounded:
     What it says:
         One of: what backward is given over one update is so many times the mean loss; logits
         reach below zero; what a loss is given never does, or never exceeds zero, or one; the
-        norm that clipping finds is above zero; a model is called so many times, at most, to go
-        on with a sequence; the norm of the gradients is not far above what it was.
+        norm that clipping finds is above zero; losses, gradients and batches are finite; a model
+        is called so many times, at most, to go on with a sequence; the norm of the gradients is
+        not far above what it was.
 
     Example:
         ``In train.py, the losses that backward is given over an update add up to 1 times the mean
@@ -78,7 +82,12 @@ class Bounded:
             return Needs(calls=calls, kinds=kinds, stats=stats)
         if quantity in (SMALLEST, LARGEST):
             return Needs(calls=frozenset({api}), kinds=kinds, stats=frozenset({api}))
-        if quantity == GRADIENT_NORM:
+        name = claim.params.get("name")
+        if quantity == NON_FINITE and name == LOSS:
+            return Needs(calls=frozenset({Families.BACKWARD}), kinds=kinds)
+        if quantity == NON_FINITE and name != GRADIENT:
+            return Needs(kinds=kinds | {"batch"}, stats=frozenset({"batch"}))
+        if quantity in (GRADIENT_NORM, NON_FINITE):
             return Needs(
                 calls=frozenset({Families.SCALE}),
                 states=frozenset({"gradient@backward", "gradient@zero_grad"}),
@@ -121,6 +130,7 @@ _CAUSES = {
     CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or comes too early.",
     GENERATED: "The limit of a generation is computed from another length than it was.",
     GRADIENT_NORM: "Gradients are far larger than in every reference run.",
+    NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
 }
 
 
@@ -131,6 +141,7 @@ def _what(params: Mapping[str, Any]) -> str:
         CLIPPED_NORM: "the norm of the gradients that clip_grad_norm_ finds",
         GENERATED: f"{name} is called to go on with a sequence",
         GRADIENT_NORM: "the norm of the gradients of an update",
+        NON_FINITE: f"{name} of {api}" if api else name,
     }.get(quantity) or f"the {quantity} element of {name} of {short(api)}"
 
 
@@ -139,6 +150,11 @@ def _limits_text(params: Mapping[str, Any]) -> str:
     if params["quantity"] == LOSS_SCALE:
         times = f"{low:g}" if low == high else f"between {low:g} and {high:g}"
         return f"{times} times the mean loss"
+    if params["quantity"] == NON_FINITE:
+        verb = "are" if params.get("name") == GRADIENT else "is"
+        return (
+            "holds no NaN and no infinity" if params.get("api") else f"{verb} never NaN or infinite"
+        )
     if params["quantity"] == GENERATED:
         return f"at most {high:g} times"
     if params["quantity"] == GRADIENT_NORM:
@@ -230,20 +246,24 @@ def _holds(params: Mapping[str, Any], value: float) -> bool:
 
 
 def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
-    event = reading.event
-    assert isinstance(event, (CallEvent, StepEvent))
-    is_module = reading.key.quantity == GENERATED
+    event, key = reading.event, reading.key
+    is_finite = key.quantity != NON_FINITE
+    subject = Subject(api=key.api or Families.BACKWARD)
+    if isinstance(event, StateEvent):
+        subject = Subject(variable=event.name)
+    elif key.quantity == GENERATED:
+        subject = Subject(api=key.api, module=key.name)
+    elif not is_finite and key.api:
+        subject = Subject(variable=key.name)
     return Example(
         holds=False,
         context=_ALWAYS,
         step=event.step,
         rank=event.rank,
         stage=event.stage,
-        subject=Subject(
-            api=reading.key.api or Families.BACKWARD, module=reading.key.name if is_module else None
-        ),
+        subject=subject,
         expected=f"{_what(params)} {_limits_text(params)}",
-        observed=f"{reading.value:.6g}",
+        observed=f"{reading.value:.6g}" if is_finite else "NaN or infinity",
         evidence=(event,),
-        symptom=Symptom.WRONG_VALUE,
+        symptom=Symptom.WRONG_VALUE if is_finite else Symptom.NON_FINITE,
     )
