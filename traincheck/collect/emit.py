@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic_ns
-from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -33,9 +31,7 @@ _SPANS_PER_THREAD = 1 << 40
 
 _LATE = re.compile(rb"\0(\d+)\0")
 _F = TypeVar("_F", bound=Callable[..., Any])
-_TORCH_DIR = str(Path(torch.__file__).parent)
-_OWN_DIR = str(Path(__file__).parent)
-_dumps, _loads = orjson.dumps, orjson.loads
+_dumps = orjson.dumps
 Finish = Callable[[Sequence[float]], bytes]  # makes JSON of numbers
 CALL_HEAD = b'{"k":"call","n":%d,"t":%d,%b,"id":%d,'
 _CALL = CALL_HEAD + b'"start":%d,%b}'
@@ -247,43 +243,6 @@ class Local(threading.local):
     """The emitter of the running thread; None until its first record."""
 
     em: Emitter | None = None
-
-
-class _UserCode(dict[CodeType, bool]):
-    """Whether code is the user's. Looking at each file name again would take 1 us a frame."""
-
-    def __missing__(self, code: CodeType) -> bool:
-        found = self[code] = not code.co_filename.startswith((_TORCH_DIR, _OWN_DIR, "<"))
-        return found
-
-
-_user_code = _UserCode()
-
-
-def where() -> str | None:
-    """``file:line`` of the nearest frame outside torch and traincheck."""
-    text = place(sys._getframe(2))
-    return None if text == b"null" else _loads(text)
-
-
-def place(frame: Any) -> bytes:
-    """`where`, serialized, from ``frame`` outwards."""
-    while frame is not None:
-        code = frame.f_code
-        if _user_code[code]:
-            key = (code, frame.f_lineno)
-            found = _places.get(key)
-            if found is None:
-                if len(_places) >= _MOST_PLACES:
-                    _places.clear()
-                found = _places[key] = _dumps(f"{code.co_filename}:{frame.f_lineno}")
-            return found
-        frame = frame.f_back
-    return b"null"
-
-
-_places: dict[tuple[CodeType, int], bytes] = {}
-_MOST_PLACES = 4096  # lines made on the fly must not grow the training process
 
 
 def context(is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled) -> bytes:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.emit import Emitter, hidden, where
+from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.places import where
 from traincheck.collect.summarize import summarize
 from traincheck.collect.wrap import span_wrapper
 from traincheck.schema.events import Families

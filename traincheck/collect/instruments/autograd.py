@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.emit import Emitter, place
+from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.places import place
 from traincheck.collect.summarize import encode
 from traincheck.collect.wrap import CallTemplates, function_wrapper, span_wrapper
 from traincheck.schema.events import Families

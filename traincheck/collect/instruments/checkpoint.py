@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import torch
 from torch.optim import lr_scheduler
 
-from traincheck.collect.emit import Emitter, hidden, where
+from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.naming import class_of
+from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded
 

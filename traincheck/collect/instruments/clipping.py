@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.nn import utils
 
-from traincheck.collect.emit import Emitter, where
+from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.places import where
 from traincheck.collect.summarize import summarize
 from traincheck.collect.wrap import Describe, span_wrapper
 from traincheck.schema.events import Families

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from traincheck.collect.emit import Emitter, hidden, where
+from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded, span_wrapper
 

@@ -16,8 +16,9 @@ import orjson
 import torch
 from torch.optim import Optimizer
 
-from traincheck.collect.emit import Emitter, hidden, place, where
+from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.places import place, where
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
 from traincheck.schema.events import Families
