@@ -122,6 +122,20 @@ def test_a_learning_rate_of_zero_explains_why_nothing_changed():
     assert outcome(PARAMETERS, net().steps(3, not_updated=everything)) != []
 
 
+def test_the_end_of_a_schedule_explains_why_something_did_not_change():
+    def at(rates):
+        trace = net().steps(2)
+        for rate in rates:
+            trace.optimizers["opt0"].hyper["lr"] = rate
+            trace.step(not_updated={"Net.fc1.weight"}).end_step()
+        return trace
+
+    for params in (PARAMETERS, HELD):
+        assert outcome(params, at([9e-6, 1e-6])) == outcome(params, at([9e-6]))
+        assert outcome(params, at([9e-4, 1e-4])) != outcome(params, at([9e-4]))
+        assert outcome(params, at([9e-6])) == []
+
+
 def test_a_bias_beside_a_moving_weight_may_round_to_what_it_was():
     assert outcome(PARAMETERS, net().steps(3, not_updated={"Net.fc1.bias"})) == []
     both = {"Net.fc1.bias", "Net.fc1.weight"}

@@ -301,7 +301,7 @@ class ChangeDecider:
         if role == "parameter" and (self._is_noise(parameter) or self._may_be_warm_up()):
             return True
         rates = (book.rates, event.lr)
-        return variable.base in book.zero or variables.rate_is_zero(parameter, rates)
+        return variable.base in book.zero or variables.rate_is_zero(parameter, rates, book.highest)
 
     def _is_idle(self, variable: Variable) -> bool:
         """Whether the variable is not being trained in this step.

@@ -16,6 +16,7 @@ from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
 
 TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
+_SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
 # Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.
 _MAY_STAY = frozenset({"max_exp_avg_sq", "mu", "eta", "step_size"})
 
@@ -121,15 +122,22 @@ class Variables:
         """The optimizers that hold this variable."""
         return {name for name, held in self._held.items() if variable.identity in held}
 
-    def rate_is_zero(self, variable: Variable, rates: Iterable[Mapping[str, Any]]) -> bool:
-        """Whether a learning rate of zero leaves ``variable`` as it is."""
+    def rate_is_zero(
+        self,
+        variable: Variable,
+        rates: Iterable[Mapping[str, Any]],
+        highest: Mapping[tuple[str, int], float],
+    ) -> bool:
+        """Whether a learning rate of zero, or near the end of a schedule, leaves it as it is."""
         for optimizer, held in self._held.items():
             group = held.get(variable.identity)
             if group is None:
                 continue
             for rate in rates:
                 known = rate.get(optimizer, ())
-                if group < len(known) and not known[group]:
+                if group >= len(known):
+                    continue
+                if not known[group] or known[group] < _SPENT * highest.get((optimizer, group), 0.0):
                     return True
         return False
 
@@ -207,6 +215,7 @@ class StepBook:
     def __init__(self) -> None:
         self.first_step: int | None = None  # the first one whose end was seen
         self.rates: Mapping[str, Any] = {}  # of the step before
+        self.highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
         self.gradients: set[str] = set()  # set and not known to be zero, now
         self.at_start: set[str] = set()  # gradients that were there when the step began
         self.turn(None)
@@ -214,7 +223,7 @@ class StepBook:
     def turn(self, event: StepEvent | None) -> None:
         """Begin a new page after ``event``. After a gap nothing is known of gradients."""
         if event is not None:
-            self.rates = event.lr
+            self._note_rates(event.lr)
             if self.first_step is None:
                 self.first_step = event.step
             if not event.recorded:
@@ -226,6 +235,16 @@ class StepBook:
         self.cleared: set[str] = set()
         self.zero: set[str] = set()  # gradients that were all zero after a backward
         self.after: dict[int, set[str]] = defaultdict(set)  # span -> changed or unknown
+
+    def _note_rates(self, rates: Mapping[str, Any]) -> None:
+        if rates is self.rates or rates == self.rates:
+            return
+        self.rates = rates
+        for optimizer, known in rates.items():
+            for group, rate in enumerate(known):
+                if isinstance(rate, (int, float)):
+                    key = optimizer, group
+                    self.highest[key] = max(self.highest.get(key, 0.0), rate)
 
     def observe(self, event: StateEvent) -> None:
         """Enter a change."""

@@ -155,8 +155,10 @@ class PeriodicDecider:
         if variable.role == "buffer":
             return False
         parameter = self._variables.parameter_of(variable)
-        rates = (self._book.rates, event.lr)
-        return variable.base in self._book.zero or self._variables.rate_is_zero(parameter, rates)
+        book, rates = self._book, (self._book.rates, event.lr)
+        if variable.base in book.zero:
+            return True
+        return self._variables.rate_is_zero(parameter, rates, book.highest)
 
     def _positive(self, variable: Variable) -> Example:
         context = self._variables.context(variable)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Moment, StepFacts, StepMonitor
 from traincheck.schema.claims import Needs
@@ -13,6 +14,8 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 # One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
 _STUCK_STEPS = 3
 _STUCK_OPTIMIZER_STEPS = 2
+_SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
+_FAINT = 1.2e-7  # resolution of float32 at 1: a schedule may begin below
 
 
 class ParameterNotUpdated:
@@ -31,10 +34,10 @@ class ParameterNotUpdated:
         2 in a row.
 
     Stays quiet on:
-        A learning rate of zero (warm-up); steps that GradScaler skips; gradients of zero; frozen
-        parameters; a bias beside a weight that moves, for in front of a normalization its gradient
-        is rounding noise; optimizers that are given a closure, which may stop when they have
-        converged; steps that were not recorded; looks that cannot tell.
+        A learning rate of zero, or near it at an end of its schedule; steps that GradScaler skips;
+        gradients of zero; frozen parameters; a bias beside a weight that moves, for in front of a
+        normalization its gradient is rounding noise; optimizers that are given a closure, which may
+        stop when they have converged; steps that were not recorded; looks that cannot tell.
 
     Fix:
         Print the update's size beside the parameter's: keep parameters in float32 if it is lost to
@@ -83,6 +86,7 @@ class UpdateEffect(StepMonitor):
         self._parameters: dict[int, _Streak] = {}
         self._optimizers: dict[str, _Streak] = {}
         self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the step before
+        self._highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
@@ -122,7 +126,7 @@ class UpdateEffect(StepMonitor):
         return parameter is not None and parameter.requires_grad and 0 not in parameter.shape
 
     def _moving_groups(self, holder: Holder, facts: StepFacts) -> set[int]:
-        """Groups whose learning rate is above zero at both ends of the step.
+        """Groups whose learning rate moves parameters, at both ends of the step.
 
         The rate may have been raised since the step, or have been zero at it.
         """
@@ -133,7 +137,11 @@ class UpdateEffect(StepMonitor):
             first = before[index] if index < len(before) else group.hyper.get("lr")
             last = now[index] if index < len(now) else None
             if _is_positive(first) and _is_positive(last):
-                moving.add(index)
+                key = holder.event.id, index
+                highest = self._highest[key] = max(self._highest.get(key, 0.0), first, last)
+                lowest = min(first, last)
+                if lowest > highest * _SPENT and (lowest > _FAINT or first == last):
+                    moving.add(index)
         return moving
 
     def _count(
@@ -205,6 +213,6 @@ def _has_closure(call: CallEvent) -> bool:
     return any(call.args.get(name) is not None for name in ("closure", "0"))
 
 
-def _is_positive(rate: object) -> bool:
+def _is_positive(rate: object) -> TypeGuard[float]:
     """Whether it is a number above zero; a rate kept in a tensor on a device is none."""
     return isinstance(rate, (int, float)) and rate > 0

@@ -62,6 +62,31 @@ def test_quiet_when_the_rate_was_zero_at_the_step_and_is_raised_after_it() -> No
     assert quiet("TC102", events.build()) is Verdict.NOT_TRIGGERED
 
 
+def test_quiet_at_the_end_of_a_schedule_where_updates_round_to_nothing() -> None:
+    ended = net().steps(2)
+    for rate in (9e-6, 4e-6, 1e-6, 3e-7):  # as OneCycleLR ends
+        ended.optimizers["opt0"].hyper["lr"] = rate
+        ended.step(not_updated=[STUCK]).end_step()
+    assert quiet("TC102", ended.build()) is Verdict.HELD
+
+
+def test_quiet_at_the_first_faint_rates_of_a_long_warm_up() -> None:
+    events = net(lr=1e-8)
+    for number in range(1, 6):
+        events.optimizers["opt0"].hyper["lr"] = number * 1e-8
+        events.step(not_updated=ALL).end_step()
+    assert quiet("TC102", events.build()) is Verdict.HELD
+
+
+def test_fires_in_the_middle_of_a_schedule_and_at_a_rate_that_is_always_faint() -> None:
+    events = net().steps(2)
+    for rate in (9e-4, 5e-4, 2e-4):
+        events.optimizers["opt0"].hyper["lr"] = rate
+        events.step(not_updated=[STUCK]).end_step()
+    assert fires("TC102", events.build()).first_step == 2
+    assert fires("TC102", net(lr=1e-9).steps(3, not_updated=[STUCK]).build()).first_step == 0
+
+
 def test_quiet_on_a_learning_rate_that_cannot_be_read() -> None:
     events = net(lr=None).steps(5, not_updated=ALL).build()  # type: ignore[arg-type]
     assert quiet("TC102", events) is Verdict.NOT_TRIGGERED
