@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import PollReader, TailReader
 
+
 def check(
     run: str | Path,
     invariants: Sequence[str | Path] = (),

@@ -15,8 +15,8 @@ BATCH_CONTENT = "batch@content"
 
 OPERATORS = ("==", "!=", ">", "<=")
 
-# A feature of every context: the program (relations/_programs.py). Conditions on it are not asked of
-# each example, but of each process.
+# A feature of every context: the program (relations/_programs.py). Conditions on it are asked of
+# each process, not of each example.
 PROGRAM = "program"
 
 # Calls that are recorded, in some of the steps, for the numbers of an "activation".
