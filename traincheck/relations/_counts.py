@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.relations._names import STEP
+from traincheck.relations._names import STEP, short
 from traincheck.relations._variables import is_judged, is_skipped
 from traincheck.schema.events import CallEvent, CollectiveEvent, Families, StepEvent
 
@@ -198,3 +198,20 @@ def bound(key: Key, seen: Seen, *, accumulates: bool) -> dict[str, Any] | None:
 
 def _claim(form: str, times: int, per: str, *, skips_first: bool) -> dict[str, Any]:
     return {"form": form, "times": times, "per": per, "skips_first": skips_first}
+
+
+def subject_of(params: Mapping[str, Any]) -> str:
+    """What a claim counts, in words."""
+    name, whose = short(params["api"]), params.get("owner") or params.get("module")
+    return name if not whose or name == f"{whose}.forward" else f"{name} of {whose}"
+
+
+def often_of(params: Mapping[str, Any]) -> str:
+    """How often, in words."""
+    times = params["times"]
+    plural = f"{times} time{'' if times == 1 else 's'}"
+    return {
+        "exactly": "once" if times == 1 else f"exactly {plural}",
+        "least": f"at least {plural}",
+        "multiple": f"a multiple of {plural}",
+    }[params["form"]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from traincheck.relations._names import is_library, short, shown
+from traincheck.relations._names import is_library
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
 from traincheck.schema.events import (
@@ -291,44 +291,3 @@ class Own:
     def step(self) -> None:
         """No call reaches over the end of a step."""
         self._open.clear()
-
-
-def text_of(params: Mapping[str, Any]) -> str:
-    """A claim about one of these, as a sentence."""
-    kind, name = params["of"], params.get("name", "")
-    if kind == ARGUMENTS:
-        values, evaluation = params.get("values", {}), params.get("evaluation", {})
-        other = {key: value for key, value in evaluation.items() if values.get(key) != value}
-        parts = [said(values)] if values else []
-        parts += [f"{said(other)} in evaluation mode"] if other else []
-        return f"{short(name)} is given {', and '.join(parts)}"
-    if kind == EVALUATED:
-        return f"{name} is in evaluation mode whenever it is called with gradients off"
-    if kind == BATCH:
-        leaves = ", ".join(f"{path}: {what}" for path, what in params["values"].items())
-        return f"batches of {name} hold {leaves}"
-    if kind == EQUAL:
-        pairs = ", ".join(params["values"])
-        return f"{short(name)} is given the same numbers as its arguments {pairs}"
-    if kind == HYPER:
-        cls = params["class"].rpartition(".")[2]
-        return f"{cls} as {name} has {said(params['values'])}"
-    if kind == KEPT:
-        return f"{', '.join(params['values'])} of optimizers never change"
-    if kind == MODES:
-        still = params["eval"]
-        outermost = [path for path in still if path.rpartition(".")[0] not in still]
-        but = f", but for {', '.join(outermost)}" if still else ""
-        return f"all modules of a model that trains are in training mode{but}"
-    return f"{name} is trained on the same number of rows in every step"
-
-
-def said(values: Mapping[str, Any]) -> str:
-    """Values as a call would give them, and the tensors among them by name."""
-    plain = {
-        name: value[0] if isinstance(value, list) and len(value) == 1 else value
-        for name, value in values.items()
-        if name != TENSORS
-    }
-    tensors = f"tensors as {', '.join(values[TENSORS])}" if values.get(TENSORS) else ""
-    return " and ".join(part for part in (shown(plain), tensors) if part)

@@ -22,15 +22,13 @@ from traincheck.relations._settled import (
     Facts,
     Key,
     Own,
-    said,
-    text_of,
 )
-from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.relations._settled_words import ALWAYS, negative, text_of, wanted_of
+from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, Families, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import CheckInfo, Example
 
-_ALWAYS: Context = {}
-_HELD = Example(holds=True, context=_ALWAYS)
+_HELD = Example(holds=True, context=ALWAYS)
 _STEPS = frozenset({"mark", "step"})
 _MAX_EVAL = 64  # modules that are named
 
@@ -219,7 +217,7 @@ class ConstantDecider:
         return ()
 
     def _judge(self, index: int, params: Mapping[str, Any], fact: Fact) -> Examples:
-        wanted = _wanted(params, fact)
+        wanted = wanted_of(params, fact)
         if not wanted:
             return ()
         found = {name: fact.values.get(name) for name in wanted}
@@ -230,50 +228,8 @@ class ConstantDecider:
         waiting = self._short.pop(index, None)
         if not wrong:
             return ((index, _HELD),)
-        negative = _negative(params, fact, {name: wanted[name] for name in wrong})
+        wrongly = negative(params, fact, {name: wanted[name] for name in wrong})
         if params["of"] == SAMPLES and fact.values[params["name"]] < 1:
-            self._short[index] = negative
+            self._short[index] = wrongly
             return () if waiting is None else ((index, waiting),)
-        return ((index, negative),)
-
-
-def _wanted(params: Mapping[str, Any], fact: Fact) -> dict[str, Any]:
-    if params["of"] == MODES:
-        return {module: module not in params["eval"] for module in fact.values}
-    if params["of"] in (EVALUATED, SAMPLES):
-        return {params["name"]: False if params["of"] == EVALUATED else 1.0}
-    is_evaluation = fact.key.training is False
-    return dict(params.get("evaluation" if is_evaluation else "values", {}))
-
-
-def _negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -> Example:
-    found = {name: fact.values[name] for name in wanted if fact.values.get(name) is not None}
-    expected, observed = said(wanted), said(found) or f"no {', '.join(wanted)}"
-    subject, symptom, event = fact.subject, Symptom.WRONG_VALUE, fact.event
-    first = next(iter(wanted))
-    if params["of"] in (MODES, EVALUATED):
-        modes = ("in evaluation mode", "in training mode")
-        expected, observed = modes[wanted[first]], modes[not wanted[first]]
-        api = Families.TRAIN if params["of"] == MODES else Families.EVAL
-        subject, symptom = Subject(module=first, api=api), Symptom.EVAL_MODE
-    elif params["of"] == BATCH:
-        expected, observed = (f"{first}: {x[first]}" for x in (wanted, fact.values))
-    elif params["of"] == EQUAL:
-        expected, observed = "the same numbers", f"{', '.join(wanted)} differ"
-    elif params["of"] == KEPT:
-        expected, observed = "the values that they began with", f"{', '.join(wanted)} changed"
-    elif params["of"] == SAMPLES:
-        expected = "as many rows as in the first step"
-        observed = f"{fact.values[first]:g} times as many"
-    return Example(
-        holds=False,
-        context=_ALWAYS,
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=subject,
-        expected=expected,
-        observed=observed,
-        evidence=(event,),
-        symptom=symptom,
-    )
+        return ((index, wrongly),)

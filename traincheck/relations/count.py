@@ -16,9 +16,11 @@ from traincheck.relations._counts import (
     Seen,
     Windows,
     bound,
+    often_of,
+    subject_of,
 )
 from traincheck.relations._memory import Examples, Joined
-from traincheck.relations._names import ProgramName, in_program, is_library, short
+from traincheck.relations._names import ProgramName, in_program, is_library
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, Families, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -75,9 +77,9 @@ class Count:
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
         window = "for each backward" if params["per"] == Families.BACKWARD else "every"
-        often = f"{_often(params)} {window}".replace("every", "in every training step")
+        often = f"{often_of(params)} {window}".replace("every", "in every training step")
         late = ", after the update" if params.get("late") else ""
-        return in_program(params, f"{_subject(params)} is called {often}{late}")
+        return in_program(params, f"{subject_of(params)} is called {often}{late}")
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
         return float(0.5**positive)
@@ -92,21 +94,6 @@ class Count:
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
-
-
-def _subject(params: Mapping[str, Any]) -> str:
-    name, whose = short(params["api"]), params.get("owner") or params.get("module")
-    return name if not whose or name == f"{whose}.forward" else f"{name} of {whose}"
-
-
-def _often(params: Mapping[str, Any]) -> str:
-    times = params["times"]
-    plural = f"{times} time{'' if times == 1 else 's'}"
-    return {
-        "exactly": "once" if times == 1 else f"exactly {plural}",
-        "least": f"at least {plural}",
-        "multiple": f"a multiple of {plural}",
-    }[params["form"]]
 
 
 class CountProposer:
@@ -254,7 +241,7 @@ class CountDecider:
             step=page.step,
             rank=page.rank,
             subject=Subject(api=params["api"], module=params.get("module")),
-            expected=f"{_subject(params)} is called {_often(params)}"
+            expected=f"{subject_of(params)} is called {often_of(params)}"
             + (" for each backward" if per_backward else " in a step"),
             observed=f"{count} call{'' if count == 1 else 's'} in this step{among}",
             evidence=(page.event,),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._names import ProgramName, in_program, listed
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -72,12 +72,12 @@ class Initialization:
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
         if "functions" in params:
-            said = f"torch.nn.init fills parameters with {_listed(params['functions'])}"
+            said = f"torch.nn.init fills parameters with {listed(params['functions'])}"
             return in_program(params, f"{said} before the first step")
         by_function: dict[str, list[str]] = defaultdict(list)
         for module_class, leaf, function in params["kinds"]:
             by_function[function].append(_kind_text(module_class, leaf))
-        said = "; ".join(f"{_listed(kinds)} with {name}" for name, kinds in by_function.items())
+        said = "; ".join(f"{listed(kinds)} with {name}" for name, kinds in by_function.items())
         return in_program(params, f"torch.nn.init fills {said}")
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
@@ -97,10 +97,6 @@ class Initialization:
             likely_cause="The initialization was changed, or does not reach {variables}.",
             fix="Compare what fills {variables} before the first step with the reference.",
         )
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
 
 
 def _kind_text(module_class: str, leaf: str) -> str:
@@ -224,7 +220,7 @@ class InitializationDecider:
                     yield _HELD
             for name in sorted(set(wanted) - set(self._book.calls)):
                 subject = Subject(api=_INIT + name)
-                seen = _listed(sorted(set(self._book.calls))) if self._book.calls else "none"
+                seen = listed(sorted(set(self._book.calls))) if self._book.calls else "none"
                 yield _negative(step, subject, "it is called before the first step", seen)
             return
         kinds = {(module_class, leaf): name for module_class, leaf, name in params["kinds"]}

@@ -1,0 +1,110 @@
+"""How values that a program keeps are put into words, in claims and in counterexamples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traincheck.relations._names import short, shown
+from traincheck.relations._settled import (
+    ARGUMENTS,
+    BATCH,
+    EQUAL,
+    EVALUATED,
+    HYPER,
+    KEPT,
+    MODES,
+    SAMPLES,
+    TENSORS,
+    Fact,
+)
+from traincheck.schema.claims import Context
+from traincheck.schema.events import Families
+from traincheck.schema.findings import Example, Subject, Symptom
+
+ALWAYS: Context = {}
+
+
+def text_of(params: Mapping[str, Any]) -> str:
+    """A claim about one of these, as a sentence."""
+    kind, name = params["of"], params.get("name", "")
+    if kind == ARGUMENTS:
+        values, evaluation = params.get("values", {}), params.get("evaluation", {})
+        other = {key: value for key, value in evaluation.items() if values.get(key) != value}
+        parts = [said(values)] if values else []
+        parts += [f"{said(other)} in evaluation mode"] if other else []
+        return f"{short(name)} is given {', and '.join(parts)}"
+    if kind == EVALUATED:
+        return f"{name} is in evaluation mode whenever it is called with gradients off"
+    if kind == BATCH:
+        leaves = ", ".join(f"{path}: {what}" for path, what in params["values"].items())
+        return f"batches of {name} hold {leaves}"
+    if kind == EQUAL:
+        pairs = ", ".join(params["values"])
+        return f"{short(name)} is given the same numbers as its arguments {pairs}"
+    if kind == HYPER:
+        cls = params["class"].rpartition(".")[2]
+        return f"{cls} as {name} has {said(params['values'])}"
+    if kind == KEPT:
+        return f"{', '.join(params['values'])} of optimizers never change"
+    if kind == MODES:
+        still = params["eval"]
+        outermost = [path for path in still if path.rpartition(".")[0] not in still]
+        but = f", but for {', '.join(outermost)}" if still else ""
+        return f"all modules of a model that trains are in training mode{but}"
+    return f"{name} is trained on the same number of rows in every step"
+
+
+def said(values: Mapping[str, Any]) -> str:
+    """Values as a call would give them, and the tensors among them by name."""
+    plain = {
+        name: value[0] if isinstance(value, list) and len(value) == 1 else value
+        for name, value in values.items()
+        if name != TENSORS
+    }
+    tensors = f"tensors as {', '.join(values[TENSORS])}" if values.get(TENSORS) else ""
+    return " and ".join(part for part in (shown(plain), tensors) if part)
+
+
+def wanted_of(params: Mapping[str, Any], fact: Fact) -> dict[str, Any]:
+    """The values that a claim asks of a fact."""
+    if params["of"] == MODES:
+        return {module: module not in params["eval"] for module in fact.values}
+    if params["of"] in (EVALUATED, SAMPLES):
+        return {params["name"]: False if params["of"] == EVALUATED else 1.0}
+    is_evaluation = fact.key.training is False
+    return dict(params.get("evaluation" if is_evaluation else "values", {}))
+
+
+def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -> Example:
+    """The counterexample. wanted: the values that differ from what was found."""
+    found = {name: fact.values[name] for name in wanted if fact.values.get(name) is not None}
+    expected, observed = said(wanted), said(found) or f"no {', '.join(wanted)}"
+    subject, symptom, event = fact.subject, Symptom.WRONG_VALUE, fact.event
+    first = next(iter(wanted))
+    if params["of"] in (MODES, EVALUATED):
+        modes = ("in evaluation mode", "in training mode")
+        expected, observed = modes[wanted[first]], modes[not wanted[first]]
+        api = Families.TRAIN if params["of"] == MODES else Families.EVAL
+        subject, symptom = Subject(module=first, api=api), Symptom.EVAL_MODE
+    elif params["of"] == BATCH:
+        expected, observed = (f"{first}: {x[first]}" for x in (wanted, fact.values))
+    elif params["of"] == EQUAL:
+        expected, observed = "the same numbers", f"{', '.join(wanted)} differ"
+    elif params["of"] == KEPT:
+        expected, observed = "the values that they began with", f"{', '.join(wanted)} changed"
+    elif params["of"] == SAMPLES:
+        expected = "as many rows as in the first step"
+        observed = f"{fact.values[first]:g} times as many"
+    return Example(
+        holds=False,
+        context=ALWAYS,
+        step=event.step,
+        rank=event.rank,
+        stage=event.stage,
+        subject=subject,
+        expected=expected,
+        observed=observed,
+        evidence=(event,),
+        symptom=symptom,
+    )
