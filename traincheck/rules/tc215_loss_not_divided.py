@@ -33,8 +33,8 @@ class LossNotDivided:
         reduction="mean" returned.
 
     Stays quiet on:
-        Losses that are divided or scaled by anything; sums; several losses for a batch; training
-        without accumulation.
+        Losses that are divided or scaled by anything; sums; several losses for a batch; closures,
+        as LBFGS calls; training without accumulation.
 
     Fix:
         Divide the loss by the number of batches for each step.
@@ -92,6 +92,9 @@ class SummedMeans(SingleEvents):
         if event.api in _LOSSES:
             is_mean = event.args.get("reduction") == "mean" and event.grad_enabled
             self._loss = _value(event.result) if is_mean else None
+        elif (event.family or event.api) == Families.OPTIMIZER_STEP:
+            if any(call.span > event.span for call in self._same):
+                self._is_over = True  # a closure: each pass is of the same batch
         elif (event.family or event.api) == Families.BACKWARD:
             given, loss = _value(event.args.get("tensors")), self._loss
             self._loss = None
