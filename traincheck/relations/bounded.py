@@ -126,11 +126,19 @@ _CAUSES = {
         "Every gradient is too large or too small by the same factor."
     ),
     SMALLEST: "A softmax or sigmoid comes before a loss that makes probabilities of logits itself.",
-    LARGEST: "The loss is given what another function has changed, or labels that it ignores.",
+    LARGEST: "The loss is given what another function has changed, or no valid label at all.",
     CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or comes too early.",
     GENERATED: "The limit of a generation is computed from another length than it was.",
     GRADIENT_NORM: "Gradients are far larger than in every reference run.",
     NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
+}
+
+
+_SYMPTOMS = {
+    SMALLEST: Symptom.LOSS_INPUT,
+    LARGEST: Symptom.LOSS_INPUT,
+    GRADIENT_NORM: Symptom.GRADIENT_SIZE,
+    NON_FINITE: Symptom.NON_FINITE,
 }
 
 
@@ -265,5 +273,5 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
         expected=f"{_what(params)} {_limits_text(params)}",
         observed=f"{reading.value:.6g}" if is_finite else "NaN or infinity",
         evidence=(event,),
-        symptom=Symptom.WRONG_VALUE if is_finite else Symptom.NON_FINITE,
+        symptom=_SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
     )
