@@ -1,0 +1,77 @@
+"""How numbers and their limits are put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traincheck.relations._names import short
+from traincheck.relations._readings import (
+    CLIPPED_NORM,
+    GENERATED,
+    GRADIENT,
+    GRADIENT_NORM,
+    LARGEST,
+    LOSS_SCALE,
+    NON_FINITE,
+    SMALLEST,
+)
+from traincheck.schema.findings import Symptom
+
+CAUSES = {
+    LOSS_SCALE: (
+        "The loss is divided by another number than it was: of micro-batches, labels or ranks. "
+        "Every gradient is too large or too small by the same factor."
+    ),
+    SMALLEST: "A softmax or sigmoid comes before a loss that makes probabilities of logits itself.",
+    LARGEST: "The loss is given what another function has changed, or no valid label at all.",
+    CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or comes too early.",
+    GENERATED: "The limit of a generation is computed from another length than it was.",
+    GRADIENT_NORM: "Gradients are far larger than in every reference run.",
+    NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
+}
+
+
+SYMPTOMS = {
+    SMALLEST: Symptom.LOSS_INPUT,
+    LARGEST: Symptom.LOSS_INPUT,
+    GRADIENT_NORM: Symptom.GRADIENT_SIZE,
+    NON_FINITE: Symptom.NON_FINITE,
+}
+
+
+def what(params: Mapping[str, Any]) -> str:
+    """What is bounded, in words."""
+    quantity, api, name = params["quantity"], params.get("api", ""), params.get("name", "")
+    return {
+        LOSS_SCALE: "the losses that backward is given over an update add up to",
+        CLIPPED_NORM: "the norm of the gradients that clip_grad_norm_ finds",
+        GENERATED: f"{name} is called to go on with a sequence",
+        GRADIENT_NORM: "the norm of the gradients of an update",
+        NON_FINITE: f"{name} of {api}" if api else name,
+    }.get(quantity) or f"the {quantity} element of {name} of {short(api)}"
+
+
+def limits_text(params: Mapping[str, Any]) -> str:
+    """By what, as the rest of the sentence."""
+    low, high = params.get("low"), params.get("high")
+    if params["quantity"] == LOSS_SCALE:
+        times = f"{low:g}" if low == high else f"between {low:g} and {high:g}"
+        return f"{times} times the mean loss"
+    if params["quantity"] == NON_FINITE:
+        verb = "are" if params.get("name") == GRADIENT else "is"
+        return (
+            "holds no NaN and no infinity" if params.get("api") else f"{verb} never NaN or infinite"
+        )
+    if params["quantity"] == GENERATED:
+        return f"at most {high:g} times"
+    if params["quantity"] == GRADIENT_NORM:
+        return f"is at most {high:.3g}"
+    if params.get("open"):
+        return f"is above {low:g}" if high is None else f"is below {high:g}"
+    parts = [
+        f"at {word} {limit:g}"
+        for word, limit in (("least", low), ("most", high))
+        if limit is not None
+    ]
+    return f"is {' and '.join(parts)}"
