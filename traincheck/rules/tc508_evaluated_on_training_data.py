@@ -69,9 +69,7 @@ class Evaluations:
         elif isinstance(event, StepEvent):
             self._has_gap |= not event.recorded
         elif isinstance(event, CallEvent):
-            if (event.family or event.api) == Families.BACKWARD or (
-                event.root and event.grad_enabled
-            ):
+            if (event.family or event.api) == Families.BACKWARD or _is_forward(event):
                 self._is_trained = True
             elif event.root and event.training is False:
                 self._is_evaluated = True
@@ -98,6 +96,15 @@ class Evaluations:
             if len(batches) < _ENOUGH:
                 batches.append(batch)
         self._batch, self._is_trained, self._is_evaluated = None, False, False
+
+
+def _is_forward(event: CallEvent) -> bool:
+    """Whether a model ran with gradients on: the modules of torchvision's transforms do not."""
+    if not (event.root and event.grad_enabled):
+        return False
+    result = event.result
+    is_tensor = isinstance(result, dict) and "dtype" in result
+    return not is_tensor or bool(result.get("requires_grad"))
 
 
 def _violation(batch: BatchEvent) -> Violation:

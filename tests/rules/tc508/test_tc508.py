@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.events import Event
+from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import Verdict
 
 
@@ -48,3 +48,23 @@ def test_quiet_on_a_teacher_that_sees_the_batch_first() -> None:
         trace.begin_step().batch().train(False).forward(grad=False).train()
         trace.zero_grad().forward().backward().optimizer_step()
     assert quiet("TC508", trace.build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_transforms_of_the_next_batch_that_are_modules() -> None:
+    """As those of torchvision: they run between the last batch evaluated and the first trained."""
+    trace = net()
+    for _ in range(2):
+        trace.steps(3).train(False)
+        for _ in range(2):
+            trace.batch("loader1").forward(grad=False)
+        tensor = {"dtype": "float32", "shape": [3, 8, 8], "device": "cpu"}
+        trace.call("Normalize.forward", family=Families.MODULE, root=True, result=tensor)
+        trace.train()
+    assert quiet("TC508", trace.steps(1).build()) is Verdict.HELD
+
+
+def test_quiet_on_evaluation_that_tracks_gradients() -> None:
+    trace = net()
+    for _ in range(2):
+        trace.steps(3).train(False).batch().forward().batch().forward().train()
+    assert quiet("TC508", trace.steps(1).build()) is Verdict.NOT_TRIGGERED
