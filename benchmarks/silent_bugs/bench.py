@@ -49,11 +49,11 @@ from traincheck.errors import TraincheckError
 # that what only one kind of program does is not taken for a law.
 REFERENCES = (
     "amp_scaler",
-    "finetune_frozen",
-    "gradual_unfreeze",
-    "layer_drop",
     "lm_tied",
-    "reinforce",
+    "resume",
+    "swa",
+    "two_ranks_ddp",
+    "workers_augment",
 )
 
 
@@ -68,7 +68,8 @@ class Trial:
 
 def references(recordings: Recordings) -> Path:
     """Invariants of the pipelines that stand for other people's programs."""
-    runs = [recordings.run(CLEAN / f"{name}.py", "python") for name in REFERENCES]
+    scripts = [CLEAN / f"{name}.py" for name in REFERENCES]
+    runs = [recordings.run(script, launcher_of(script)) for script in scripts]
     return recordings.invariants(runs)
 
 
