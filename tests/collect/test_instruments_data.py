@@ -179,6 +179,35 @@ def test_a_worker_has_no_step(tmp_path):
     assert {e.workers for e in run.of("batch")} == {2}
 
 
+class Scaling(Rows):
+    """With a transform that is a module, as those of torchvision are."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Linear(2, 2)
+
+    def __getitem__(self, index):
+        return self.scale(self.rows[index]).detach()
+
+
+def test_a_worker_forked_after_an_update_ends_no_step(tmp_path):
+    model = nn.Linear(2, 1)
+    with recording(tmp_path) as run:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(Scaling(), batch_size=3, num_workers=1, multiprocessing_context="fork")
+        for _ in range(2):
+            for rows in loader:
+                optimizer.zero_grad()
+                model(rows).sum().backward()
+                optimizer.step()
+    main = {e.stream for e in run.of("batch")}
+    inside = [e for e in run.events if e.stream not in main]
+    assert len({e.stream for e in inside}) == 2
+    assert {e.step for e in inside} == {None}
+    assert [e for e in inside if e.kind == "step"] == []
+    assert [e.step for e in run.of("step")] == [0, 1, 2, 3]
+
+
 def test_a_loader_is_what_it_was(tmp_path):
     def order():
         generator = torch.Generator().manual_seed(0)

@@ -158,6 +158,7 @@ class Session:
     def become_worker(self) -> None:
         """This process serves another one's loop (a DataLoader worker): its events have no step."""
         self.is_worker = True
+        self.steps.manual = True  # a transform that is a module ends no step of the loop it left
         self.clock.set(None, self.clock.stage)
         self.numbers.turn()
 
