@@ -164,10 +164,10 @@ class Seen:
             self.later[count] += 1
 
 
-def bound(key: Key, seen: Seen, *, accumulates: bool) -> dict[str, Any] | None:
+def bound(key: Key, seen: Seen, backwards: int) -> dict[str, Any] | None:
     """What the counts of one key have in common, as parameters of a claim; None if nothing.
 
-    accumulates: whether one optimizer applies what several backwards have added up.
+    backwards: how many of them, at most, one optimizer applies; 0 where there are several.
     """
     later = seen.later
     windows = sum(later.values())
@@ -178,11 +178,13 @@ def bound(key: Key, seen: Seen, *, accumulates: bool) -> dict[str, Any] | None:
         low = min(later)
         is_usual = 2 * later[low] >= windows
         return _claim("least", low, STEP, skips_first=seen.first < low) if is_usual else None
-    if key[0] not in LANDMARKS and accumulates and len(seen.ratios) == 1 and min(seen.ratios):
+    if key[0] not in LANDMARKS and backwards > 1 and len(seen.ratios) == 1 and min(seen.ratios):
         return _claim("exactly", min(seen.ratios), _F.BACKWARD, skips_first=False)
     # The last windows of epochs may be short.
     is_mostly = key == BACKWARD and mode == max(later) and 2 * often > windows
     if len(later) == 1 or is_mostly:
+        if key == BACKWARD and backwards == 1:  # it may be told to accumulate some other time
+            return _claim("least", 1, STEP, skips_first=False)
         # In the first window there is nothing to clear yet: its lack does no harm.
         is_less = seen.first < mode and key[0] == _F.ZERO_GRAD
         claim = _claim("exactly", mode, STEP, skips_first=seen.first != mode and not is_less)

@@ -56,8 +56,8 @@ class Count:
 
     Not said:
         Anything about other programs: loops differ in how much they accumulate and which losses
-        they compute. How often is *for each backward* where it can be, so that it holds for any
-        number of micro-batches. Functions that only modules of libraries call are theirs.
+        they compute. How often is *for each backward* where it can be, and else of windows with no
+        more backwards than were seen. Functions that only modules of libraries call are theirs.
     """
 
     name = "count"
@@ -146,20 +146,22 @@ class CountProposer:
             api, owner = key
             if not (api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)):
                 continue
-            found = bound(key, seen, accumulates=self._accumulates())
+            found = bound(key, seen, self._backwards())
             # There must be no step without any.
             if found is not None and sum(seen.later.values()) == self._later:
                 params = {"api": api, "program": self._program.name, **found}
+                if self._backwards() == 1 and api not in LANDMARKS:
+                    params["backwards"] = 1  # what comes with each further one is not known
                 if owner is not None:
                     params["owner"] = owner
                 if len(self._modules.get(api, ())) == 1:
                     (params["module"],) = self._modules[api]
                 yield Hypothesis(relation="count", params=params)
 
-    def _accumulates(self) -> bool:
-        """Whether one optimizer applies what several backwards have added up."""
+    def _backwards(self) -> int:
+        """How many, at most, one optimizer applies; 0 where there are several optimizers."""
         optimizers = sum(api == Families.OPTIMIZER_STEP for api, _ in self._seen)
-        return optimizers == 1 and max(self._seen[BACKWARD].later, default=0) > 1
+        return max(self._seen[BACKWARD].later, default=0) if optimizers == 1 else 0
 
 
 class CountDecider:
@@ -173,9 +175,7 @@ class CountDecider:
             if params["form"] not in _FORMS or params["times"] < 1:
                 raise ValueError(f"nothing is known of {dict(params)}")
         self._windows = Windows(wanted=frozenset(self._keys))
-        self._short: dict[
-            int, Example
-        ] = {}  # windows with too few backwards, perhaps an epoch's last
+        self._short: dict[int, Example] = {}  # too few backwards: perhaps an epoch's last
         self._positives = [((index, _HELD),) for index in range(len(claims))]
         self._last = Joined()
 
@@ -205,7 +205,8 @@ class CountDecider:
             return ()
         if page.first and params.get("late") and page.counts[key]:
             return ((index, self._negative(params, page, page.counts[key])),)
-        if page.first and params["skips_first"]:
+        is_longer = page.backwards > params.get("backwards", page.backwards)
+        if is_longer or (page.first and params["skips_first"]):
             return ()
         count, times = page.counts[key], params["times"]
         if page.first and key[0] == Families.ZERO_GRAD and count < times:
