@@ -109,10 +109,11 @@ def _finding(console: Console, finding: Finding) -> None:
 def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     report, watched = summary.report, summary.watched
     yield "watched", _watched(report, watched)
-    for name, verdict in (("held", Verdict.HELD), ("no occasion", Verdict.NOT_TRIGGERED)):
-        themes = _themes(report, verdict)
-        if themes:
-            yield name, f"{_count(report.count(verdict), 'check')}: {themes}"
+    held, idle = report.count(Verdict.HELD), report.count(Verdict.NOT_TRIGGERED)
+    if held:
+        yield "held", f"{_count(held, 'check')}: {_themes(report, Verdict.HELD)}"
+    if idle:
+        yield "no occasion", f"{_count(idle, 'check')}: what they judge did not take place"
     if report.suppressed:
         yield "findings", f"{suppressions(report)}: see the full report"
     for text in _notes_of(report):
