@@ -1,4 +1,9 @@
 import pytest
+from hypothesis import settings
+
+# How long an example takes is the machine's affair, and a busy one must not fail a test.
+settings.register_profile("traincheck", deadline=None)
+settings.load_profile("traincheck")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

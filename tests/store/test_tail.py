@@ -112,7 +112,7 @@ def rank_events(rank: int, steps: int, world: int, source: random.Random) -> lis
     return sorted(events, key=lambda event: event.time_ns)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_following_gives_what_a_replay_gives(lengths: list[int], source: random.Random) -> None:
     with TemporaryDirectory() as folder:
@@ -127,7 +127,7 @@ def test_following_gives_what_a_replay_gives(lengths: list[int], source: random.
         assert followed == list(TraceReader(run).events())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.randoms(use_true_random=False))
 def test_files_that_grow_at_any_pace_keep_their_order_and_lose_nothing(
     source: random.Random,
