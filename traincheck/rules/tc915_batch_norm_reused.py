@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
-from traincheck.rules._models import about
+from traincheck.rules._reuse import ReusedModules
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.findings import CheckInfo
 
 _API = "torch.nn.functional.batch_norm"
 _IN_A_ROW = 2
@@ -49,50 +46,9 @@ class BatchNormReused:
     )
     needs = Needs(calls=frozenset({_API, Families.MODULE, Families.BACKWARD}))
 
-    def monitor(self) -> Reuse:
-        return Reuse(self.info)
+    def monitor(self) -> ReusedModules:
+        return ReusedModules(self.info, _is_norm, in_a_row=_IN_A_ROW)
 
 
-class Reuse:
-    """Counts the calls of each batch norm from one forward of a model to the next."""
-
-    def __init__(self, info: CheckInfo) -> None:
-        self.triggered = 0
-        self._info = info
-        self._calls: Counter[str] = Counter()
-        self._reused: Counter[str] = Counter()
-
-    def observe(self, event: Event) -> Sequence[Violation]:
-        if not isinstance(event, CallEvent):
-            return ()
-        if Families.BACKWARD in (event.family, event.api):
-            self._calls.clear()  # what was computed again for it
-        elif event.root:
-            return self._close(event)
-        elif event.api == _API and event.args.get("training") is True and event.module is not None:
-            self._calls[event.module] += 1
-        return ()
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
-
-    def _close(self, event: CallEvent) -> Sequence[Violation]:
-        calls, self._calls = self._calls, Counter()
-        self.triggered += bool(calls)
-        found = []
-        for module, count in sorted(calls.items()):
-            if count == 1:
-                self._reused.pop(module, None)
-                continue
-            self._reused[module] += 1
-            if self._reused[module] == _IN_A_ROW:
-                found.append(
-                    about(
-                        self._info,
-                        event,
-                        [module],
-                        expected="one call in each forward",
-                        observed=f"{count} calls in one forward",
-                    )
-                )
-        return found
+def _is_norm(event: CallEvent) -> bool:
+    return event.api == _API and event.args.get("training") is True

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
 from traincheck.rules._arrival import LEAVES
-from traincheck.rules._models import about
+from traincheck.rules._reuse import ReusedModules
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.findings import CheckInfo
 
 _IN_A_ROW = 3
-# Called over and over on purpose, or TC915's.
-_USUAL = ("batchnorm", "embedding", "rnn", "normalization")
+_WITH_WEIGHTS = tuple(
+    f"torch.nn.modules.{name}" for name in ("linear.", "conv.", "activation.MultiheadAttention")
+)
 
 
 class LayerReused:
@@ -52,59 +50,10 @@ class LayerReused:
     )
     needs = LEAVES | Needs(calls=frozenset({Families.BACKWARD}))
 
-    def monitor(self) -> SharedLayers:
-        return SharedLayers(self.info)
+    def monitor(self) -> ReusedModules:
+        return ReusedModules(self.info, _is_layer, in_a_row=_IN_A_ROW)
 
 
-class SharedLayers:
-    """Counts the calls of each layer from one forward of a model to the next."""
-
-    def __init__(self, info: CheckInfo) -> None:
-        self.triggered = 0
-        self._info = info
-        self._calls: Counter[str] = Counter()
-        self._reused: Counter[str] = Counter()
-
-    def observe(self, event: Event) -> Sequence[Violation]:
-        if not isinstance(event, CallEvent):
-            return ()
-        if Families.BACKWARD in (event.family, event.api):
-            self._calls.clear()  # what was computed again for it
-        elif event.root:
-            return self._close(event)
-        elif event.module is not None and event.grad_enabled and event.training:
-            kind = event.api.removeprefix("torch.nn.modules.")
-            if kind != event.api and not kind.startswith(_USUAL):
-                self._calls[event.module] += _is_leaf(kind)
-        return ()
-
-    def finish(self) -> Sequence[Violation]:
-        """Nothing: what was called has been judged."""
-        return ()
-
-    def _close(self, event: CallEvent) -> Sequence[Violation]:
-        calls, self._calls = self._calls, Counter()
-        if not event.grad_enabled or not event.training:
-            return ()
-        self.triggered += bool(calls)
-        found = []
-        for module, count in sorted(calls.items()):
-            if count <= 1:
-                self._reused.pop(module, None)
-                continue
-            self._reused[module] += 1
-            if self._reused[module] == _IN_A_ROW:
-                found.append(
-                    about(
-                        self._info,
-                        event,
-                        [module],
-                        expected="one call in each forward",
-                        observed=f"{count} calls in one forward",
-                    )
-                )
-        return found
-
-
-def _is_leaf(kind: str) -> bool:
-    return kind.startswith(("linear.", "conv.", "activation.MultiheadAttention"))
+def _is_layer(event: CallEvent) -> bool:
+    is_trained = bool(event.grad_enabled and event.training)
+    return is_trained and event.api.startswith(_WITH_WEIGHTS)
