@@ -103,7 +103,8 @@ class Needs:
         calls: API or family names.
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
             ``role@*``; ``parameter@ranks``: with exact fingerprints where there are several ranks;
-            BATCH_CONTENT: with fingerprints of what batches hold.
+            BATCH_CONTENT: with fingerprints of what batches hold; ``average@loaded``: marks of
+            models that no optimizer holds, when they change soon after their load.
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,

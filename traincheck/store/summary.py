@@ -231,7 +231,7 @@ class _Counting:
         _count(self.summary.warnings, (event.category, event.text, event.where))
 
     def _mark(self, event: MarkEvent) -> None:
-        if event.text not in ("process", "collective entered"):
+        if event.text not in ("process", "collective entered", "loaded model changed"):
             facts = ", ".join(f"{name}={value}" for name, value in event.data.items())
             _count(self.summary.marks, (event.text, facts))
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.optim import lr_scheduler
 
+from traincheck.collect.averages import Averages
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
@@ -50,6 +51,8 @@ class Checkpoint(Instrument):
 
     def install(self) -> None:
         self._nested = False  # loading one thing may load its parts
+        self._averages = Averages(self.session)
+        self.session.at_step_end.append(self._averages.look)
         self.replace(torch, "save", lambda f: self._wrap(f, _describe_save))
         self.replace(torch, "load", lambda f: self._wrap(f, _describe_load))
         module, optimizer = torch.nn.Module, torch.optim.Optimizer
@@ -64,6 +67,11 @@ class Checkpoint(Instrument):
             is_scheduler = isinstance(cls, type) and issubclass(cls, lr_scheduler.LRScheduler)
             if is_scheduler and "load_state_dict" in vars(cls):
                 self.replace(cls, "load_state_dict", lambda f: self._wrap(f, _describe_scheduler))
+
+    def remove(self) -> None:
+        super().remove()
+        if self._averages.look in self.session.at_step_end:  # not taken out before
+            self.session.at_step_end.remove(self._averages.look)
 
     def _wrap(self, original: Callable[..., Any], describe: _Describe) -> Callable[..., Any]:
         session = self.session
@@ -115,6 +123,7 @@ class Checkpoint(Instrument):
         own.update(name for name, _ in module.named_buffers(remove_duplicate=False))
         path = self.session.tracker.find(module)[0]
         after = _ties(module)
+        self._averages.follow(module, path, now)
         return {
             "op": "load_state_dict",
             "target": path or dotted(class_of(module)),
