@@ -17,6 +17,7 @@ import torch
 
 from traincheck.collect.activations import FUNCTIONS, MODULES, Activation, share_of_units
 from traincheck.collect.emit import Clock, Emitter
+from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
 from traincheck.schema.claims import Needs
 
@@ -76,11 +77,13 @@ class Numbers:
         self._clock = clock
         self._always = every > 1  # few steps are recorded at all
         self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
+        self._shifts = Shifts()
         self.turn()
 
     def turn(self) -> None:
         """A step begins."""
         self.spans.clear()
+        self._shifts.clear()
         step = self._clock.step
         self.is_sampled = step is not None and (
             step < FIRST_STEPS or self._always or step % EVERY == 0
@@ -101,10 +104,23 @@ class Numbers:
         summaries: Mapping[str, dict[str, Any]],
     ) -> None:
         """Add the numbers of the tensors in a batch to their summaries."""
+        self.look_for_shifts(tensors.values())
         for path, tensor in tensors.items() if self.batch else ():
             if _is_countable(tensor):
-                text = self._text(em, tensor, _leaf(tensor, full=self.is_sampled))
+                taken = _leaf(tensor, full=self.is_sampled)
+                if self.is_shifted(tensor):
+                    taken["shifted"] = torch.tensor(ONCE)
+                text = self._text(em, tensor, taken)
                 summaries[path]["stats"] = orjson.Fragment(text)
+
+    def look_for_shifts(self, values: Iterable[Any]) -> None:
+        """Remember which are labels that hold the next tokens of another, in this step."""
+        if self.batch and self.is_sampled and not _modes() and _level() is None:
+            self._shifts.look(values)
+
+    def is_shifted(self, value: Any) -> bool:
+        """Whether ``value`` is one of these labels."""
+        return self._shifts.is_next(value)
 
     def of_argument(self, em: Emitter, value: Any) -> bytes:
         """`encode` with the numbers of an argument."""
@@ -113,7 +129,8 @@ class Numbers:
             return plain
         if value.numel() > SMALL and not self.is_sampled:
             return plain
-        return _with(plain, self._text(em, value, _argument(value)))
+        taken = _argument(value) | self._shifts.of_argument(value)
+        return _with(plain, self._text(em, value, taken))
 
     def of_mask(self, em: Emitter, value: Any) -> bytes:
         """`encode` with the share of a boolean mask that is False."""

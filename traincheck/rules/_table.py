@@ -49,6 +49,7 @@ from traincheck.rules.tc318_packed_rows_not_separated import PackedRowsNotSepara
 from traincheck.rules.tc319_end_token_not_learned import EndTokenNotLearned
 from traincheck.rules.tc320_micro_batches_weighted_alike import MicroBatchesWeightedAlike
 from traincheck.rules.tc321_reductions_mixed import ReductionsMixed
+from traincheck.rules.tc322_labels_shifted_twice import LabelsShiftedTwice
 from traincheck.rules.tc329_initialized_again import InitializedAgain
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
@@ -173,6 +174,7 @@ RULES: tuple[Rule, ...] = (
     EndTokenNotLearned(),
     MicroBatchesWeightedAlike(),
     ReductionsMixed(),
+    LabelsShiftedTwice(),
     InitializedAgain(),
     ReplicasDiffer(),
     RanksStepUnequally(),

@@ -33,6 +33,10 @@ STATS = {
     "saturated": "share of elements at a limit of their activation, in [0, 1]",
     "alike": "share of rows of a parameter that equal its first, in (0, 1]",
     "top": "share of the most frequent value, in (0, 1]",
+    "shifted": (
+        "by how many positions labels are ahead of the tokens of their batch, where that shows: 1 "
+        "for a tensor of a batch or an argument of a model, 2 for the target of a loss"
+    ),
     "ignored": "share of whole numbers that are -100, which losses leave out, where there are any",
     "row_sum_min": "smallest sum over the last dim",
     "row_sum_max": "largest sum over the last dim",

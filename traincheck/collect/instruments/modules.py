@@ -15,6 +15,7 @@ from torch.compiler import is_compiling
 from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.shifts import ONCE
 from traincheck.collect.summarize import dotted, encode
 from traincheck.collect.tracker import Root
 from traincheck.schema.events import Families
@@ -88,7 +89,7 @@ class Modules(Instrument):
                 return original(module, *args, **kwargs)
             is_root = em.modules == 0
             if is_root:
-                enter(em, module)
+                enter(em, module, args, kwargs)
             if not switch.on:
                 return original(module, *args, **kwargs)
             span = em.next_span
@@ -123,7 +124,13 @@ class Modules(Instrument):
 
         return hidden(__call__)
 
-    def _enter_root(self, em: Emitter, module: torch.nn.Module) -> None:
+    def _enter_root(
+        self,
+        em: Emitter,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
         em.busy = True
         try:
             session = self.session
@@ -139,6 +146,7 @@ class Modules(Instrument):
                 session.called_modes[root.name] = module.training
                 if grad:
                     session.tracker.track(em, root)
+                    session.numbers.look_for_shifts((*args, *kwargs.values()))
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._enter_root, error)
         em.busy = False
@@ -215,7 +223,11 @@ class Modules(Instrument):
             given = [b'"%d":%b' % (i, encode(value)) for i, value in enumerate(args)]
             given += [orjson.dumps(k) + b":" + encode(v) for k, v in kwargs.items()]
             if is_root:
-                _tell_apart((*args, *kwargs.values()), given)
+                values = (*args, *kwargs.values())
+                _tell_apart(values, given)
+                for i, value in enumerate(values):
+                    if numbers.is_shifted(value):
+                        given[i] = b'%b,"stats":{"shifted":%d}}' % (given[i][:-1], ONCE)
         sync = module.__dict__.get(_SYNC)
         if sync is not None:  # DDP decides in its forward whether backward exchanges gradients
             given.append(b'"%b":%b' % (_SYNC.encode(), encode(bool(sync))))

@@ -1,0 +1,137 @@
+"""Labels that are ahead of their tokens: told where it is certain, and nowhere else."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.collect.recording import recording
+from traincheck.collect.shifts import Shifts
+from traincheck.schema.values import tensors_in
+
+CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
+ROWS, LENGTH, VOCABULARY = 4, 8, 11
+
+
+def texts():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, VOCABULARY, (ROWS, LENGTH + 1), generator=generator)
+
+
+TOKENS, NEXT = texts()[:, :-1], texts()[:, 1:]
+
+
+def logits():
+    return nn.Linear(3, VOCABULARY)(torch.randn(ROWS, LENGTH, 3))
+
+
+def told(given, target, labels=NEXT, tokens=TOKENS):
+    shifts = Shifts()
+    shifts.look([tokens, labels])
+    assert shifts.of_argument(given) == {}
+    found = shifts.of_argument(target).get("shifted")
+    return None if found is None else int(found)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda x: x[:, :-1].flatten(0, 1),
+        lambda x: x[..., :-1, :].contiguous().view(-1, VOCABULARY),
+        lambda x: x[:, : LENGTH - 1].reshape(-1, VOCABULARY).double(),
+        lambda x: x.narrow(1, 0, LENGTH - 1).log_softmax(-1).transpose(1, 2),
+    ],
+)
+def test_twice_when_the_last_logits_are_cut_off(cut):
+    assert told(cut(logits()), NEXT[:, 1:].flatten()) == 2
+    assert told(cut(logits()), NEXT[:, 1:]) == 2
+
+
+def test_twice_when_the_end_is_padded():
+    padded = F.pad(NEXT, (0, 1), value=-100)[:, 1:]
+    assert told(logits().view(-1, VOCABULARY), padded.flatten()) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        (lambda x: x[:, 1:], NEXT[:, 1:]),  # the first position is no prediction
+        (lambda x: x[:, :-1], NEXT[:, :-1]),  # the last label is none
+        (lambda x: x[:, :-2], NEXT[:, 2:]),
+        (lambda x: x, NEXT),
+        (lambda x: x[:, :-1].detach(), NEXT[:, 1:]),
+        (lambda x: x[:3, :-1], NEXT[:3, 1:]),
+    ],
+)
+def test_nothing_for_what_may_be_right(given, target):
+    assert told(given(logits()).reshape(-1, VOCABULARY), target.flatten()) is None
+
+
+def test_labels_that_equal_the_inputs_are_not_ahead():
+    assert told(logits()[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten(), labels=TOKENS) is None
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        torch.arange(ROWS)[:, None].repeat(1, LENGTH),  # a shift does not show
+        torch.arange(6).repeat(1, 1),
+        torch.rand(ROWS, LENGTH),
+        torch.zeros(ROWS, 3, dtype=torch.int64),
+    ],
+)
+def test_tensors_that_cannot_tell(tokens):
+    shifts = Shifts()
+    shifts.look([tokens, tokens.roll(-1, 1)])
+    assert not shifts.is_next(tokens)
+    assert not shifts._labels
+
+
+def test_ignored_labels_are_passed_over():
+    labels = NEXT.clone()
+    labels[:, :3] = -100
+    shifts = Shifts()
+    shifts.look([TOKENS, labels])
+    assert shifts.is_next(labels)
+    labels = NEXT.clone()
+    labels[0, 2] += 1
+    shifts.look([TOKENS, labels])
+    assert not shifts.is_next(labels)
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 6)
+        self.head = nn.Linear(6, VOCABULARY)
+
+    def forward(self, ids, labels):
+        found = self.head(self.embed(ids))
+        return F.cross_entropy(found[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def train(batches):
+    model = Decoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for ids, labels in batches:
+        optimizer.zero_grad()
+        model(ids, labels=labels).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("labels", [NEXT, TOKENS.clone()])
+def test_a_run_tells_of_the_batch_the_model_and_the_loss(tmp_path, labels):
+    with recording(tmp_path / "run") as run:
+        train(DataLoader(TensorDataset(TOKENS, labels), batch_size=ROWS))
+        train([(TOKENS, labels)])
+    is_next = labels is NEXT
+    (batch,) = run.of("batch")
+    ids, found = (leaf["stats"].get("shifted") for leaf in batch.leaves.values())
+    assert (ids, found) == (None, 1 if is_next else None)
+    roots = run.calls(f"{Decoder.__module__}.Decoder.forward")
+    assert [("stats" in c.args["labels"], "stats" in c.args["0"]) for c in roots] == [
+        (is_next, False)
+    ] * 2
+    losses = [tensors_in(c.args)["target"].stats.get("shifted") for c in run.calls(CROSS_ENTROPY)]
+    assert losses == [2 if is_next else None] * 2

@@ -1,0 +1,158 @@
+"""Labels that are the next tokens of their batch, and whether a loss gets them moved on once more.
+
+Looks at whole numbers on the CPU and at how logits were cut. Judges nothing, draws nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import permutations
+from typing import Any
+
+import torch
+
+ONCE, TWICE = 1, 2  # positions that labels are ahead of the tokens
+_LARGEST = 1 << 16  # elements of a tensor that is compared
+_COLUMNS = 4
+_MOST_TENSORS = 4  # of one shape in one batch
+_MOST_LABELS = 4  # remembered in one step
+_CHANGES = 8  # of tokens within rows; with fewer, shifts look like no shifts
+_IGNORED = -100
+_NDIM = 2
+_NODES = 12  # of a graph, from the logits back
+_WHOLE = frozenset({torch.int32, torch.int64})
+_PLAIN = frozenset({torch.Tensor})
+# They keep the order of positions. ``SliceBackward0`` does not.
+_KEEPERS = frozenset(
+    f"{name}Backward0"
+    for name in (
+        "View", "UnsafeView", "ReshapeAlias", "Clone", "Transpose", "Permute", "T", "ToCopy",
+        "LogSoftmax", "Alias", "Div", "Mul", "Unsqueeze", "Squeeze", "Contiguous",
+    )
+)  # fmt: skip
+_SLICE = "SliceBackward0"
+
+Taken = dict[str, torch.Tensor]  # of no dims
+
+
+class Shifts:
+    """What one step holds of such labels."""
+
+    def __init__(self) -> None:
+        self._labels: deque[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = deque(
+            maxlen=_MOST_LABELS
+        )
+        self._cut: int | None = None
+
+    def clear(self) -> None:
+        """A step begins."""
+        self._labels.clear()
+        self._cut = None
+
+    def look(self, values: Iterable[Any]) -> None:
+        """Remember labels among the tensors of a batch, or the arguments of a model."""
+        by_shape: dict[torch.Size, list[torch.Tensor]] = {}
+        for value in values:
+            if type(value) in _PLAIN and _may_be_tokens(value):
+                by_shape.setdefault(value.shape, []).append(value)
+        with torch.no_grad():
+            for alike in by_shape.values():
+                for tokens, labels in permutations(alike[:_MOST_TENSORS], 2):
+                    if labels is not tokens and _is_next(tokens, labels):
+                        self._labels.append((weakref.ref(labels), labels.clone()))
+
+    def is_next(self, value: Any) -> bool:
+        """Whether these labels are remembered."""
+        return any(ref() is value for ref, _ in self._labels)
+
+    def of_argument(self, value: torch.Tensor) -> Taken:
+        """Of a loss: of its logits nothing, only how they were cut; of its target the shift.
+
+        The logits come first. Nothing is said where it cannot be told.
+        """
+        if not self._labels:
+            return {}
+        if value.is_floating_point():
+            self._cut = _cut(value)
+            return {}
+        cut, self._cut = self._cut, None
+        if cut is None or value.dtype is not torch.int64:
+            return {}
+        with torch.no_grad():
+            for _, labels in self._labels:
+                moved = _moved(labels, cut)
+                if moved is None or moved.numel() != value.numel():
+                    continue
+                same = (value.reshape(-1) == moved.reshape(-1).to(value.device)).all()
+                if not value.is_cpu or same:
+                    return {"shifted": same * TWICE}
+        return {}
+
+
+def _may_be_tokens(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.is_cpu
+        and tensor.dtype in _WHOLE
+        and tensor.layout is torch.strided
+        and tensor.dim() == _NDIM
+        and tensor.shape[1] >= _COLUMNS
+        and 0 < tensor.numel() <= _LARGEST
+    )
+
+
+def _is_next(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
+    """Whether each label is the token behind, and tokens change enough to tell."""
+    given, last = labels[:, :-1], labels[:, 1:]
+    counted = given != _IGNORED
+    if bool(((given != tokens[:, 1:]) & counted).any()):
+        return False
+    return int((counted & (last != _IGNORED) & (given != last)).sum()) >= _CHANGES
+
+
+def _moved(labels: torch.Tensor, cut: int) -> torch.Tensor | None:
+    """The labels moved on by one more position, as logits that were cut so are scored."""
+    if cut == labels.shape[1]:
+        return labels[:, 1:]
+    if cut == 0:  # all logits: the last of each row has no label left
+        return torch.cat([labels[:, 1:], labels.new_full((len(labels), 1), _IGNORED)], dim=1)
+    return None
+
+
+def _cut(logits: torch.Tensor) -> int | None:
+    """The length of rows whose last position was cut off; 0 for no cut; None for other ones."""
+    node, found = logits.grad_fn, 0
+    if node is None:
+        return None
+    for _ in range(_NODES):
+        if node is None:
+            break
+        name = node.name()
+        if name == _SLICE:
+            length = _length(node)
+            if length is None or (length and found):
+                return None
+            found = found or length
+        elif name not in _KEEPERS:
+            break
+        following: Sequence[Any] = node.next_functions
+        node = following[0][0] if following else None
+    return found
+
+
+def _length(node: Any) -> int | None:
+    """Of a slice: as `_cut`."""
+    sizes: Sequence[int] = node._saved_self_sym_sizes
+    dim, end = _signed(node._saved_dim) % len(sizes), _signed(node._saved_end)
+    size = sizes[dim]
+    if node._saved_start != 0 or node._saved_step != 1:
+        return None
+    if end >= size:
+        return 0
+    return size if dim == 1 and end in (-1, size - 1) else None
+
+
+def _signed(number: int) -> int:
+    """Graphs keep -1 as the largest number of 64 bits."""
+    return number - 2**64 if number >= 2**63 else number
