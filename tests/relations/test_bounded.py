@@ -210,13 +210,13 @@ def with_gradients(norm: float, steps: int) -> TraceBuilder:
 
 def test_gradients_that_are_far_larger_than_ever_seen():
     reference = learn(with_gradients(2.0, 24))
-    norm = [i for i in reference.invariants if "norm of the gradients" in i.text]
+    norm = [i for i in reference.invariants if "norm of the gradients of" in i.text]
     assert [i.text for i in norm] == [
         "In train.py, the norm of the gradients of an update is at most 60."
     ]
     assert report_of(norm, with_gradients(50.0, 3)).findings == []
     assert report_of(norm, with_gradients(70.0, 3)).findings[0].step == 0
-    assert not any("norm of" in text for text in texts(learn(with_gradients(2.0, 12))))
+    assert not any("gradients of" in text for text in texts(learn(with_gradients(2.0, 11))))
 
 
 def test_it_says_nothing_of_another_program():
@@ -261,3 +261,88 @@ def test_losses_gradients_and_batches_are_finite():
     for wrong, variable in (("batch", "x"), ("loss", None), ("gradient", "Net.fc2.bias")):
         (finding,) = report_of(finite, run(4, wrong)).findings
         assert (finding.step, finding.subject.variable) == (1, variable)
+
+
+def with_norms(steps: int, *, norms=None, loss: float = 0.5, first: int = 0) -> list:
+    """Norms of gradients by the end of the name of a variable, from a step on; 1 of the others."""
+    trace = begin()
+    for _ in range(steps):
+        trace.begin_step().zero_grad().forward().backward()
+        trace.call(Families.BACKWARD, args={"tensors": scalar(loss)}).optimizer_step()
+    events = trace.build()
+    for index, event in enumerate(events):
+        if event.kind == "state" and event.role == "gradient" and event.summary is not None:
+            wrong = [n for end, n in (norms or {}).items() if event.name.endswith(end)]
+            norm = wrong[0] if wrong and event.step >= first else 1.0
+            summary = event.summary._replace(stats={"norm": norm, "nonfinite": 0})
+            events[index] = event._replace(summary=summary)
+    return events
+
+
+def of(quantity: str, *runs: list) -> list:
+    return [i for i in learn(*runs).invariants if i.hypothesis.params.get("quantity") == quantity]
+
+
+def test_a_gradient_that_is_lost_on_its_way_back():
+    share = of("least share of the gradients", with_norms(12))
+    assert len(share) == 1
+    for healthy in (
+        with_norms(12, norms={"fc1.weight": 1e-2}),
+        with_norms(12, norms={"fc1.bias": 0.0}),
+        with_norms(4, norms={"fc1.weight": 0.0}),
+        with_norms(12, norms={"": 1e-9}),
+    ):
+        assert report_of(share, healthy).findings == []
+    for norm in (0.0, 1e-6):
+        report = report_of(share, with_norms(12, norms={"fc1.weight": norm}, first=3))
+        (finding,) = report.findings
+        assert (finding.first_step, finding.subject.variable) == (3, "Net.fc1.weight")
+    assert of("least share of the gradients", with_norms(12, norms={"fc2.weight": 0.0})) == []
+
+
+def test_all_gradients_are_zero_while_the_loss_is_not():
+    flat = of("norm above zero", with_norms(12))
+    assert report_of(flat, with_norms(12, norms={"": 1e-9})).findings == []
+    assert report_of(flat, with_norms(12, norms={"": 0.0}, loss=0.0)).findings == []
+    (finding,) = report_of(flat, with_norms(12, norms={"": 0.0}, first=2)).findings
+    assert finding.first_step == 2
+
+
+def activations(share: float, steps: int, stat: str = "dead") -> list:
+    """A function whose units are off, and a module that puts them at its limits."""
+    trace = begin()
+    for _ in range(steps):
+        trace.begin_step().zero_grad()
+        result = tensor(0.0, 1.0, **{stat: share})
+        trace.call("torch.nn.functional.relu", result=result)
+        fields = {"module": "Net.act", "family": Families.MODULE, "training": True}
+        trace.call("torch.nn.modules.activation.Tanh.forward", result=result, **fields)
+        trace.forward().backward().optimizer_step()
+    return trace.build()
+
+
+@pytest.mark.parametrize("stat", ["dead", "saturated"])
+def test_most_units_are_off_or_at_their_limits(stat):
+    shares = of(stat, activations(0.1, 5, stat))
+    assert len(shares) == 2
+    assert report_of(shares, activations(0.8, 20, stat)).findings == []
+    assert report_of(shares, activations(1.0, 3, stat)).findings == []
+    found = report_of(shares, activations(1.0, 8, stat)).findings
+    assert {(f.first_step, f.subject.module) for f in found} == {(0, "Net"), (0, "Net.act")}
+    assert of(stat, activations(0.7, 20, stat)) == []
+
+
+def chosen(classes: int, steps: int) -> list:
+    trace = begin()
+    for _ in range(steps):
+        labels = {"dtype": "int64", "shape": [32]}
+        args = {"input": tensor(-1.0, 1.0, (32, classes)), "target": labels}
+        trace.begin_step().call(CROSS_ENTROPY, args=args).forward().backward().optimizer_step()
+    return trace.build()
+
+
+def test_cross_entropy_over_one_output():
+    classes = of("classes", chosen(10, 9))
+    assert report_of(classes, chosen(2, 4)).findings == []
+    (finding,) = report_of(classes, chosen(1, 4)).findings
+    assert (finding.first_step, finding.subject.api) == (0, CROSS_ENTROPY)

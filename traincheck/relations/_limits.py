@@ -7,13 +7,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.relations._readings import (
+from traincheck.relations._reading import (
+    CLASSES,
     CLIPPED_NORM,
+    DEAD,
+    FLAT,
     GENERATED,
     GRADIENT_NORM,
     LARGEST,
+    LEAST_SHARE,
     LOSS_SCALE,
     NON_FINITE,
+    SATURATED,
     SMALLEST,
     Key,
     Reading,
@@ -22,11 +27,16 @@ from traincheck.schema.claims import Hypothesis
 
 Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions that add up terms
 _MIN_READINGS = 7
+_MIN_SHARES = 4  # of many units each
 _SAME = 2e-6  # relative: two numbers that differ by less are one, but for rounding
 _WIDER = 1.25  # than what was seen, where a number varies with the data
 _MUCH_WIDER = 30.0
 _MOST_SPREAD = 2.5  # of a number that is bounded from both sides
-_MIN_MANY = 20  # readings, before a norm is bounded
+_MIN_MANY = 12  # readings, before a norm is bounded
+_FEWEST = 2  # classes that can be told apart
+_MOST_SEEN, _MOST = 0.5, 0.9  # share of units that is seen, and that is allowed
+_CLEAR_SHARE = 1e-4  # of the gradients, below which numbers may be nothing but noise
+_VANISHED = 1e-3  # of the least share that was seen
 _CLEAR = 0.3  # of the largest magnitude, by which a sign is no accident
 _MIN_SERIES = 3
 _AT_MOST = {
@@ -64,7 +74,8 @@ class Samples:
         """The limits of each key that has some; of all, however few readings, for an echo."""
         self._is_echo = is_echo
         for key, values in sorted(self._values.items()) if program is not None else ():
-            is_enough = is_echo or len(values) >= _MIN_READINGS
+            is_share = key.quantity in (DEAD, SATURATED)
+            is_enough = is_echo or len(values) >= (_MIN_SHARES if is_share else _MIN_READINGS)
             limits = self._of(key, values) if is_enough else None
             if limits is not None:
                 params = {"program": program, "quantity": key.quantity, **limits}
@@ -84,10 +95,8 @@ class Samples:
         if key.quantity == GRADIENT_NORM:
             many = (self._is_echo or len(values) >= _MIN_MANY) and high > 0
             return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if many else None
-        if key.quantity == NON_FINITE:
-            return {"high": 0.0} if high <= 0 else None
-        if key.quantity == CLIPPED_NORM:
-            return {"low": 0.0, "open": True} if low > 0 else None
+        if key.quantity in _PLAIN:
+            return _plain(key.quantity, low, high)
         return _sign(key, low, high, self._values)
 
     def _scale(self, low: float, high: float) -> Limits | None:
@@ -101,6 +110,22 @@ class Samples:
                 "high": math.ceil(high * _WIDER * 2) / 2,
             }
         return None
+
+
+_PLAIN = frozenset({NON_FINITE, CLIPPED_NORM, FLAT, CLASSES, LEAST_SHARE, DEAD, SATURATED})
+
+
+def _plain(quantity: str, low: float, high: float) -> Limits | None:
+    """Limits that follow from the extremes alone."""
+    if quantity == NON_FINITE:
+        return {"high": 0.0} if high <= 0 else None
+    if quantity == CLASSES:
+        return {"low": _FEWEST} if low >= _FEWEST else None
+    if quantity == LEAST_SHARE:
+        return {"low": float(f"{_VANISHED * low:.1g}")} if low >= _CLEAR_SHARE else None
+    if quantity in (DEAD, SATURATED):
+        return {"high": _MOST} if high <= _MOST_SEEN else None
+    return {"low": 0.0, "open": True} if low > 0 else None
 
 
 def _sign(

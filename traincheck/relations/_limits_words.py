@@ -6,14 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincheck.relations._names import short
-from traincheck.relations._readings import (
+from traincheck.relations._reading import (
+    CLASSES,
     CLIPPED_NORM,
+    DEAD,
+    FLAT,
     GENERATED,
     GRADIENT,
     GRADIENT_NORM,
     LARGEST,
+    LEAST_SHARE,
     LOSS_SCALE,
     NON_FINITE,
+    SATURATED,
     SMALLEST,
 )
 from traincheck.schema.findings import Symptom
@@ -28,6 +33,17 @@ CAUSES = {
     CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or comes too early.",
     GENERATED: "The limit of a generation is computed from another length than it was.",
     GRADIENT_NORM: "Gradients are far larger than in every reference run.",
+    FLAT: (
+        "What lies between the weights and the loss has no slope: rounding, argmax, a comparison, "
+        "or a graph of which every path is off."
+    ),
+    LEAST_SHARE: (
+        "The gradient is lost on its way back: saturated or dead units lie between, or a backward "
+        "that was written by hand does not pass it on."
+    ),
+    DEAD: "Weights or biases keep the units off, as an initialization or a huge update may.",
+    SATURATED: "What goes into the activation is far too large: its weights, or its input.",
+    CLASSES: "The model has a single output: its softmax is 1 whatever it says, and the loss 0.",
     NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
 }
 
@@ -36,6 +52,8 @@ SYMPTOMS = {
     SMALLEST: Symptom.LOSS_INPUT,
     LARGEST: Symptom.LOSS_INPUT,
     GRADIENT_NORM: Symptom.GRADIENT_SIZE,
+    LEAST_SHARE: Symptom.GRADIENT_SIZE,
+    CLASSES: Symptom.LOSS_INPUT,
     NON_FINITE: Symptom.NON_FINITE,
 }
 
@@ -43,12 +61,19 @@ SYMPTOMS = {
 def what(params: Mapping[str, Any]) -> str:
     """What is bounded, in words."""
     quantity, api, name = params["quantity"], params.get("api", ""), params.get("name", "")
+    # A module is named by itself; a function with the model that it belongs to.
+    within = name if api.endswith(".forward") else f"{short(api)} in {name}"
     return {
         LOSS_SCALE: "the losses that backward is given over an update add up to",
         CLIPPED_NORM: "the norm of the gradients that clip_grad_norm_ finds",
         GENERATED: f"{name} is called to go on with a sequence",
         GRADIENT_NORM: "the norm of the gradients of an update",
         NON_FINITE: f"{name} of {api}" if api else name,
+        FLAT: "the norm of the gradients, unless the loss is zero,",
+        LEAST_SHARE: "the share of the norm of all gradients that each weight has",
+        DEAD: f"the share of units that {within} keeps off for a whole batch",
+        SATURATED: f"the share of elements that {within} puts at its limits",
+        CLASSES: f"the number of classes that {short(api)} chooses among",
     }.get(quantity) or f"the {quantity} element of {name} of {short(api)}"
 
 

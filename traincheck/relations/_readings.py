@@ -5,8 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
+from traincheck.relations._magnitudes import Activity, Gradients
+from traincheck.relations._reading import (
+    CLASSES,
+    CLIPPED_NORM,
+    GENERATED,
+    LARGEST,
+    LOSS,
+    LOSS_SCALE,
+    NON_FINITE,
+    SMALLEST,
+    Key,
+    Reading,
+    number,
+)
 from traincheck.relations._variables import is_judged
 from traincheck.schema.events import (
     BatchEvent,
@@ -18,15 +31,6 @@ from traincheck.schema.events import (
     StepEvent,
 )
 
-LOSS_SCALE = "loss scale"
-SMALLEST, LARGEST = "smallest", "largest"
-CLIPPED_NORM = "norm before clipping"
-GENERATED = "generated"
-GRADIENT_NORM = "gradient norm"
-NON_FINITE = "non-finite"
-QUANTITIES = frozenset(
-    {NON_FINITE, LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM}
-)
 LOSSES = tuple(
     f"torch.nn.functional.{name}"
     for name in (
@@ -34,47 +38,12 @@ LOSSES = tuple(
         "kl_div", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss", "soft_margin_loss",
     )
 )  # fmt: skip
+CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 _LOSSES = frozenset(LOSSES)
-LOSS, GRADIENT = "the loss", "gradients"  # of which it is told whether they are finite
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
 _MIN_ELEMENTS = 16  # fewer may all be of one sign by chance
 _TOKENS_NDIM = 2
 _SECOND = 2
-
-
-class Key(NamedTuple):
-    """What a number is of: of an API's argument, of a module, or of the program as a whole."""
-
-    quantity: str
-    api: str = ""
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One number.
-
-    is_plain: nothing but counting went into it. sums: functions whose terms were added up.
-    begins: a series of readings.
-    """
-
-    key: Key
-    value: float
-    event: Event
-    is_plain: bool = True
-    sums: frozenset[str] = frozenset()
-    begins: bool = False
-
-
-def _number(value: Any) -> float | None:
-    """A number, or the one in a 0-dim tensor; None if it is not known or not finite."""
-    if isinstance(value, Mapping):
-        value = value.get("value")
-    elif isinstance(value, list) and len(value) == 1:
-        return _number(value[0])
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if math.isfinite(value) else None
 
 
 @dataclass(slots=True)
@@ -95,7 +64,7 @@ class LossScale:
 
     def loss(self, event: CallEvent) -> None:
         """A loss was computed."""
-        self._losses.append((event.api, _number(event.result) or 0.0, _terms(event)))
+        self._losses.append((event.api, number(event.result) or 0.0, _terms(event)))
 
     def scaled(self) -> None:
         """What backward will be given is no longer known."""
@@ -107,7 +76,7 @@ class LossScale:
 
     def backward(self, event: CallEvent) -> None:
         """Compare what backward is given with the one loss before it."""
-        given = _number(event.args.get("tensors"))
+        given = number(event.args.get("tensors"))
         losses, self._losses = self._losses, []
         if len(losses) != 1 or given is None or not losses[0][1]:
             self._is_known = False
@@ -158,9 +127,18 @@ def _extremes(event: CallEvent) -> Iterator[Reading]:
         ):
             continue
         for quantity, stat in ((SMALLEST, "min"), (LARGEST, "max")):
-            value = _number(stats.get(stat))
+            value = number(stats.get(stat))
             if value is not None:
                 yield Reading(Key(quantity, event.api, name), value, event)
+
+
+def _classes(event: CallEvent) -> Iterator[Reading]:
+    """Among how many classes cross_entropy chooses."""
+    given, target = event.args.get("input"), event.args.get("target")
+    if event.api == CROSS_ENTROPY and isinstance(given, Mapping) and isinstance(target, Mapping):
+        shape = given.get("shape") or ()
+        if shape and target.get("dtype") == "int64":
+            yield Reading(Key(CLASSES, event.api), shape[min(1, len(shape) - 1)], event)
 
 
 def _finite(event: CallEvent) -> Sequence[Reading]:
@@ -205,64 +183,25 @@ class Generated:
         return (Reading(key, calls, event, begins=calls == _SECOND),) if grows else ()
 
 
-@dataclass(slots=True)
-class GradientNorm:
-    """The norm of all gradients that an update finds; nothing where they are scaled."""
-
-    _squares: dict[str, float] = field(default_factory=dict)
-    _is_scaled: bool = False
-    _non_finite: StateEvent | None = None  # the first gradient in this step that is
-    _is_told: bool = False  # whether numbers of gradients are
-
-    def state(self, event: StateEvent) -> None:
-        """A gradient came, changed or went."""
-        stats = event.summary.stats if event.summary is not None else None
-        norm = _number(stats.get("norm")) if stats else None
-        if stats and "nonfinite" in stats:
-            self._is_told = True
-            if stats["nonfinite"] and self._non_finite is None:
-                self._non_finite = event
-        self._squares.pop(event.name, None)
-        if norm is not None:
-            self._squares[event.name] = norm * norm
-
-    def scaled(self) -> None:
-        """Gradients are larger than they should be, on purpose."""
-        self._is_scaled = True
-
-    def step(self, event: StepEvent) -> Sequence[Reading]:
-        """The update is over."""
-        wrong, self._non_finite = self._non_finite, None
-        is_told, self._is_told = self._is_told, False
-        if self._is_scaled or not is_judged(event):
-            return ()
-        found = []
-        if is_told:
-            at = event if wrong is None else wrong
-            found.append(Reading(Key(NON_FINITE, name=GRADIENT), float(wrong is not None), at))
-        if self._squares:
-            norm = math.sqrt(sum(self._squares.values()))
-            found.append(Reading(Key(GRADIENT_NORM), norm, event))
-        return found
-
-
 class Readings:
     """All of them, each told of what concerns it."""
 
     def __init__(self) -> None:
         self._scale = LossScale()
         self._generated = Generated()
-        self._norm = GradientNorm()
+        self._gradients = Gradients()
+        self._activity = Activity()
 
     def observe(self, event: Event) -> Sequence[Reading]:
         """The numbers that an event tells."""
         if isinstance(event, StateEvent):
             if event.role == "gradient":
-                self._norm.state(event)
+                self._gradients.state(event)
         elif isinstance(event, CallEvent):
             return self._call(event)
         elif isinstance(event, StepEvent):
-            return (*self._scale.step(event), *self._norm.step(event))
+            self._activity.step()
+            return (*self._scale.step(event), *self._gradients.step(event))
         elif isinstance(event, BatchEvent):
             return _batch(event)
         elif isinstance(event, MarkEvent) and event.text == "process group":
@@ -271,21 +210,23 @@ class Readings:
 
     def _call(self, event: CallEvent) -> Sequence[Reading]:
         api = event.api
+        self._activity.call(event)
         if event.root:
-            return self._generated.call(event)
+            return (*self._generated.call(event), *self._activity.root(event))
         if event.exception is not None:
             return ()
         if api in _LOSSES and event.grad_enabled:
             self._scale.loss(event)
-            return tuple(_extremes(event))
+            return (*_classes(event), *_extremes(event))
         if api == Families.BACKWARD:
             self._scale.backward(event)
+            self._gradients.loss(event)
             return _finite(event)
         if api == Families.SCALE:
             self._scale.scaled()
-            self._norm.scaled()
+            self._gradients.scaled()
         elif api == Families.CLIP_NORM:
-            value = _number(event.result)
+            value = number(event.result)
             if value is not None:
                 return (Reading(Key(CLIPPED_NORM, api), value, event),)
         return ()

@@ -8,30 +8,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._limits import Samples
+from traincheck.relations._limits_needs import needs_of
 from traincheck.relations._limits_words import CAUSES, SYMPTOMS, limits_text, what
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
-from traincheck.relations._readings import (
+from traincheck.relations._reading import (
+    DEAD,
+    FLAT,
     GENERATED,
-    GRADIENT,
-    GRADIENT_NORM,
-    LARGEST,
-    LOSS,
+    LEAST_SHARE,
     LOSS_SCALE,
-    LOSSES,
     NON_FINITE,
     QUANTITIES,
-    SMALLEST,
+    SATURATED,
     Key,
     Reading,
-    Readings,
 )
+from traincheck.relations._readings import Readings
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import Event, Families, StateEvent
+from traincheck.schema.events import Event, Families, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
+_PATIENCE = {LEAST_SHARE: 5, FLAT: 5, DEAD: 4, SATURATED: 4}  # readings in a row that are wrong
 _NEAR = 1e-2  # relative: within this, a number is what it was said to be
 
 
@@ -43,18 +43,22 @@ class Bounded:
         reach below zero; what a loss is given never does, or never exceeds zero, or one; the
         norm that clipping finds is above zero; losses, gradients and batches are finite; a model
         is called so many times, at most, to go on with a sequence; the norm of the gradients is
-        not far above what it was.
+        not far above what it was, and above zero unless the loss is zero; no weight has next
+        to none of it; most units of an activation are neither off for a whole batch nor at their
+        limits; cross_entropy has two classes or more.
 
     Example:
         ``In train.py, the losses that backward is given over an update add up to 1 times the mean
         loss.`` It breaks when the loss is not divided by the number of micro-batches.
 
     Evidence:
-        One example for each reading. Limits are no closer than the program means them: a sign,
-        an exact multiple, a number of tokens that most series end with; else 1.25 times as wide
-        as what was seen, and thirty times for the norm of gradients, which takes 20 readings. An
-        update with less than the exact multiple (the last of an epoch may be short) counts only
-        when another one follows.
+        One example for each reading; two for a share of units, which speaks of many. Limits are no
+        closer than the program means them: a sign, an exact multiple, a number of tokens that most
+        series end with; else 1.25 times as wide as what was seen, thirty times for the norm of
+        gradients, which takes 12 readings, and a thousand for the share of a weight. Gradients that
+        vanish count from the fifth time in a row, units that are off from the fourth. An update
+        with less than the exact multiple (the last of an epoch may be short) counts only when
+        another one follows.
 
     Chance:
         A coin for each example.
@@ -73,28 +77,7 @@ class Bounded:
         return BoundedDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        quantity, api = claim.params["quantity"], claim.params.get("api", "")
-        kinds = frozenset({"mark", "step"})
-        if quantity == LOSS_SCALE:
-            calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
-            # How many terms a sum has must be known; a mean needs no numbers.
-            stats = frozenset(claim.params.get("sums", ()))
-            return Needs(calls=calls, kinds=kinds, stats=stats)
-        if quantity in (SMALLEST, LARGEST):
-            return Needs(calls=frozenset({api}), kinds=kinds, stats=frozenset({api}))
-        name = claim.params.get("name")
-        if quantity == NON_FINITE and name == LOSS:
-            return Needs(calls=frozenset({Families.BACKWARD}), kinds=kinds)
-        if quantity == NON_FINITE and name != GRADIENT:
-            return Needs(kinds=kinds | {"batch"}, stats=frozenset({"batch"}))
-        if quantity in (GRADIENT_NORM, NON_FINITE):
-            return Needs(
-                calls=frozenset({Families.SCALE}),
-                states=frozenset({"gradient@backward", "gradient@zero_grad"}),
-                kinds=kinds,
-                stats=frozenset({"gradient"}),
-            )
-        return Needs(calls=frozenset({api}), kinds=kinds)
+        return needs_of(claim.params)
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, f"{what(claim.params)} {limits_text(claim.params)}")
@@ -155,10 +138,12 @@ class BoundedDecider:
                 raise ValueError(f"nothing is known of {dict(params)}")
             key = Key(params["quantity"], params.get("api", ""), params.get("name", ""))
             self._by_key[key].append((index, params))
-        self._short: dict[int, Example] = {}
+        self._waiting: dict[int, list[Example]] = defaultdict(list)
 
     def observe(self, event: Event) -> Examples:
         self._program.observe(event)
+        if isinstance(event, StepEvent) and not event.recorded:
+            self._waiting.clear()
         found: list[tuple[int, Example]] = []
         for reading in self._readings.observe(event):
             for index, params in self._by_key.get(reading.key, ()):
@@ -176,15 +161,16 @@ class BoundedDecider:
             and reading.sums <= frozenset(params.get("sums", ()))
         ):
             return ()
-        waiting = self._short.pop(index, None)
         if _holds(params, reading.value):
-            return ((index, _HELD),)
-        negative = _negative(params, reading)
+            self._waiting.pop(index, None)
+            return ((index, _HELD),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
+        patience = _PATIENCE.get(reading.key.quantity, 1)
         is_exact = reading.key.quantity == LOSS_SCALE and params["low"] == params["high"]
         if is_exact and reading.value < params["low"]:
-            self._short[index] = negative
-            return () if waiting is None else ((index, waiting),)
-        return ((index, negative),)
+            patience = 2
+        waiting = self._waiting[index]
+        waiting.append(_negative(params, reading))
+        return ((index, waiting.pop(0)),) if len(waiting) >= patience else ()
 
 
 def _holds(params: Mapping[str, Any], value: float) -> bool:
@@ -202,7 +188,7 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
     subject = Subject(api=key.api or Families.BACKWARD)
     if isinstance(event, StateEvent):
         subject = Subject(variable=event.name)
-    elif key.quantity == GENERATED:
+    elif key.quantity in (GENERATED, DEAD, SATURATED):
         subject = Subject(api=key.api, module=key.name)
     elif not is_finite and key.api:
         subject = Subject(variable=key.name)

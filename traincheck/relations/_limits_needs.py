@@ -1,0 +1,52 @@
+"""What a trace must hold to decide a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traincheck.relations._reading import (
+    DEAD,
+    FLAT,
+    GRADIENT,
+    GRADIENT_NORM,
+    LARGEST,
+    LEAST_SHARE,
+    LOSS,
+    LOSS_SCALE,
+    NON_FINITE,
+    SATURATED,
+    SMALLEST,
+)
+from traincheck.relations._readings import LOSSES
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Families
+
+
+def needs_of(params: Mapping[str, Any]) -> Needs:
+    """Of a claim with these parameters."""
+    quantity, api = params["quantity"], params.get("api", "")
+    kinds = frozenset({"mark", "step"})
+    if quantity == LOSS_SCALE:
+        calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
+        # How many terms a sum has must be known; a mean needs no numbers.
+        stats = frozenset(params.get("sums", ()))
+        return Needs(calls=calls, kinds=kinds, stats=stats)
+    if quantity in (DEAD, SATURATED):
+        calls = frozenset({api, Families.MODULE})
+        return Needs(calls=calls, kinds=kinds, stats=frozenset({"activation"}))
+    if quantity in (SMALLEST, LARGEST):
+        return Needs(calls=frozenset({api}), kinds=kinds, stats=frozenset({api}))
+    name = params.get("name")
+    if quantity == NON_FINITE and name == LOSS:
+        return Needs(calls=frozenset({Families.BACKWARD}), kinds=kinds)
+    if quantity == NON_FINITE and name != GRADIENT:
+        return Needs(kinds=kinds | {"batch"}, stats=frozenset({"batch"}))
+    if quantity in (GRADIENT_NORM, NON_FINITE, LEAST_SHARE, FLAT):
+        return Needs(
+            calls=frozenset({Families.SCALE, Families.BACKWARD}),
+            states=frozenset({"gradient@backward", "gradient@zero_grad"}),
+            kinds=kinds,
+            stats=frozenset({"gradient"}),
+        )
+    return Needs(calls=frozenset({api}), kinds=kinds)

@@ -1,0 +1,63 @@
+"""What a number of a training run is of, and how it is kept. Reads no events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from traincheck.schema.events import Event
+
+LOSS_SCALE = "loss scale"
+SMALLEST, LARGEST = "smallest", "largest"
+CLIPPED_NORM = "norm before clipping"
+GENERATED = "generated"
+GRADIENT_NORM = "gradient norm"
+NON_FINITE = "non-finite"
+LEAST_SHARE = "least share of the gradients"
+DEAD, SATURATED = "dead", "saturated"
+FLAT = "norm above zero"
+CLASSES = "classes"
+QUANTITIES = frozenset(
+    {
+        NON_FINITE, LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM,
+        LEAST_SHARE, DEAD, SATURATED, CLASSES, FLAT,
+    }
+)  # fmt: skip
+LOSS, GRADIENT = "the loss", "gradients"  # of which it is told whether they are finite
+
+
+class Key(NamedTuple):
+    """What a number is of: of an API's argument, of a module, or of the program as a whole."""
+
+    quantity: str
+    api: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One number.
+
+    is_plain: nothing but counting went into it. sums: functions whose terms were added up.
+    begins: a series of readings.
+    """
+
+    key: Key
+    value: float
+    event: Event
+    is_plain: bool = True
+    sums: frozenset[str] = frozenset()
+    begins: bool = False
+
+
+def number(value: Any) -> float | None:
+    """A number, or the one in a 0-dim tensor; None if it is not known or not finite."""
+    if isinstance(value, Mapping):
+        value = value.get("value")
+    elif isinstance(value, list) and len(value) == 1:
+        return number(value[0])
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None
