@@ -6,26 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._fills import FUNCTIONS, INIT, THEN, Book, Kind, kind_of, said_of
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import ProgramName, in_program, listed
+from traincheck.relations._names import in_program, listed
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
-_INIT = "torch.nn.init."
-FUNCTIONS = tuple(
-    f"{name}_"
-    for name in (
-        "constant", "dirac", "eye", "kaiming_normal", "kaiming_uniform", "normal", "ones",
-        "orthogonal", "sparse", "trunc_normal", "uniform", "xavier_normal", "xavier_uniform",
-        "zeros",
-    )
-)  # fmt: skip
-_THEN = " then "
-_MAX_FILLS = 4  # of one parameter that are told apart
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
-_Kind = tuple[str, str]  # class of the module and name in it
 
 
 class Initialization:
@@ -64,7 +53,7 @@ class Initialization:
     def needs(self, claim: Hypothesis) -> Needs:
         states = {"parameter@new"} if "kinds" in claim.params else set()
         return Needs(
-            calls=frozenset(_INIT + name for name in FUNCTIONS),
+            calls=frozenset(INIT + name for name in FUNCTIONS),
             states=frozenset(states),
             kinds=frozenset({"mark", "step"}),
         )
@@ -103,57 +92,11 @@ def _kind_text(module_class: str, leaf: str) -> str:
     return f"{leaf} of {module_class.rpartition('.')[2]}"
 
 
-class _Book:
-    """What was filled by what before the first step, by identity."""
-
-    def __init__(self) -> None:
-        self.program = ProgramName()
-        self.calls: list[str] = []  # names of functions, in order
-        self.is_over = False
-        self._fills: dict[int, list[CallEvent]] = defaultdict(list)
-        self._parameters: dict[str, StateEvent] = {}
-
-    def observe(self, event: Event) -> StepEvent | None:
-        """The first step, once it has ended and was recorded."""
-        if isinstance(event, CallEvent):
-            name = event.api.removeprefix(_INIT)
-            if name in FUNCTIONS and name != event.api:
-                self.calls.append(name)
-                identity = event.result.get("identity") if isinstance(event.result, dict) else None
-                if identity is not None:
-                    self._fills[identity].append(event)
-        elif isinstance(event, StateEvent):
-            if event.role == "parameter" and event.change in ("new", "replaced"):
-                self._parameters[event.name] = event
-        elif isinstance(event, StepEvent):
-            self.is_over = True
-            return event if event.recorded else None
-        else:
-            self.program.observe(event)
-        return None
-
-    def filled(self) -> Iterator[tuple[StateEvent, Sequence[CallEvent]]]:
-        """Each parameter with the calls that filled it; nothing when none is known."""
-        if any(event.identity in self._fills for event in self._parameters.values()):
-            for name in sorted(self._parameters):
-                event = self._parameters[name]
-                yield event, self._fills.get(event.identity, ())
-
-
-def _said(calls: Sequence[CallEvent]) -> str:
-    """The functions in order: ``kaiming_uniform_ then normal_``."""
-    return _THEN.join(call.api.removeprefix(_INIT) for call in calls[:_MAX_FILLS])
-
-
-def _kind_of(event: StateEvent) -> _Kind:
-    return event.module_class or "", event.name.rpartition(".")[2]
-
-
 class InitializationProposer:
     """Proposes what happened."""
 
     def __init__(self) -> None:
-        self._book = _Book()
+        self._book = Book()
 
     def observe(self, event: Event) -> None:
         if not self._book.is_over:
@@ -165,9 +108,9 @@ class InitializationProposer:
             return
         if book.calls:
             yield _claim(program, functions=sorted(set(book.calls)))
-        found: dict[_Kind, set[str]] = defaultdict(set)
+        found: dict[Kind, set[str]] = defaultdict(set)
         for event, calls in book.filled():
-            found[_kind_of(event)].add(_said(calls))
+            found[kind_of(event)].add(said_of(calls))
         kinds = [
             [module_class, leaf, function]
             for (module_class, leaf), functions in sorted(found.items())
@@ -186,11 +129,11 @@ class InitializationDecider:
     """Decides everything when the first step ends."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._book = _Book()
+        self._book = Book()
         self._params = [claim.params for claim in claims]
         for params in self._params:
             names = params.get("functions") or [
-                name for kind in params.get("kinds", ()) for name in kind[2].split(_THEN)
+                name for kind in params.get("kinds", ()) for name in kind[2].split(THEN)
             ]
             if not names or not set(names) <= set(FUNCTIONS):
                 raise ValueError(f"nothing is known of {dict(params)}")
@@ -219,13 +162,13 @@ class InitializationDecider:
                 if name in wanted:
                     yield _HELD
             for name in sorted(set(wanted) - set(self._book.calls)):
-                subject = Subject(api=_INIT + name)
+                subject = Subject(api=INIT + name)
                 seen = listed(sorted(set(self._book.calls))) if self._book.calls else "none"
                 yield _negative(step, subject, "it is called before the first step", seen)
             return
         kinds = {(module_class, leaf): name for module_class, leaf, name in params["kinds"]}
         for event, calls in self._book.filled():
-            expected, found = kinds.get(_kind_of(event)), _said(calls)
+            expected, found = kinds.get(kind_of(event)), said_of(calls)
             if expected is None:
                 continue
             if expected == found:
