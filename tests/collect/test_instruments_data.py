@@ -354,7 +354,7 @@ def test_parts_of_a_file(tmp_path):
     saved, restored = run.of("checkpoint")
     assert saved.parts == {
         "net": {"kind": "model", "entries": 5},
-        "optim": {"kind": "optimizer", "params": 4, "entries": 0, "lr": [0.5]},
+        "optim": {"kind": "optimizer", "params": 4, "entries": 0, "lr": [0.5], "dtypes": []},
         "schedule": {"kind": "scheduler", "last_epoch": 0},
     }
     assert restored.target == "torch.optim.lr_scheduler.StepLR"
