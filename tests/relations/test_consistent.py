@@ -7,7 +7,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.ranks import RankBuilder, merged, two_ranks
-from traincheck.schema.events import StateEvent
+from traincheck.schema.events import CollectiveEvent, StateEvent
 from traincheck.schema.findings import Symptom
 
 BASE = {"program": "train.py"}
@@ -138,3 +138,58 @@ def test_an_average_is_no_copy_although_it_begins_as_one():
 def test_parameters_that_no_version_wrote_are_refused(params):
     with pytest.raises(ValueError, match="nothing is known"):
         decide("consistent", params, [])
+
+
+def exchange(calls: int, *, wrong: int = -1, shape: bool = False, pair: bool = False) -> list:
+    """What two ranks do together; from call ``wrong`` on rank 1 gives, or gets, something else."""
+    events = []
+    for number in range(calls):
+        for rank in (0, 1):
+            is_wrong = rank == 1 and number >= wrong >= 0
+            op = ("send", "recv")[rank] if pair else "all_reduce"
+            digest = f"xxh3-128:{number:032x}"
+            lost = "xxh3-128:" + "f" * 32
+            event = CollectiveEvent(
+                seq=number,
+                time_ns=10 * number + rank,
+                step=number // 4,
+                stage="train",
+                rank=rank,
+                stream=f"p{rank}-t0",
+                op=op,
+                number=number,
+                shape=[25 if is_wrong and shape else 29],
+                dtype="float32",
+                before=digest if pair else f"xxh3-128:{number:016x}{rank:016x}",
+                after=lost if is_wrong and not shape else digest,
+                peer=1 - rank if pair else None,
+            )
+            events.append(event)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("of", "op", "options"),
+    [
+        ("shapes", "all_reduce", {"shape": True}),
+        ("received", "all_reduce", {}),
+        ("received", "recv", {"pair": True}),
+    ],
+)
+def test_what_ranks_do_together_has_one_shape_and_delivers_what_was_sent(of, op, options):
+    (claim,) = [
+        i
+        for i in learn(exchange(12, pair=options.get("pair", False))).invariants
+        if i.hypothesis.params.get("of") == of
+    ]
+    assert report_of([claim], exchange(20, pair=options.get("pair", False))).findings == []
+    assert decide("consistent", {"of": of}, exchange(0)) == []
+    report = report_of([claim], exchange(12, wrong=5, **options))
+    (finding,) = report.findings
+    assert (finding.first_step, finding.subject.api) == (1, f"torch.distributed.{op}")
+
+
+def test_ranks_that_enter_different_calls_are_no_pair():
+    events = exchange(8, wrong=0, shape=True)
+    events = [e._replace(op="broadcast") if e.rank else e for e in events]
+    assert decide("consistent", {"of": "shapes"}, events) == []

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._copies import Copies, CopyFinder
+from traincheck.relations._exchanges import Exchanges, Pair
 from traincheck.relations._names import short
 from traincheck.relations._ranks import Key, RunStep, RunSteps
 from traincheck.relations._run_program import RunProgram
@@ -19,6 +20,7 @@ _HOLDS = Example(holds=True, context={})
 _MOST_COUNTED = 8  # variables of one step that count as examples
 MOMENTS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 WRAPPED, CALLS = "wrapped", "calls"
+SHAPES, RECEIVED = "shapes", "received"
 COUNTED = {"backward": Families.BACKWARD, "optimizer_step": Families.OPTIMIZER_STEP}
 
 
@@ -29,6 +31,8 @@ class ConsistentProposer:
         self._program = RunProgram()
         self._steps = RunSteps()
         self._same: dict[Key, bool] = {}
+        self._exchanges = Exchanges()
+        self._exchanged: set[str] = set()
         self._wrapped = False
         self._ranks = 1
         self._finders: dict[tuple[int, str], CopyFinder] = defaultdict(CopyFinder)
@@ -37,6 +41,8 @@ class ConsistentProposer:
         self._program.observe(event)
         if event.step is not None:
             self._finders[event.rank, event.stream.partition("-")[0]].observe(event)
+        for pair in self._exchanges.observe(event):
+            self._exchanged |= {of for of, values in _of_pair(pair).items() if values is not None}
         for step in self._steps.observe(event):
             if step.is_judged:
                 self._wrapped |= bool(step.wrapped)
@@ -53,6 +59,8 @@ class ConsistentProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         if self._wrapped:
             yield _claim({"role": "parameter", "of": WRAPPED})
+        for of in sorted(self._exchanged):
+            yield _claim({"of": of})
         if self._ranks > 1:
             for call in COUNTED:
                 yield _claim({"of": CALLS, "call": call})
@@ -81,10 +89,12 @@ class ConsistentDecider:
         for params in self._claims:
             is_of_ranks = params.get("role") in MOMENTS and ("under" in params or "of" in params)
             is_of_ranks |= params.get("of") == CALLS and params.get("call") in COUNTED
+            is_of_ranks |= params.get("of") in (SHAPES, RECEIVED)
             if not is_of_ranks and not ("copy" in params and "source" in params):
                 raise ValueError(f"nothing is known of {dict(params)}")
         self._program = RunProgram()
         self._steps = RunSteps()
+        self._exchanges = Exchanges()
         self._has_copies = any("copy" in params for params in self._claims)
         self._copies: dict[tuple[int, str], Copies] = defaultdict(Copies)
 
@@ -98,6 +108,8 @@ class ConsistentDecider:
                 copies.turn(event)
             else:
                 copies.observe(event)
+        for pair in self._exchanges.observe(event):
+            found += self._of_exchange(pair)
         for step in self._steps.observe(event):
             if step.is_judged:
                 found += self._of_ranks(step)
@@ -129,6 +141,14 @@ class ConsistentDecider:
                     yield index, _is_out_of_step(COUNTED[params["call"]], counts, step)
                 elif any(counts.values()):
                     yield index, _HOLDS
+
+    def _of_exchange(self, pair: Pair) -> Iterator[tuple[int, Example]]:
+        told = _of_pair(pair)
+        for index, params in enumerate(self._claims):
+            values = told.get(params.get("of", ""))
+            if values is not None:
+                held = values[0] == values[1]
+                yield index, _HOLDS if held else _is_lost(params["of"], pair, values)
 
     def _of_copies(self, copies: Copies, event: StepEvent) -> Iterator[tuple[int, Example]]:
         changed = copies.changed() if event.recorded and event.complete else []
@@ -164,6 +184,31 @@ def _differs(name: str, others: Sequence[int], step: RunStep) -> Example:
         observed=f"rank {who} holds another content than rank {first}",
         evidence=(step.end,),
         symptom=Symptom.RANKS_DIFFER,
+    )
+
+
+def _of_pair(pair: Pair) -> dict[str, list[str] | None]:
+    return {SHAPES: pair.shapes, RECEIVED: pair.contents}
+
+
+def _is_lost(of: str, pair: Pair, values: Sequence[str]) -> Example:
+    first, other = pair.first, pair.other
+    receiver = first if first.op == "recv" else other
+    steps = [event.step for event in (first, other) if event.step is not None]
+    told = [value.rpartition(":")[2][:8] if of == RECEIVED else value for value in values]
+    is_shape = of == SHAPES
+    return Example(
+        holds=False,
+        context={},
+        step=min(steps, default=None),
+        rank=receiver.rank,
+        stage=receiver.stage,
+        subject=Subject(api=f"torch.distributed.{receiver.op}", variable=receiver.variable),
+        expected=f"all ranks {'give' if is_shape else 'get'} the same "
+        f"{'shape' if is_shape else 'content'} in call {receiver.number} of {receiver.op}",
+        observed=f"rank {first.rank}: {told[0]}, rank {other.rank}: {told[1]}",
+        evidence=(first, other),
+        symptom=Symptom.OUT_OF_STEP if is_shape else Symptom.RANKS_DIFFER,
     )
 
 

@@ -9,6 +9,8 @@ from traincheck.relations._consistent import (
     CALLS,
     COUNTED,
     MOMENTS,
+    RECEIVED,
+    SHAPES,
     WRAPPED,
     ConsistentDecider,
     ConsistentProposer,
@@ -27,8 +29,8 @@ class Consistent:
         After every training step, all parameters (or buffers, or optimizer state) under a place of
         a model have the same content on all ranks. So do, in any program, the parameters that
         DistributedDataParallel keeps; and all ranks run backward and step optimizers equally often
-        in every step. Whenever a model that no optimizer holds changes, it is a
-        copy of another.
+        in every step, give tensors of one shape to what they do together, and get what was sent.
+        Whenever a model that no optimizer holds changes, it is a copy of another.
 
     Example:
         ``In train.py, every parameter under Net.norm is the same on all ranks after every step.``
@@ -64,6 +66,9 @@ class Consistent:
             return Needs(states=states, kinds=frozenset({"mark", "optimizer", "step"}), exact=True)
         if params.get("of") == CALLS:
             return Needs(kinds=frozenset({"mark", "step"}))
+        if params.get("of") in (SHAPES, RECEIVED):
+            states = frozenset({"collective@ranks"} if params["of"] == RECEIVED else ())
+            return Needs(states=states, kinds=frozenset({"collective", "mark", "step"}))
         role = params["role"]
         looks = {f"{role}@{MOMENTS[role]}"} | SEEN | ({"parameter@ranks"} & {f"{role}@ranks"})
         calls = frozenset({DDP_INIT, DDP_HOOK} if params.get("of") == WRAPPED else ())
@@ -82,6 +87,10 @@ class Consistent:
             return in_program(params, said)
         if params.get("of") == CALLS:
             return f"All ranks call {short(COUNTED[params['call']])} equally often in every step"
+        if params.get("of") == SHAPES:
+            return "All ranks give tensors of one shape and dtype to what they do together"
+        if params.get("of") == RECEIVED:
+            return "What one rank gets is what the other has sent, or holds after the same call"
         if params.get("of") == WRAPPED:
             who = "parameter of a model in DistributedDataParallel"
         else:
