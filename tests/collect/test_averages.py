@@ -28,7 +28,7 @@ class Average(nn.Module):
             mine.lerp_(theirs, 1 - decay)
 
 
-def train(decays, *, held=False, other=False, **options):
+def train(decays, *, held=False, other=False, swapped=False, **options):
     """Loads an average, and updates it after each step; None where it is not updated."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     average = Average(nn.Linear(3, 4) if other else model, **options)
@@ -42,6 +42,8 @@ def train(decays, *, held=False, other=False, **options):
         optimizer.step()
         if decay is not None:
             average.update(model, decay)
+        if swapped:
+            model.load_state_dict(average.model.state_dict())
     optimizer.zero_grad()
     model(torch.randn(5, 3))
 
@@ -60,6 +62,12 @@ def test_a_copy_is_told_from_an_average(tmp_path):
     assert {(e.data["model"], e.data["of"], e.data["parameters"]) for e in found} == {
         ("Average", "Sequential", 6)
     }
+
+
+def test_a_trained_model_that_becomes_the_average_is_no_copy_of_it(tmp_path):
+    """Copied in for evaluation, which a step may end in."""
+    found = marks(tmp_path, [0.5, 0.5], swapped=True)
+    assert [(e.step, e.data["equal"]) for e in found] == [(0, None), (1, None)]
 
 
 def test_only_where_it_changes(tmp_path):

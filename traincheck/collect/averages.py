@@ -28,12 +28,17 @@ _Tensors = dict[str, torch.Tensor]
 
 @dataclass(slots=True)
 class _Loaded:
-    """A model since its load. pairs: its names and those of the trained model, once known."""
+    """A model since its load.
+
+    pairs: its names and those of the trained model, once known; stepped: digests of the trained
+    model as an optimizer left it.
+    """
 
     ref: weakref.ref[torch.nn.Module]
     path: str
     digests: dict[str, str | None]
     pairs: dict[str, str] = field(default_factory=dict)
+    stepped: list[str | None] = field(default_factory=list)
     ends: int = 0
 
 
@@ -45,6 +50,18 @@ class Averages:
         needs = session.needs
         self.is_wanted = needs is None or WANTED in needs.states
         self._loaded: list[_Loaded] = []
+
+    def install(self) -> None:
+        """Look when optimizers have stepped and steps end."""
+        if self.is_wanted:
+            self._session.after_optimizer.append(self.stepped)
+            self._session.at_step_end.append(self.look)
+
+    def remove(self) -> None:
+        """Look no more."""
+        if self.look in self._session.at_step_end:  # not taken out before
+            self._session.after_optimizer.remove(self.stepped)
+            self._session.at_step_end.remove(self.look)
 
     def follow(self, module: torch.nn.Module, path: str, digests: Mapping[str, str | None]) -> None:
         """Remember what was loaded. digests: of all its tensors."""
@@ -58,6 +75,15 @@ class Averages:
         known = {name: digests.get(name) for name in parameters}
         self._loaded.append(_Loaded(weakref.ref(module), path, known))
 
+    def stepped(self) -> None:
+        """After an update: remember what it made of the trained models."""
+        try:
+            for entry in self._loaded:
+                entry.stepped = [fingerprint(theirs) for _, theirs in self._tensors(entry)]
+        except Exception as error:  # the call must be written whatever we got wrong
+            self._loaded = []
+            self._session.fault(self.stepped, error)
+
     def look(self, em: Emitter) -> None:
         """At the end of a step: record which of them changed."""
         if not self._loaded:
@@ -69,34 +95,44 @@ class Averages:
             self._session.fault(self.look, error)
 
     def _goes_on(self, em: Emitter, entry: _Loaded) -> bool:
-        module = entry.ref()
-        mine: _Tensors = {} if module is None else dict(module.named_parameters())
-        if module is None or mine.keys() != entry.digests.keys() or _counts(module):
+        tensors = self._tensors(entry)
+        if not tensors:
             return False
-        held = self._held()
-        if any(id(p) in held or not _is_plain(p) for p in mine.values()):
-            return False
-        trained = dict(self._session.tracker.live_parameters())
-        if not entry.pairs:
-            entry.pairs = _pairs(mine, trained, held)
-        theirs = [trained.get(name) for name in entry.pairs.values()]
-        if not theirs:
-            return False
-        digests = {name: fingerprint(tensor) for name, tensor in mine.items()}
+        digests = dict(zip(entry.digests, [fingerprint(mine) for mine, _ in tensors]))
         if digests != entry.digests:
             entry.digests = digests
             first, other = next(iter(entry.pairs.items()))
+            equal: bool | None = all(torch.equal(mine, theirs) for mine, theirs in tensors)
+            if equal and entry.stepped != [fingerprint(theirs) for _, theirs in tensors]:
+                equal = None  # the average may have been copied into the trained model
             data = {
                 "model": entry.path,
                 "of": other[: -len(_common_tail(first, other))].rstrip("."),
-                "parameters": len(mine),
-                "equal": all(
-                    t is not None and torch.equal(m, t) for m, t in zip(mine.values(), theirs)
-                ),
+                "parameters": len(tensors),
+                "equal": equal,
             }
             em.event("mark", {"text": CHANGED, "data": data})
         entry.ends += 1
         return entry.ends < _ENDS
+
+    def _tensors(self, entry: _Loaded) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Its parameters and those of the trained model, in the order of its names."""
+        module = entry.ref()
+        mine: _Tensors = {} if module is None else dict(module.named_parameters())
+        if module is None or list(mine) != list(entry.digests) or _counts(module):
+            return []
+        held = self._held()
+        if any(id(p) in held or not _is_plain(p) for p in mine.values()):
+            return []
+        trained = dict(self._session.tracker.live_parameters())
+        if not entry.pairs:
+            entry.pairs = _pairs(mine, trained, held)
+        found = [
+            (mine[name], trained[other])
+            for name, other in entry.pairs.items()
+            if other in trained and _is_like(mine[name], trained[other])
+        ]
+        return found if len(found) == len(mine) else []
 
     def _held(self) -> set[int]:
         optimizers = [optimizer for _, optimizer in self._session.live_optimizers()]

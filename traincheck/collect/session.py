@@ -67,6 +67,7 @@ class Session:
         self.used_rates: dict[str, list[float | None]] = {}
         self.called_modes: dict[str, bool] = {}
         self.at_step_end: list[Callable[[Emitter], None]] = []
+        self.after_optimizer: list[Callable[[], None]] = []  # within the step, after its update
         self.after_step: list[Callable[[], None]] = []  # what a step left is written by then
         self.instruments: dict[str, str] = {}
         self.is_worker = False  # a process that serves another one's loop: it has no steps

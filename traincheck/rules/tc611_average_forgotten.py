@@ -33,8 +33,9 @@ class AverageForgotten:
     Stays quiet on:
         Averages that go on averaging; target networks, which are copied again; averages equal to
         the trained model when loaded, or unchanged by the load; models with a counter among their
-        buffers; averages that are not updated in each step; starts without a loaded optimizer;
-        models on a GPU; sampled steps.
+        buffers; averages that are not updated in each step; trained models that are written to by
+        hand after their step, as when the average is copied in for evaluation; starts without a
+        loaded optimizer; models on a GPU; sampled steps.
 
     Fix:
         Save the number of updates with the average: register_buffer("count", torch.zeros(())).

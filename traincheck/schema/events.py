@@ -365,8 +365,8 @@ class MarkEvent(NamedTuple):
             "worker" (states of a DataLoader worker's random generators when it started and after
             its first batch), "collective entered" (with fields of its event, which follows when it
             comes back), "loaded model changed" (one that no optimizer holds, soon after its
-            load: whether it equals the trained model "of"), "instrument disabled", "dropped", or a
-            user's.
+            load: whether it equals the trained model "of", null if that was written to by hand),
+            "instrument disabled", "dropped", or a user's.
         data: what belongs to it.
     """
 

@@ -52,7 +52,7 @@ class Checkpoint(Instrument):
     def install(self) -> None:
         self._nested = False  # loading one thing may load its parts
         self._averages = Averages(self.session)
-        self.session.at_step_end.append(self._averages.look)
+        self._averages.install()
         self.replace(torch, "save", lambda f: self._wrap(f, _describe_save))
         self.replace(torch, "load", lambda f: self._wrap(f, _describe_load))
         module, optimizer = torch.nn.Module, torch.optim.Optimizer
@@ -70,8 +70,7 @@ class Checkpoint(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        if self._averages.look in self.session.at_step_end:  # not taken out before
-            self.session.at_step_end.remove(self._averages.look)
+        self._averages.remove()
 
     def _wrap(self, original: Callable[..., Any], describe: _Describe) -> Callable[..., Any]:
         session = self.session

@@ -254,6 +254,8 @@ class Optimizers(Instrument):
             tracker.look_parameters(em, span)
         if tracker.wants("optimizer_state", "step"):
             tracker.look_optimizer(em, span, owner, optimizer)
+        for look in session.after_optimizer:
+            look()
 
     def _describe_step(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
