@@ -364,9 +364,9 @@ class MarkEvent(NamedTuple):
         text: "process" (first in a file: versions, instruments), "model" (what one is made of),
             "worker" (states of a DataLoader worker's random generators when it started and after
             its first batch), "collective entered" (with fields of its event, which follows when it
-            comes back), "loaded model changed" (one that no optimizer holds, soon after its
-            load: whether it equals the trained model "of", null if that was written to by hand),
-            "instrument disabled", "dropped", or a user's.
+            comes back), "loaded model changed" (one that no optimizer holds, soon after it was
+            loaded, and whether it equals the trained model "of": null if that was written to by
+            hand), "instrument disabled", "dropped", or a user's.
         data: what belongs to it.
     """
 
