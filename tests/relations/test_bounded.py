@@ -346,3 +346,51 @@ def test_cross_entropy_over_one_output():
     assert report_of(classes, chosen(2, 4)).findings == []
     (finding,) = report_of(classes, chosen(1, 4)).findings
     assert (finding.first_step, finding.subject.api) == (0, CROSS_ENTROPY)
+
+
+def texts_of(steps: int, *, padding: float = 0.3, left_out: float = 0.3, **tokens) -> list:
+    """Batches of tokens with padding, and the mask that attention is given."""
+    trace = begin()
+    ids = {"dtype": "int64", "shape": [16, 12]}
+    for _ in range(steps):
+        trace.begin_step().batch(
+            leaves={"x.input_ids": ids, "x.labels": ids}, tokens={"padding": padding, **tokens}
+        )
+        mask = {"dtype": "bool", "shape": [16, 1, 1, 12], "stats": {"zeros": left_out}}
+        trace.call("torch.nn.functional.scaled_dot_product_attention", args={"attn_mask": mask})
+        trace.zero_grad().forward().backward().optimizer_step()
+    return trace.build()
+
+
+def test_a_mask_whose_polarity_is_exchanged():
+    mask = of("mask", texts_of(10))
+    assert report_of(mask, texts_of(8, padding=0.1, left_out=0.1)).findings == []
+    assert report_of(mask, texts_of(8, padding=0.5, left_out=0.5)).findings == []
+    (finding,) = report_of(mask, texts_of(8, left_out=0.7)).findings
+    assert (finding.first_step, "padding" in finding.message) == (0, True)
+    assert of("mask", texts_of(10, left_out=0.7)) == []
+
+
+def test_labels_that_lack_the_end_token():
+    held = of("end token", texts_of(10))
+    assert report_of(held, texts_of(8, padding=0.6)).findings == []
+    assert report_of(held, texts_of(2, lost_end=1)).findings == []
+    (finding,) = report_of(held, texts_of(8, lost_end=1)).findings
+    assert (finding.first_step, finding.subject.variable) == (0, "loader0")
+
+
+def scaled(steps: int, value: object) -> list:
+    trace = begin()
+    for _ in range(steps):
+        trace.begin_step().zero_grad().forward().call(Families.SCALE, result=scalar(9e3))
+        trace._counters["backward"] += 1
+        trace.call(Families.BACKWARD, args={"tensors": {**scalar(0.0), "value": value}})
+        trace.optimizer_step()
+    return trace.build()
+
+
+def test_a_scale_that_makes_the_loss_infinite():
+    finite = [i for i in learn(scaled(10, 9e3)).invariants if "GradScaler" in i.text]
+    assert report_of(finite, scaled(4, 7e5)).findings == []
+    (finding,) = report_of(finite, scaled(4, "inf")).findings
+    assert (finding.first_step, finding.subject.api) == (0, Families.SCALE)

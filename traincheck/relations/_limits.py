@@ -11,12 +11,14 @@ from traincheck.relations._reading import (
     CLASSES,
     CLIPPED_NORM,
     DEAD,
+    END_TOKEN,
     FLAT,
     GENERATED,
     GRADIENT_NORM,
     LARGEST,
     LEAST_SHARE,
     LOSS_SCALE,
+    MASK,
     NON_FINITE,
     SATURATED,
     SMALLEST,
@@ -112,12 +114,16 @@ class Samples:
         return None
 
 
-_PLAIN = frozenset({NON_FINITE, CLIPPED_NORM, FLAT, CLASSES, LEAST_SHARE, DEAD, SATURATED})
+_PLAIN = frozenset(
+    {NON_FINITE, END_TOKEN, MASK, CLIPPED_NORM, FLAT, CLASSES, LEAST_SHARE, DEAD, SATURATED}
+)
 
 
 def _plain(quantity: str, low: float, high: float) -> Limits | None:
     """Limits that follow from the extremes alone."""
-    if quantity == NON_FINITE:
+    if quantity == MASK:
+        return {"low": 1.0} if low >= 1 else None
+    if quantity in (NON_FINITE, END_TOKEN):
         return {"high": 0.0} if high <= 0 else None
     if quantity == CLASSES:
         return {"low": _FEWEST} if low >= _FEWEST else None

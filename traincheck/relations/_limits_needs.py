@@ -7,6 +7,7 @@ from typing import Any
 
 from traincheck.relations._reading import (
     DEAD,
+    END_TOKEN,
     FLAT,
     GRADIENT,
     GRADIENT_NORM,
@@ -14,8 +15,10 @@ from traincheck.relations._reading import (
     LEAST_SHARE,
     LOSS,
     LOSS_SCALE,
+    MASK,
     NON_FINITE,
     SATURATED,
+    SCALED_LOSS,
     SMALLEST,
 )
 from traincheck.relations._readings import LOSSES
@@ -38,8 +41,13 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
     if quantity in (SMALLEST, LARGEST):
         return Needs(calls=frozenset({api}), kinds=kinds, stats=frozenset({api}))
     name = params.get("name")
-    if quantity == NON_FINITE and name == LOSS:
-        return Needs(calls=frozenset({Families.BACKWARD}), kinds=kinds)
+    if quantity == NON_FINITE and name in (LOSS, SCALED_LOSS):
+        return Needs(calls=frozenset({Families.BACKWARD, Families.SCALE}), kinds=kinds)
+    if quantity == END_TOKEN:
+        return Needs(kinds=kinds | {"batch"}, stats=frozenset({"batch"}))
+    if quantity == MASK:
+        calls = frozenset({api})
+        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=calls | {"batch"})
     if quantity == NON_FINITE and name != GRADIENT:
         return Needs(kinds=kinds | {"batch"}, stats=frozenset({"batch"}))
     if quantity in (GRADIENT_NORM, NON_FINITE, LEAST_SHARE, FLAT):

@@ -10,6 +10,7 @@ from traincheck.relations._reading import (
     CLASSES,
     CLIPPED_NORM,
     DEAD,
+    END_TOKEN,
     FLAT,
     GENERATED,
     GRADIENT,
@@ -17,8 +18,10 @@ from traincheck.relations._reading import (
     LARGEST,
     LEAST_SHARE,
     LOSS_SCALE,
+    MASK,
     NON_FINITE,
     SATURATED,
+    SCALED_LOSS,
     SMALLEST,
 )
 from traincheck.schema.findings import Symptom
@@ -44,6 +47,11 @@ CAUSES = {
     DEAD: "Weights or biases keep the units off, as an initialization or a huge update may.",
     SATURATED: "What goes into the activation is far too large: its weights, or its input.",
     CLASSES: "The model has a single output: its softmax is 1 whatever it says, and the loss 0.",
+    END_TOKEN: (
+        "Padding is told by the id of the end token, which so leaves the labels with it: the model "
+        "never learns to stop."
+    ),
+    MASK: "True and False of the mask are exchanged: tokens are left out, and padding is not.",
     NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
 }
 
@@ -54,6 +62,7 @@ SYMPTOMS = {
     GRADIENT_NORM: Symptom.GRADIENT_SIZE,
     LEAST_SHARE: Symptom.GRADIENT_SIZE,
     CLASSES: Symptom.LOSS_INPUT,
+    END_TOKEN: Symptom.LOSS_INPUT,
     NON_FINITE: Symptom.NON_FINITE,
 }
 
@@ -69,6 +78,8 @@ def what(params: Mapping[str, Any]) -> str:
         GENERATED: f"{name} is called to go on with a sequence",
         GRADIENT_NORM: "the norm of the gradients of an update",
         NON_FINITE: f"{name} of {api}" if api else name,
+        END_TOKEN: f"labels of {api} that have padding",
+        MASK: f"the mask of {short(api)}",
         FLAT: "the norm of the gradients, unless the loss is zero,",
         LEAST_SHARE: "the share of the norm of all gradients that each weight has",
         DEAD: f"the share of units that {within} keeps off for a whole batch",
@@ -80,6 +91,8 @@ def what(params: Mapping[str, Any]) -> str:
 def limits_text(params: Mapping[str, Any]) -> str:
     """By what, as the rest of the sentence."""
     low, high = params.get("low"), params.get("high")
+    if params["quantity"] in (MASK, END_TOKEN):
+        return "leaves out the padding" if params["quantity"] == MASK else "hold the end token"
     if params["quantity"] == LOSS_SCALE:
         times = f"{low:g}" if low == high else f"between {low:g} and {high:g}"
         return f"{times} times the mean loss"
@@ -100,3 +113,21 @@ def limits_text(params: Mapping[str, Any]) -> str:
         if limit is not None
     ]
     return f"is {' and '.join(parts)}"
+
+
+def observed_text(params: Mapping[str, Any], value: float) -> str:
+    """What was read instead."""
+    quantity = params["quantity"]
+    if quantity == NON_FINITE:
+        said = "NaN or infinity"
+        return f"{said} after scaling" if params.get("name") == SCALED_LOSS else said
+    if quantity == MASK:
+        return "it leaves out all but the padding"
+    return "the end token is left out too" if quantity == END_TOKEN else f"{value:.6g}"
+
+
+def cause_of(params: Mapping[str, Any]) -> str:
+    """The likely cause."""
+    if params.get("name") == SCALED_LOSS:
+        return "The scale of GradScaler, or the loss, is so large that every step is skipped."
+    return CAUSES[params["quantity"]]

@@ -19,12 +19,15 @@ LEAST_SHARE = "least share of the gradients"
 DEAD, SATURATED = "dead", "saturated"
 FLAT = "norm above zero"
 CLASSES = "classes"
+END_TOKEN, MASK = "end token", "mask"
 QUANTITIES = frozenset(
     {
         NON_FINITE, LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM,
         LEAST_SHARE, DEAD, SATURATED, CLASSES, FLAT,
+        END_TOKEN, MASK,
     }
 )  # fmt: skip
+SCALED_LOSS = "the loss that GradScaler has scaled"
 LOSS, GRADIENT = "the loss", "gradients"  # of which it is told whether they are finite
 
 

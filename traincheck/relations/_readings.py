@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.relations._magnitudes import Activity, Gradients
+from traincheck.relations._padding import ATTENTION, Padding
 from traincheck.relations._reading import (
     CLASSES,
     CLIPPED_NORM,
@@ -15,6 +16,7 @@ from traincheck.relations._reading import (
     LOSS,
     LOSS_SCALE,
     NON_FINITE,
+    SCALED_LOSS,
     SMALLEST,
     Key,
     Reading,
@@ -141,13 +143,13 @@ def _classes(event: CallEvent) -> Iterator[Reading]:
             yield Reading(Key(CLASSES, event.api), shape[min(1, len(shape) - 1)], event)
 
 
-def _finite(event: CallEvent) -> Sequence[Reading]:
+def _finite(event: CallEvent, name: str) -> Sequence[Reading]:
     """Whether what backward is given is a number; nothing where that is not known."""
     given = event.args.get("tensors")
     value = given.get("value") if isinstance(given, Mapping) else None
     if value is None:
         return ()
-    return (Reading(Key(NON_FINITE, name=LOSS), float(isinstance(value, str)), event),)
+    return (Reading(Key(NON_FINITE, name=name), float(isinstance(value, str)), event),)
 
 
 def _batch(event: BatchEvent) -> Sequence[Reading]:
@@ -191,6 +193,8 @@ class Readings:
         self._generated = Generated()
         self._gradients = Gradients()
         self._activity = Activity()
+        self._padding = Padding()
+        self._has_scaled = False  # the loss of the backward that comes
 
     def observe(self, event: Event) -> Sequence[Reading]:
         """The numbers that an event tells."""
@@ -203,7 +207,7 @@ class Readings:
             self._activity.step()
             return (*self._scale.step(event), *self._gradients.step(event))
         elif isinstance(event, BatchEvent):
-            return _batch(event)
+            return (*_batch(event), *self._padding.batch(event))
         elif isinstance(event, MarkEvent) and event.text == "process group":
             self._scale.grouped(event)
         return ()
@@ -221,8 +225,12 @@ class Readings:
         if api == Families.BACKWARD:
             self._scale.backward(event)
             self._gradients.loss(event)
-            return _finite(event)
+            has_scaled, self._has_scaled = self._has_scaled, False
+            return _finite(event, SCALED_LOSS if has_scaled else LOSS)
+        if api == ATTENTION:
+            return self._padding.call(event)
         if api == Families.SCALE:
+            self._has_scaled = True
             self._scale.scaled()
             self._gradients.scaled()
         elif api == Families.CLIP_NORM:

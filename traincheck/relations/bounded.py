@@ -9,11 +9,18 @@ from typing import Any
 
 from traincheck.relations._limits import Samples
 from traincheck.relations._limits_needs import needs_of
-from traincheck.relations._limits_words import CAUSES, SYMPTOMS, limits_text, what
+from traincheck.relations._limits_words import (
+    SYMPTOMS,
+    cause_of,
+    limits_text,
+    observed_text,
+    what,
+)
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._reading import (
     DEAD,
+    END_TOKEN,
     FLAT,
     GENERATED,
     LEAST_SHARE,
@@ -21,6 +28,7 @@ from traincheck.relations._reading import (
     NON_FINITE,
     QUANTITIES,
     SATURATED,
+    SCALED_LOSS,
     Key,
     Reading,
 )
@@ -31,7 +39,13 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
-_PATIENCE = {LEAST_SHARE: 5, FLAT: 5, DEAD: 4, SATURATED: 4}  # readings in a row that are wrong
+_PATIENCE = {
+    LEAST_SHARE: 5,
+    FLAT: 5,
+    DEAD: 4,
+    SATURATED: 4,
+    END_TOKEN: 3,
+}  # readings in a row that are wrong
 _NEAR = 1e-2  # relative: within this, a number is what it was said to be
 
 
@@ -43,9 +57,10 @@ class Bounded:
         reach below zero; what a loss is given never does, or never exceeds zero, or one; the
         norm that clipping finds is above zero; losses, gradients and batches are finite; a model
         is called so many times, at most, to go on with a sequence; the norm of the gradients is
-        not far above what it was, and above zero unless the loss is zero; no weight has next
-        to none of it; most units of an activation are neither off for a whole batch nor at their
-        limits; cross_entropy has two classes or more.
+        not far above what it was, and above zero unless the loss is zero; no weight has next to
+        none of it; most units of an activation are neither off for a whole batch nor at their
+        limits; cross_entropy has two classes or more; labels with padding hold the end token;
+        the mask of attention leaves out the padding.
 
     Example:
         ``In train.py, the losses that backward is given over an update add up to 1 times the mean
@@ -99,7 +114,7 @@ class Bounded:
             code=self.name,
             severity="warning",
             title=text,
-            likely_cause=CAUSES[claim.params["quantity"]],
+            likely_cause=cause_of(claim.params),
         )
 
 
@@ -190,6 +205,10 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
         subject = Subject(variable=event.name)
     elif key.quantity in (GENERATED, DEAD, SATURATED):
         subject = Subject(api=key.api, module=key.name)
+    elif key.quantity == END_TOKEN:
+        subject = Subject(variable=key.api)
+    elif key.name == SCALED_LOSS:
+        subject = Subject(api=Families.SCALE)
     elif not is_finite and key.api:
         subject = Subject(variable=key.name)
     return Example(
@@ -200,7 +219,7 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
         stage=event.stage,
         subject=subject,
         expected=f"{what(params)} {limits_text(params)}",
-        observed=f"{reading.value:.6g}" if is_finite else "NaN or infinity",
+        observed=observed_text(params, reading.value),
         evidence=(event,),
         symptom=SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
     )
