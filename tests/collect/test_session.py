@@ -201,3 +201,11 @@ def test_an_argument_that_is_no_text_loses_one_record_only(tmp_path, monkeypatch
     with recording(tmp_path, must_be_whole=False) as run:
         F.relu(torch.ones(1))
     assert len(run.calls("torch.nn.functional.relu")) == 1
+
+
+def test_every_instrument_can_be_removed_twice(tmp_path):
+    """One that failed too often is out before the session ends."""
+    with recording(tmp_path / "run") as run:
+        for instrument in run.session.installed:
+            instrument.remove()
+    assert run.session.installed == []

@@ -35,7 +35,8 @@ class Rng(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        self.session.at_step_end.remove(self._state)
+        if self._state in self.session.at_step_end:  # else a fault has taken it out before
+            self.session.at_step_end.remove(self._state)
 
     def _wrap(self, original: Callable[..., Any], source: str) -> Callable[..., Any]:
         depth, session = self._depth, self.session
