@@ -111,3 +111,26 @@ def test_what_files_hold_is_learned_and_what_they_lack_is_told():
 def test_parameters_that_no_version_wrote_are_refused(params):
     with pytest.raises(ValueError, match="nothing is known"):
         decide("restored", params, [])
+
+
+def averaged(*loaded: str) -> list:
+    """Weights are loaded again and again after updates: an average of them, or the first ones."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(2)
+    for content in loaded:
+        load(trace, "Net", matched=4, entries=4, values={"Net.fc1.weight": content}).steps(2)
+    return [
+        event._replace(summary=event.summary._replace(fingerprint="xxh3-128:first"))
+        if event.kind == "state" and (event.name, event.change) == ("Net.fc1.weight", "new")
+        else event
+        for event in trace.build()
+    ]
+
+
+def test_weights_that_become_what_they_were_before_training():
+    reference = averaged(*(f"xxh3-128:{number}" for number in range(5)))
+    (claim,) = [i for i in learn(reference).invariants if "began with" in i.text]
+    assert report_of([claim], averaged("xxh3-128:7", "xxh3-128:8")).findings == []
+    (finding,) = report_of([claim], averaged("xxh3-128:7", "xxh3-128:first")).findings
+    assert (finding.first_step, finding.subject.module) == (3, "Net")
+    again = learn(averaged(*["xxh3-128:first", "xxh3-128:2"] * 3)).invariants
+    assert not any("began with" in i.text for i in again)

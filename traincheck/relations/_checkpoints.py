@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from traincheck.schema.events import CallEvent, CheckpointEvent, Event, Families
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, Families, StateEvent
 
 MODEL, OPTIMIZER, SCHEDULER = "model", "optimizer", "scheduler"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
+TRAINED = "trained"
 _MOST_COUNTED = 64  # values of one load or save that count as examples
 # A value that comes back tells twice: its name and its shape must both be those of the model.
 _PER_VALUE = 2
@@ -34,6 +35,8 @@ class Checkpoints:
     def __init__(self) -> None:
         self._open: list[CheckpointEvent] = []  # loads since the last update
         self._scheduler = SCHEDULER  # class of the one that was made last
+        self._began: dict[str, str] = {}  # parameters of models as they were before any update
+        self._fresh: set[str] = set()  # those of which none was made since
 
     def observe(self, event: Event) -> Iterator[Fact]:
         """What ``event`` tells."""
@@ -41,14 +44,30 @@ class Checkpoints:
             if event.op == "load_state_dict" and event.target:
                 self._open.append(event)
                 yield from _of_load(event)
+                yield from self._of_values(event)
             elif event.op == "save":
                 yield from _of_save(event)
+        elif isinstance(event, StateEvent):
+            summary = event.summary
+            if event.change == "new" and summary is not None and summary.fingerprint:
+                self._began[event.name] = summary.fingerprint
+                self._fresh.add(event.name)
         elif isinstance(event, CallEvent):
+            if event.family == Families.OPTIMIZER_STEP:
+                self._fresh.clear()
             if event.family == Families.SCHEDULER_CREATED:
                 self._scheduler = event.api.split(".")[-2]
             elif self._open and event.family == Families.OPTIMIZER_STEP:
                 loads, self._open = self._open, []
                 yield from self._of_resumption(loads, event)
+
+    def _of_values(self, load: CheckpointEvent) -> Iterator[Fact]:
+        """Whether what is loaded after updates is another content than that before them."""
+        names = load.values.keys() & self._began.keys()
+        if _kind(load) == MODEL and names and not names & self._fresh:
+            has_moved = any(load.values[name] != self._began[name] for name in names)
+            target = _target(load)
+            yield Fact((TRAINED, target), has_moved, _weight(len(names)), target, load, (load,))
 
     def _of_resumption(self, loads: list[CheckpointEvent], update: CallEvent) -> Iterator[Fact]:
         kinds = {_kind(load) for load in loads}

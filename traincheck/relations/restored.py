@@ -12,6 +12,7 @@ from traincheck.relations._checkpoints import (
     LOADS,
     PART,
     SCHEDULER,
+    TRAINED,
     Checkpoints,
     Fact,
     Key,
@@ -22,7 +23,7 @@ from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})
-_SAID = (ALSO, COPIES, FILE, LOADS, PART)
+_SAID = (ALSO, COPIES, FILE, LOADS, PART, TRAINED)
 
 
 class Restored:
@@ -31,7 +32,8 @@ class Restored:
     What it says:
         So many values come back when a model is loaded. Whenever a model is loaded and training
         goes on, so is an optimizer, or a learning-rate scheduler. A file holds these parts, with so
-        many parameters. And of any program: what is loaded are copies, not the model's own tensors.
+        many parameters. What is loaded after updates is not what the model began with. And of any
+        program: what is loaded are copies, not the model's own tensors.
 
     Example:
         ``In train.py, whenever Net is loaded and training goes on, the state of an optimizer is
@@ -62,6 +64,9 @@ class Restored:
         calls = frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_CREATED})
         is_of_steps = claim.params["what"] == ALSO
         kinds = frozenset({"checkpoint", "mark"})
+        if claim.params["what"] == TRAINED:
+            calls = frozenset({Families.OPTIMIZER_STEP})
+            return Needs(calls=calls, kinds=kinds, states=frozenset({"parameter@new"}), exact=True)
         return Needs(calls=calls if is_of_steps else frozenset(), kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
@@ -97,7 +102,7 @@ class RestoredProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         for key, value in sorted(self._values.items()):
             what, of = key
-            if key in self._varying or (what in (ALSO, COPIES) and not value):
+            if key in self._varying or (what in (ALSO, COPIES, TRAINED) and not value):
                 continue
             params = {"what": what, "of": of, "value": value}
             if what != COPIES and self._program.name is not None:
@@ -144,6 +149,8 @@ def _said(params: Mapping[str, Any]) -> str:
         return f"When {of} is loaded, {value} values come back"
     if what == COPIES:
         return "What is loaded into a model are copies, not its own tensors"
+    if what == TRAINED:
+        return f"What is loaded into {of} after updates is not what it began with"
     if what == FILE:
         return f"Every file {of} holds {', '.join(value)}"
     if what == PART:
@@ -162,6 +169,8 @@ def _observed(params: Mapping[str, Any], fact: Fact) -> str:
         return f"{value} values come back"
     if what == COPIES:
         return "its own tensors are loaded, so that nothing changes"
+    if what == TRAINED:
+        return "its parameters become what they were before the first update"
     if what == FILE:
         missing = sorted(set(params["value"]) - set(value))
         more = sorted(set(value) - set(params["value"]))
