@@ -154,3 +154,29 @@ def test_it_says_nothing_of_another_program():
 def test_parameters_that_no_version_wrote_are_refused():
     with pytest.raises(ValueError, match="nothing is known"):
         decide("schedule", shape("sawtooth"), [])
+
+
+def by_epoch(epochs: int, batches: int, *, every: str = "epoch", rate: float = 0.1) -> list:
+    """A scheduler that is stepped after each epoch, or after each batch, or never."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer().train()
+    for epoch in range(epochs):
+        for index in range(batches):
+            trace.optimizers["opt0"].hyper["lr"] = rate / (epoch + 1)
+            trace.begin_step().batch(index=index, epoch=epoch)
+            trace.zero_grad().forward().backward().optimizer_step()
+            if every == "batch" or (every == "epoch" and index == batches - 1):
+                api = "torch.optim.lr_scheduler.StepLR.step"
+                trace.call(api, family=Families.SCHEDULER_STEP, owner="opt0")
+            trace.end_step()
+    return trace.build()
+
+
+def test_a_scheduler_that_is_stepped_once_an_epoch():
+    claims = [i for i in learn(by_epoch(4, 6)).invariants if "an epoch ends" in i.text]
+    assert len(claims) == 1
+    for healthy in (by_epoch(6, 3), by_epoch(2, 20), by_epoch(1, 8, every="never")):
+        assert report_of(claims, healthy).findings == []
+    assert report_of(claims, by_epoch(3, 6, every="never")).findings[0].first_step == 6
+    assert report_of(claims, by_epoch(3, 6, every="batch")).findings[0].first_step == 1
+    for other in (by_epoch(12, 1, every="batch"), by_epoch(4, 6, every="batch")):
+        assert not any("an epoch ends" in i.text for i in learn(other).invariants)

@@ -10,7 +10,18 @@ from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent,
 
 CONSTANT, FALLS, WARM_UP = "constant", "falls", "warm-up"
 LINEAR, EXPONENTIAL, COSINE, MOVES = "linear", "exponential", "cosine", "moves"
-SHAPES = frozenset({CONSTANT, FALLS, WARM_UP, LINEAR, EXPONENTIAL, COSINE, MOVES})
+BY_EPOCH = "by epoch"
+SHAPES = frozenset({CONSTANT, FALLS, WARM_UP, LINEAR, EXPONENTIAL, COSINE, MOVES, BY_EPOCH})
+TEXTS = {
+    BY_EPOCH: "schedulers are stepped when an epoch ends, and only then",
+    CONSTANT: "learning rates never change but by a scheduler",
+    COSINE: "learning rates follow a cosine",
+    EXPONENTIAL: "learning rates fall by the same factor each time",
+    FALLS: "learning rates never rise",
+    LINEAR: "learning rates change by the same amount each time",
+    MOVES: "learning rates change with every training step until they stay at the last one",
+    WARM_UP: "once learning rates have fallen, they do not rise again",
+}
 _TOLERANCE = 1e-5  # relative: rates are computed anew or by recursion, and differ by rounding
 _ROUNDING = 1e-9  # relative: what differs by less has not changed
 _KEPT = 5  # distinct rates: what the widest shape looks at

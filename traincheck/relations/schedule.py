@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from traincheck.relations._epochs import Turn, Turns, out_of_turn
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._rates import (
+    BY_EPOCH,
     CONSTANT,
     COSINE,
     EXPONENTIAL,
@@ -14,6 +17,7 @@ from traincheck.relations._rates import (
     LINEAR,
     MOVES,
     SHAPES,
+    TEXTS,
     WARM_UP,
     Look,
     Rate,
@@ -35,15 +39,7 @@ _FALLING = frozenset(
 _RETURNING = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR"})
 _KNOWN = _RETURNING | _FALLING | {"CosineAnnealingLR", "OneCycleLR"}
 _PATIENCE = 3  # steps that a rate may stay what it was at first, before it counts as not moving
-_TEXTS = {
-    CONSTANT: "learning rates never change but by a scheduler",
-    COSINE: "learning rates follow a cosine",
-    EXPONENTIAL: "learning rates fall by the same factor each time",
-    FALLS: "learning rates never rise",
-    LINEAR: "learning rates change by the same amount each time",
-    MOVES: "learning rates change with every training step until they stay at the last one",
-    WARM_UP: "once learning rates have fallen, they do not rise again",
-}
+_MIN_EPOCHS = 2  # that begin with a step of a scheduler, before that is no accident
 
 
 class Schedule:
@@ -51,8 +47,9 @@ class Schedule:
 
     What it says:
         Of all learning rates of a program: they never change; they change by the same amount or
-        factor each time; they follow a cosine; they never rise, or not after they have fallen;
-        they change with every step.
+        factor each time; they follow a cosine; they never rise, or not after they have fallen; they
+        change with every step; or schedulers are stepped when an epoch of the training data ends,
+        and only then.
 
     Example:
         ``In train.py, learning rates follow a cosine.`` It breaks when a scheduler is stepped
@@ -81,10 +78,13 @@ class Schedule:
 
     def needs(self, claim: Hypothesis) -> Needs:
         kinds = frozenset({"mark", "optimizer", "step"})
+        if claim.params["shape"] == BY_EPOCH:
+            calls = {Families.SCHEDULER_STEP, Families.BACKWARD, Families.OPTIMIZER_STEP}
+            return Needs(calls=frozenset(calls), kinds=kinds | {"batch"})
         return Needs(calls=frozenset({Families.SCHEDULER_STEP}), kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
-        return in_program(claim.params, _TEXTS[claim.params["shape"]])
+        return in_program(claim.params, TEXTS[claim.params["shape"]])
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
         return float(0.5**positive)
@@ -112,11 +112,18 @@ class ScheduleProposer:
         self._seen: set[Rate] = set()
         self._has_scheduler = False
         self._is_warm_up = True
+        self._turns = Turns()
+        self._epochs: Counter[bool] = Counter()  # updates by whether an epoch began before them
+        self._is_by_epoch = True
 
     def observe(self, event: Event) -> None:
         self._program.observe(event)
         if isinstance(event, CallEvent) and "lr_scheduler" in event.api:
             self._has_scheduler = True
+        turn = self._turns.observe(event)
+        if turn is not None:
+            self._epochs[turn.is_new_epoch] += 1
+            self._is_by_epoch &= turn.is_regular
         for look in self._rates.observe(event):
             self._seen.add(look.rate)
             if look.was is not None and look.value > look.was and look.rate.has_fallen:
@@ -130,6 +137,11 @@ class ScheduleProposer:
             yield Hypothesis(relation="schedule", params=params)
 
     def _shapes(self) -> Iterator[str]:
+        yield from self._curves()
+        if self._is_by_epoch and min(self._epochs[True], self._epochs[False]) >= _MIN_EPOCHS:
+            yield BY_EPOCH
+
+    def _curves(self) -> Iterator[str]:
         rates, classes = self._seen, set(self._rates.schedulers)
         if not any(rate.changes for rate in rates):
             if not self._has_scheduler:
@@ -158,11 +170,15 @@ class ScheduleDecider:
         for params in self._claims:
             if params["shape"] not in SHAPES:
                 raise ValueError(f"nothing is known of {dict(params)}")
+        self._turns = Turns()
         self._still: dict[Rate, Look] = {}  # the first look at which it had not moved
 
     def observe(self, event: Event) -> Examples:
         self._program.observe(event)
         found: list[tuple[int, Example]] = []
+        turn = self._turns.observe(event)
+        if turn is not None:
+            found += self._of_turn(turn)
         for look in self._rates.observe(event):
             still = self._stillness(look)
             for index, params in enumerate(self._claims):
@@ -175,6 +191,11 @@ class ScheduleDecider:
     def finish(self) -> Examples:
         """Nothing: a rate that stays what it is may have reached its end."""
         return ()
+
+    def _of_turn(self, turn: Turn) -> Iterator[tuple[int, Example]]:
+        for index, params in enumerate(self._claims):
+            if params["shape"] == BY_EPOCH and self._program.fits(params):
+                yield index, _HELD if turn.is_regular else out_of_turn(turn)
 
     def _stillness(self, look: Look) -> Look | None:
         """The look at which the rate should have moved and did not, once that is certain."""
@@ -189,7 +210,7 @@ class ScheduleDecider:
         return first_still if rate.changes > 1 else None
 
     def _judge(self, shape: str, look: Look, still: Look | None) -> Example | None:
-        if look.is_new:
+        if look.is_new or shape == BY_EPOCH:
             return None
         if shape == MOVES:
             if still is not None:
@@ -222,7 +243,7 @@ class ScheduleDecider:
             step=event.step,
             rank=event.rank,
             subject=Subject(api=calls[-1].api if calls else Families.SCHEDULER_STEP),
-            expected=_TEXTS[shape],
+            expected=TEXTS[shape],
             observed=f"the rate of {look.rate.group} {seen} {look.value:.6g}",
             evidence=(*calls[-1:], event),
             symptom=Symptom.SCHEDULE,

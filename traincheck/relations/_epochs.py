@@ -1,0 +1,74 @@
+"""Whether schedulers are stepped where a new epoch of the training data begins. Judges nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from traincheck.schema.events import BatchEvent, CallEvent, Event, Families, StepEvent
+from traincheck.schema.findings import Example, Subject, Symptom
+
+
+class Turn(NamedTuple):
+    """What lies between two updates."""
+
+    is_new_epoch: bool
+    is_stepped: bool
+    update: CallEvent
+
+    @property
+    def is_regular(self) -> bool:
+        return self.is_new_epoch == self.is_stepped
+
+
+@dataclass(slots=True)
+class Turns:
+    """Follows one process. An epoch is one of the loader whose batch the next backward is of."""
+
+    _batch: BatchEvent | None = None
+    _is_known: bool = False  # a backward came since the last update, and its batch is known
+    _is_new: bool = False
+    _is_stepped: bool = False
+    _is_first: bool = True
+
+    def observe(self, event: Event) -> Turn | None:
+        """What ended with ``event``, if it is an update."""
+        if isinstance(event, BatchEvent):
+            self._batch = event
+        elif isinstance(event, StepEvent):
+            if not event.recorded:
+                self._is_first = True
+        elif isinstance(event, CallEvent) and event.exception is None:
+            return self._call(event)
+        return None
+
+    def _call(self, event: CallEvent) -> Turn | None:
+        family = event.family or event.api
+        if family == Families.SCHEDULER_STEP:
+            self._is_stepped = True
+        elif family == Families.BACKWARD and self._batch is not None:
+            self._is_known = True
+            self._is_new |= self._batch.index == 0 and self._batch.epoch > 0
+            self._batch = None
+        elif family == Families.OPTIMIZER_STEP and self._is_known:
+            turn = Turn(self._is_new, self._is_stepped, event)
+            is_first, self._is_first = self._is_first, False
+            self._is_known = self._is_new = self._is_stepped = False
+            return None if is_first else turn
+        return None
+
+
+def out_of_turn(turn: Turn) -> Example:
+    """The counterexample that it is, if schedulers are stepped by epoch."""
+    update = turn.update
+    return Example(
+        holds=False,
+        context={},
+        step=update.step,
+        rank=update.rank,
+        subject=Subject(api=Families.SCHEDULER_STEP),
+        expected="a scheduler is stepped when an epoch ends, and only then",
+        observed="an epoch began without it" if turn.is_new_epoch else "it came within an epoch",
+        evidence=(update,),
+        symptom=Symptom.SCHEDULE,
+    )
