@@ -94,7 +94,8 @@ def test_two_ranks_are_the_same(tmp_path):
     outputs = {}
     for name, argv in (("bare", launch), ("traced", [*collect, *launch])):
         (tmp_path / name).mkdir()
-        done = harness.run(argv, env={**SEED, "UP_OUT": str(tmp_path / name)})
+        env = {**SEED, "UP_OUT": str(tmp_path / name)}
+        done = harness.run(argv, env=env, out=tmp_path / "run")
         assert done.returncode == 0, done.stderr
         outputs[name] = [(tmp_path / name / f"rank{rank}.txt").read_text() for rank in (0, 1)]
     assert "DIGEST weights" in outputs["bare"][0]
