@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._limits import Samples
 from traincheck.relations._limits_needs import needs_of
 from traincheck.relations._limits_words import (
@@ -49,7 +50,7 @@ _PATIENCE = {
 _NEAR = 1e-2  # relative: within this, a number is what it was said to be
 
 
-class Bounded:
+class Bounded(UsualRelation):
     """A number stays within limits.
 
     What it says:
@@ -96,9 +97,6 @@ class Bounded:
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, f"{what(claim.params)} {limits_text(claim.params)}")
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Narrower limits of the same numbers imply wider ones."""

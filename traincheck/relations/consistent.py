@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._consistent import (
     CALLS,
     COUNTED,
@@ -19,10 +20,9 @@ from traincheck.relations._names import ROLE_NAMES, SEVERAL_RANKS, in_program, s
 from traincheck.relations._ranks import DDP_HOOK, DDP_INIT
 from traincheck.relations._run_program import SEEN
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.findings import CheckInfo
 
 
-class Consistent:
+class Consistent(UsualRelation):
     """Equal on all ranks after a step, or equal to what was copied.
 
     What it says:
@@ -103,14 +103,3 @@ class Consistent:
         if of is None:
             return claim.params
         return {"api": DDP_INIT if of == WRAPPED else SEVERAL_RANKS}
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
-
-    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        return other.relation == self.name and dict(claim.params) == dict(other.params)
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity="error", title=text
-        )

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._settled import (
@@ -33,7 +34,7 @@ _STEPS = frozenset({"mark", "step"})
 _MAX_EVAL = 64  # modules that are named
 
 
-class Constant:
+class Constant(UsualRelation):
     """A program gives the same values again and again.
 
     What it says:
@@ -82,9 +83,6 @@ class Constant:
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, text_of(claim.params))
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """More values of the same thing imply fewer."""

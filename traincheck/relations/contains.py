@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations import _changes, _inside
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._changes import ChangeDecider, ChangeProposer
 from traincheck.relations._inside import CallDecider, CallProposer
 from traincheck.relations._memory import Examples, Joined
@@ -25,7 +26,7 @@ from traincheck.schema.findings import CheckInfo
 _OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
 
 
-class Contains:
+class Contains(UsualRelation):
     """During A, B happens.
 
     What it says:
@@ -73,9 +74,6 @@ class Contains:
         if "role" in claim.params:
             return _changes.text(claim.params)
         return in_program(claim.params, _inside.text(claim.params))
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """A claim about more variables, or about more of a call's arguments, implies the other."""

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._counts import (
     BACKWARD,
     COLLECTIVE,
@@ -31,7 +32,7 @@ _FORMS = frozenset({"exactly", "least", "multiple"})
 _MIN_STEPS = 2
 
 
-class Count:
+class Count(UsualRelation):
     """In every training step, B is called so often.
 
     What it says:
@@ -80,13 +81,6 @@ class Count:
         often = f"{often_of(params)} {window}".replace("every", "in every training step")
         late = ", after the update" if params.get("late") else ""
         return in_program(params, f"{subject_of(params)} is called {often}{late}")
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
-
-    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """No count says what another one says."""
-        return claim == other
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Landmarks are errors; another function more or less is a warning."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._draws import (
     BATCHES,
     DATASET,
@@ -76,7 +77,7 @@ _CAUSES = {
 }
 
 
-class Distinct:
+class Distinct(UsualRelation):
     """Batches and random draws that do not come twice.
 
     What it says:
@@ -123,9 +124,6 @@ class Distinct:
         params = claim.params
         said = _TEXTS[params["of"], params["among"]]
         return in_program(params, said.format(what=params["what"]))
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """What never comes again comes again neither in an epoch nor in another."""

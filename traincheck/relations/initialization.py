@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._fills import FUNCTIONS, INIT, THEN, Book, Kind, kind_of, said_of
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import in_program, listed
@@ -17,7 +18,7 @@ _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
 
 
-class Initialization:
+class Initialization(UsualRelation):
     """Parameters are filled by the functions of torch.nn.init that they are meant to be filled by.
 
     What it says:
@@ -68,9 +69,6 @@ class Initialization:
             by_function[function].append(_kind_text(module_class, leaf))
         said = "; ".join(f"{listed(kinds)} with {name}" for name, kinds in by_function.items())
         return in_program(params, f"torch.nn.init fills {said}")
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Neither says what the other one says: a function may fill what has no name of its own."""

@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._flow import MEMORY, RESULT, FlowProposer, in_view, kind_of, tensor_at
 from traincheck.relations._names import ProgramName, in_program, is_private, short, shown
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 
 _WORDS = {
     "dtype": "dtype",
@@ -22,7 +23,7 @@ _WORDS = {
 _AND = " and "
 
 
-class InputOutput:
+class InputOutput(UsualRelation):
     """The result and the arguments of an API fit each other.
 
     What it says:
@@ -49,6 +50,7 @@ class InputOutput:
     """
 
     name = "input_output"
+    severity = "warning"
 
     def proposer(self) -> FlowProposer:
         return FlowProposer(self.name)
@@ -80,9 +82,6 @@ class InputOutput:
             f"{scope}the {left} of {name} has the {what} of argument {params['right']}"
         )
 
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
-
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """More properties of the same tensors imply fewer; a class implies one of its modules."""
         mine, its = claim.params, other.params
@@ -99,11 +98,6 @@ class InputOutput:
             if key in mine:
                 return key in its and mine[key].items() >= its[key].items()
         return False
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity="warning", title=text
-        )
 
 
 def _sentence(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._members import (
     FREE,
     FROZEN,
@@ -21,7 +22,6 @@ from traincheck.relations._membership import MembershipDecider
 from traincheck.relations._names import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Families
-from traincheck.schema.findings import CheckInfo
 
 _SHOWN = 6  # names in a sentence
 _TEXTS = {
@@ -35,7 +35,7 @@ _TEXTS = {
 }
 
 
-class Membership:
+class Membership(UsualRelation):
     """Which variables a model has, which of them are trained, and which an optimizer holds.
 
     What it says:
@@ -100,14 +100,3 @@ class Membership:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         said = f"The {params['role']}s of {params['model']} are {', '.join(names[:_SHOWN])}{more}"
         return in_program(params, said)
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
-
-    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        return other.relation == self.name and dict(claim.params) == dict(other.params)
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity="error", title=text
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._loop import (
     HABITS,
     OWNED,
@@ -18,12 +19,12 @@ from traincheck.relations._loop import (
 from traincheck.relations._names import ProgramName, in_program, short
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 
 _F = Families
 
 
-class Order:
+class Order(UsualRelation):
     """After A, B comes before the next C.
 
     What it says:
@@ -80,21 +81,9 @@ class Order:
             text = f"Between two calls of {short(after)} there is {short(needed)}"
         return in_program(claim.params, text)
 
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
-
-    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """No order says what another one says."""
-        return claim == other
-
     def reach(self, claim: Hypothesis) -> int | None:
         """Some programs compute gradients that no optimizer is to apply."""
         return None if _triple(claim) in HABITS else 1
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity="error", title=text
-        )
 
 
 def _triple(claim: Hypothesis) -> tuple[str, str, str]:

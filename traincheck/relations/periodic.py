@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._names import selector_text
 from traincheck.relations._periods import MAX_PERIOD, PeriodicProposer
 from traincheck.relations._variables import (
@@ -17,12 +18,12 @@ from traincheck.relations._variables import (
 )
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 
 _LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 
 
-class Periodic:
+class Periodic(UsualRelation):
     """Every variable of a kind changes every k training steps.
 
     What it says:
@@ -66,9 +67,6 @@ class Periodic:
         often = "training step" if period == 1 else f"{period} training steps"
         return f"Every {selector_text(claim.params)} changes at least once every {often}"
 
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
-
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """A shorter period of more variables implies a longer one of fewer."""
         mine, its = claim.params, other.params
@@ -84,11 +82,6 @@ class Periodic:
     def reach(self, claim: Hypothesis) -> int | None:
         """How often something changes is for each program to say."""
         return None
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity="error", title=text
-        )
 
 
 class PeriodicDecider:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._checkpoints import (
     ALSO,
     COPIES,
@@ -20,13 +21,13 @@ from traincheck.relations._checkpoints import (
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, Families
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})
 _SAID = (ALSO, COPIES, FILE, LOADS, PART, TRAINED)
 
 
-class Restored:
+class Restored(UsualRelation):
     """What is saved, and what is loaded back before training goes on.
 
     What it says:
@@ -71,17 +72,6 @@ class Restored:
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, _said(claim.params))
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
-
-    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        return other.relation == self.name and dict(claim.params) == dict(other.params)
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity="error", title=text
-        )
 
 
 class RestoredProposer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._epochs import Turn, Turns, out_of_turn
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
@@ -42,7 +43,7 @@ _PATIENCE = 3  # steps that a rate may stay what it was at first, before it coun
 _MIN_EPOCHS = 2  # that begin with a step of a scheduler, before that is no accident
 
 
-class Schedule:
+class Schedule(UsualRelation):
     """Learning rates follow a curve of a given shape.
 
     What it says:
@@ -85,13 +86,6 @@ class Schedule:
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, TEXTS[claim.params["shape"]])
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
-
-    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """No shape says what another one says."""
-        return claim == other
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """A program without a scheduler may well change its rates later on."""

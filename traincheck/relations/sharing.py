@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations._base import UsualRelation
 from traincheck.relations._members import is_of_model
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
@@ -19,7 +20,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 
 _MOST_GROUPS = 24  # of names that share, in one program
 _SHOWN = 4  # names in a sentence
@@ -27,7 +28,7 @@ _HOLDS = Example(holds=True, context={})
 APART, OWN = "apart", "own"
 
 
-class Sharing:
+class Sharing(UsualRelation):
     """Names that stand for one tensor, and names that never do.
 
     What it says:
@@ -75,17 +76,6 @@ class Sharing:
         else:
             said = f"{_joined(params['names'])} are one tensor"
         return in_program(params, said)
-
-    def chance(self, claim: Hypothesis, positive: int) -> float:
-        return float(0.5**positive)
-
-    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        return other.relation == self.name and dict(claim.params) == dict(other.params)
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity="error", title=text
-        )
 
 
 class SharingProposer:
