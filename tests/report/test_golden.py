@@ -282,6 +282,7 @@ FINDING = {
     "fix",
 }
 BESIDE = {"variables", "where", "excerpt", "also_broke"}  # told beside the contract
+CONTRACT = ["schema_version", "summary", "first_violation", "findings"]
 
 
 @pytest.mark.parametrize("name", sorted(REPORTS))
@@ -289,7 +290,8 @@ def test_json_has_the_keys_of_the_contract_first(name: str) -> None:
     report = REPORTS[name]()
     document = json.loads(written("json", report))
     extra = {"suppressed"} if report.presentation.suppressed else set()
-    assert set(document) == {"schema_version", "summary", "first_violation", "findings"} | extra
+    assert list(document)[: len(CONTRACT)] == CONTRACT
+    assert set(document) == {*CONTRACT, "notes", "not_observable"} | extra
     assert document["schema_version"] == 1
     assert set(document["summary"]) == SUMMARY
     first = document["findings"][0] if document["findings"] else None
@@ -300,6 +302,23 @@ def test_json_has_the_keys_of_the_contract_first(name: str) -> None:
         assert set(finding) == FINDING | BESIDE
         assert set(finding["subject"]) == {"api", "variable", "module"}
         assert all({"k", "n", "t", "s", "g"} <= set(event) for event in finding["evidence"])
+
+
+def test_json_tells_what_the_text_notes() -> None:
+    report = replace(several(), unobservable={"TC101": "no batch events"})
+    document = json.loads(written("json", report))
+    text = " ".join(written("text", report).split())
+    assert len(document["notes"]) > 1
+    assert all(note in text for note in document["notes"])
+    assert len(document["not_observable"]) == document["summary"]["not_observable"]
+    assert document["not_observable"] == [
+        {"check": "TC101", "code": "TC101", "reason": "no batch events"}
+    ]
+
+
+def test_json_of_a_report_without_notes_has_empty_lists() -> None:
+    document = json.loads(written("json", REPORTS["healthy"]()))
+    assert document["notes"] == document["not_observable"] == []
 
 
 def test_json_counts_verdicts() -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from traincheck.check.findings import where
 from traincheck.check.live import Watched
-from traincheck.report._words import suppressions
+from traincheck.report._words import notes_of, suppressions
 from traincheck.report.text_report import one_line
 from traincheck.rules._docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
@@ -116,7 +116,7 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "no occasion", f"{_count(idle, 'check')}: what they judge did not take place"
     if report.suppressed:
         yield "findings", f"{suppressions(report)}: see the full report"
-    for text in _notes_of(report):
+    for text in _some(notes_of(report)):
         yield "note", _cut(text, _TITLE)
     yield "trace", summary.trace
 
@@ -149,10 +149,7 @@ def _themes(report: Report, verdict: Verdict) -> str:
     return ", ".join(f"{theme} {number}" for theme, number in counts.items())
 
 
-def _notes_of(report: Report) -> Iterator[str]:
-    notes = list(report.notes)
-    if report.skipped_lines:
-        notes.append(f"{_count(report.skipped_lines, 'line')} of the trace could not be read")
+def _some(notes: Sequence[str]) -> Iterator[str]:
     yield from notes[:_NOTES]
     if len(notes) > _NOTES:
         yield f"and {_count(len(notes) - _NOTES, 'more note')}"

@@ -23,6 +23,13 @@ def suppressions(report: Report) -> str:
     return f"{len(report.suppressed)} suppressed ({parts})"
 
 
+def notes_of(report: Report) -> list[str]:
+    """What is to be known beside the findings: how the run ended, what could not be decided."""
+    if not report.skipped_lines:
+        return list(report.notes)
+    return [*report.notes, f"{count(report.skipped_lines, 'line')} of the trace could not be read"]
+
+
 def why_accepted(finding: Finding) -> str:
     """Who accepted a finding, where and why."""
     accepted = finding.accepted

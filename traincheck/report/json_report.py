@@ -1,6 +1,7 @@
 """The report as JSON. The keys that design.md section 5 fixes for other programs come first.
 
-Where suppressed findings are asked for, a key ``suppressed`` holds them and who accepted them.
+Beside them, ``notes`` holds what the text report notes, ``not_observable`` why checks could not be
+decided; where suppressed findings are asked for, ``suppressed`` holds them and who accepted them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import orjson
 from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import place_by_name
 from traincheck.report._places import code_at, code_of, place_of
+from traincheck.report._words import notes_of
 from traincheck.schema.codec import SCHEMA_VERSION, encode
 from traincheck.schema.findings import Finding, Report, Verdict
 
@@ -28,8 +30,18 @@ def report_json(report: Report) -> dict[str, Any]:
     findings = [finding_json(finding, report) for finding in report.findings]
     return {
         **_contract(report, findings),
+        "notes": notes_of(report),
+        "not_observable": [
+            {"check": check, "code": _code(check, report), "reason": reason}
+            for check, reason in sorted(report.unobservable.items())
+        ],
         **({"suppressed": _suppressed(report)} if report.presentation.suppressed else {}),
     }
+
+
+def _code(check: str, report: Report) -> str | None:
+    info = report.infos.get(check)
+    return info.code if info else None
 
 
 def _suppressed(report: Report) -> list[dict[str, Any]]:

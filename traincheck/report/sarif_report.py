@@ -14,6 +14,7 @@ import orjson
 
 import traincheck
 from traincheck.report._places import code_of, place_of
+from traincheck.report._words import notes_of
 from traincheck.rules._docs import RuleDocs, docs_of
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import CheckInfo, Finding, Report, Verdict
@@ -48,7 +49,7 @@ def sarif(report: Report) -> dict[str, Any]:
             {
                 "executionSuccessful": True,
                 "toolExecutionNotifications": [
-                    {"level": "note", "message": {"text": note}} for note in report.notes
+                    {"level": "note", "message": {"text": note}} for note in notes_of(report)
                 ],
             }
         ],

@@ -18,7 +18,7 @@ from traincheck.check.findings import where
 from traincheck.report._beside import beside
 from traincheck.report._by_name import place_by_name
 from traincheck.report._places import code_at, code_of
-from traincheck.report._words import count, suppressions, why_accepted
+from traincheck.report._words import count, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
@@ -197,10 +197,7 @@ def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> Non
     if report.suppressed:
         hint = "" if report.presentation.suppressed else ": --show-suppressed shows them"
         table.add_row(Text("findings"), Text(f"{suppressions(report)}{hint}"))
-    if report.skipped_lines:
-        lines = count(report.skipped_lines, "line")
-        table.add_row(Text("skipped"), Text(f"{lines} of the trace could not be read"))
-    for note in report.notes:
+    for note in notes_of(report):
         table.add_row(Text("note"), Text(note))
     console.print(table)
 
