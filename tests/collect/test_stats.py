@@ -210,3 +210,21 @@ def test_activations_that_are_called_as_methods_are_looked_at(tmp_path, name):
     assert torch.equal(found, plain)
     (call,) = run.calls(f"torch.Tensor.{name}")
     assert call.result["stats"]["max"] == pytest.approx(float(plain.max()))
+
+
+@pytest.mark.parametrize(("scale", "told"), [(1, stats.FIRST_STEPS), (255, 0)])
+def test_first_layers_tell_only_of_what_may_be_bytes(tmp_path, scale, told):
+    needs = Needs(stats=frozenset({"input"}), calls=frozenset({Families.BACKWARD}))
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 4))
+    with recording(tmp_path / "run", needs=needs) as run:
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(stats.FIRST_STEPS + 2):
+            optimizer.zero_grad()
+            images = torch.randint(0, 255, (8, 3, 8, 8)).float()
+            net(images / scale).logsumexp(1).mean().backward()
+            optimizer.step()
+    layers = run.calls("torch.nn.modules.conv.Conv2d.forward") + run.calls(
+        "torch.nn.modules.linear.Linear.forward"
+    )
+    assert len(layers) == told
+    assert all(set(call.args["0"]["stats"]) == {"min", "max"} for call in layers)

@@ -27,6 +27,7 @@ SMALL = 1 << 16  # elements up to which arguments and parameters are looked at i
 LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
 _MOST_LABELS = 1000
+_MOST_FIRST = 4  # layers in a step that may be the first of a model
 _MOST_LOOKS = 256  # at activations in one step: a step that never ends must not be slow for ever
 _LARGEST = 1 << 24  # elements of a parameter that is looked at when it is found
 DEAD_NORM = 1e-6  # of a row or filter that does nothing
@@ -43,7 +44,10 @@ LOSSES = frozenset(
 )  # fmt: skip
 # Of these, only masks are looked at: how much they leave out.
 MASKED = frozenset({"torch.nn.functional.scaled_dot_product_attention"})
-EVERYTHING = frozenset({"activation", "batch", "gradient", "parameter"}) | LOSSES | MASKED
+EVERYTHING = frozenset({"activation", "batch", "gradient", "input", "parameter"}) | LOSSES | MASKED
+# Layers that may be the first of a model, and what they may be given that was not scaled.
+_FIRST_LAYERS = frozenset({torch.nn.Conv2d, torch.nn.Linear})
+_BRIGHT, _BYTE = 50, 255
 _IGNORED = -100
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -73,6 +77,7 @@ class Numbers:
         self.gradient = "gradient" in self.asked
         self.parameter = "parameter" in self.asked
         self.activation = "activation" in self.asked
+        self.input = "input" in self.asked
         self.spans: set[int] = set()
         self._clock = clock
         self._always = every > 1  # few steps are recorded at all
@@ -90,6 +95,7 @@ class Numbers:
         )
         self.is_due = self.is_sampled and self.activation
         self._left = _MOST_LOOKS
+        self._first = _MOST_FIRST
 
     def wants_api(self, api: str) -> bool:
         """Whether calls of ``api`` are recorded for their numbers."""
@@ -140,6 +146,24 @@ class Numbers:
         if not (value.is_cpu and 0 < value.numel() <= SMALL) or _modes() or _level() is not None:
             return plain
         return _with(plain, self._text(em, value, {"zeros": 1 - value.to(torch.float32).mean()}))
+
+    def of_input(self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...]) -> bytes:
+        """`encode` with the extremes of data that a layer is given, if they may be those of bytes.
+
+        b"" of anything else: of results of other layers, and of data that was scaled.
+        """
+        if not (self.input and self._first) or type(module) not in _FIRST_LAYERS or len(args) != 1:
+            return b""
+        value = args[0]
+        if type(value) is not torch.Tensor or value.requires_grad or not torch.is_grad_enabled():
+            return b""
+        if value.dtype not in _FLOATS or not _is_countable(value):
+            return b""
+        self._first -= 1
+        low, high = torch.aminmax(value)
+        if value.is_cpu and not (low.item() >= 0 and _BRIGHT < high.item() <= _BYTE):
+            return b""
+        return _with(encode(value), self._text(em, value, {"min": low, "max": high}))
 
     def of_activation(self, em: Emitter, result: Any, activation: Activation) -> bytes:
         """`encode` with the numbers of an activation's result."""

@@ -62,10 +62,14 @@ class Leaves(ABC):
 
 def is_image(tensor: TensorSummary) -> bool:
     """Whether the tensor may be a batch of floating-point images."""
+    return tensor.dtype.startswith(("float", "bfloat")) and may_be_images(tensor)
+
+
+def may_be_images(tensor: TensorSummary) -> bool:
+    """Whether the tensor has the shape of a batch of images."""
     shape = tensor.shape
     return (
-        tensor.dtype.startswith(("float", "bfloat"))
-        and len(shape) == _DIMS
+        len(shape) == _DIMS
         and bool(_COLOURS & {shape[1], shape[3]})
         and min(shape[2], max(shape[1], shape[3])) >= _SMALLEST
     )

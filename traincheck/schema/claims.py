@@ -108,7 +108,7 @@ class Needs:
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,
-            ``activation``, or the name of an API, of whose arguments they are taken.
+            ``activation``, ``input``, or the name of an API, of whose arguments they are taken.
     """
 
     calls: frozenset[str] = frozenset()

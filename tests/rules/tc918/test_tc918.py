@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.checking import fires, quiet
+from tests.checking import fires, net, quiet
 from tests.rules.batches import leaf, run_on
+from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import Verdict
 
 
@@ -44,4 +45,57 @@ def test_fires_when_everything_is_far_below_zero() -> None:
     ],
 )
 def test_quiet_on_others(events: list) -> None:
+    assert quiet("TC918", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+
+
+CONV, LINEAR = "torch.nn.modules.conv.Conv2d.forward", "torch.nn.modules.linear.Linear.forward"
+
+
+def cast(
+    given: tuple[int, ...] = (8, 3, 32, 32),
+    high: float = 255,
+    *,
+    came: tuple[int, ...] = (8, 3, 32, 32),
+    dtype: str = "uint8",
+    api: str = CONV,
+    n: int = 3,
+) -> list[Event]:
+    """Steps in which images come as ``came`` and the first layer is ``given`` a tensor."""
+    trace = net()
+    for _ in range(n):
+        images = leaf(shape=came, dtype=dtype, stats={"min": 0, "max": 255})
+        trace.begin_step().batch(leaves={"batch[0]": images}).zero_grad().forward()
+        tensor = leaf(shape=given, stats={"min": 0, "max": high})
+        trace.call(api, family=Families.MODULE, module="Net.conv", args={"0": tensor})
+        trace.backward().optimizer_step()
+    return trace.build()
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        cast(),
+        cast((8, 3, 24, 24)),
+        cast((8, 3072), api=LINEAR),
+        cast(came=(8, 32, 32, 3)),
+        cast((8, 1, 28, 28), came=(8, 28, 28)),
+    ],
+)
+def test_fires_when_bytes_are_only_cast(events: list[Event]) -> None:
+    finding = fires("TC918", events)
+    assert finding.first_step == 2
+    assert "Net.conv: images of bytes are cast to float32" in finding.observed
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        cast(high=1),
+        cast(n=2),
+        cast((8, 60), api=LINEAR),
+        cast((8, 3072), api=LINEAR, came=(8, 3072)),  # a table of counts
+        cast(dtype="int64"),
+    ],
+)
+def test_quiet_when_bytes_are_scaled_before_the_first_layer(events: list[Event]) -> None:
     assert quiet("TC918", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)

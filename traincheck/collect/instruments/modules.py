@@ -215,10 +215,13 @@ class Modules(Instrument):
         told = None
         if numbers.is_due or (is_root and numbers.activation):
             told = numbers.of_result(em, module, result, is_root=is_root)
-        if not is_wanted and (told is None or not numbers.is_interesting(module, span, told)):
+        data = numbers.of_input(em, module, args) if numbers.is_sampled else b""
+        if not (is_wanted or data) and (
+            told is None or not numbers.is_interesting(module, span, told)
+        ):
             return None
         if len(args) == 1 and not kwargs:
-            given = [b'"0":' + encode(args[0])]
+            given = [b'"0":' + (data or encode(args[0]))]
         else:
             given = [b'"%d":%b' % (i, encode(value)) for i, value in enumerate(args)]
             given += [orjson.dumps(k) + b":" + encode(v) for k, v in kwargs.items()]
