@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tests.collect.recording import recording
+from benchmarks import harness
+from tests.collect.recording import read_folder, recording
 from traincheck.schema.events import Families
 
 OPTIMIZERS = sorted(
@@ -371,6 +372,42 @@ def test_clipping_says_what_it_found(tmp_path):
     assert two.args == {"max_norm": 0.25}
     assert run.calls(Families.CLIP_VALUE)[0].args == {"clip_value": 0.1, "parameters": 1}
     assert float(total) > 0.5
+
+
+CLIPS_SHARDED = """
+import sys
+
+import torch
+import torch.distributed as dist
+
+assert "torch.distributed.fsdp" not in sys.modules  # nothing of ours imports it
+
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = FullyShardedDataParallel(torch.nn.Linear(3, 3), device_id=torch.device("cpu"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.ones(2, 3)).sum().backward()
+    print(model.clip_grad_norm_(0.5).item())
+    optimizer.step()
+print(sys.modules[model.__module__].__loader__, sys.modules[model.__module__].__spec__.loader)
+"""
+
+
+def test_clipping_of_a_sharded_model_is_clipping(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(CLIPS_SHARDED)
+    command = [harness.command("traincheck-collect"), "-p", script, "-o", tmp_path / "run"]
+    done = harness.run(command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("SourceFileLoader object") == 2  # the module is what it is without us
+    events = [e for e in read_folder(tmp_path / "run") if e.kind == "call"]
+    clips = [event for event in events if event.api == Families.FSDP_CLIP]
+    assert [clip.family for clip in clips] == [Families.CLIP_NORM] * 2
+    assert clips[0].args == {"max_norm": 0.5}
+    assert str(clips[0].result["value"]) in done.stdout.split()
 
 
 def test_a_generator_of_parameters_reaches_the_clipping(tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.ranks import RankBuilder, merged, two_ranks
-from traincheck.schema.events import CollectiveEvent, StateEvent
+from traincheck.schema.events import CollectiveEvent, Families, StateEvent
 from traincheck.schema.findings import Symptom
 
 BASE = {"program": "train.py"}
@@ -193,3 +195,37 @@ def test_ranks_that_enter_different_calls_are_no_pair():
     events = exchange(8, wrong=0, shape=True)
     events = [e._replace(op="broadcast") if e.rank else e for e in events]
     assert decide("consistent", {"of": "shapes"}, events) == []
+
+
+NORMS = {"of": "norms", **BASE}
+
+
+def clipping(norms: Sequence[float], steps: int = 10) -> Callable[[RankBuilder], None]:
+    """Each rank clips by a norm of its own in every step."""
+
+    def run(rank: RankBuilder) -> None:
+        for _ in range(steps):
+            rank.begin_step().zero_grad().forward().backward()
+            given = {"value": norms[rank.rank], "dtype": "float32", "shape": []}
+            rank.call(Families.FSDP_CLIP, family=Families.CLIP_NORM, result=given)
+            rank.optimizer_step()
+
+    return run
+
+
+def test_ranks_that_clip_by_other_norms_are_told_in_the_first_step():
+    result = learn(two_ranks(clipping((2.0, 2.0 + 1e-6)), wrap=False))
+    said = "In train.py, all ranks find the same norm of the gradients when they clip them."
+    assert said in texts(result, "consistent")
+    apart = two_ranks(clipping((2.0, 3.0), 3), wrap=False)
+    found = broken(decide("consistent", NORMS, apart))
+    assert found[0] == (0, Symptom.RANKS_DIFFER, Families.CLIP_NORM)
+    (finding,) = report_of(result.invariants, apart).findings
+    assert finding.subject.api == Families.CLIP_NORM
+    assert finding.observed == "rank 0: 2, rank 1: 3"
+    assert not report_of(result.invariants, two_ranks(clipping((1.0, 1.0)), wrap=False)).findings
+
+
+def test_where_ranks_clip_by_norms_of_their_own_nothing_is_claimed():
+    said = texts(learn(two_ranks(clipping((2.0, 3.0)), wrap=False)))
+    assert not any("same norm" in text for text in said)

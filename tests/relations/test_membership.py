@@ -8,7 +8,7 @@ from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import Families, StateEvent
+from traincheck.schema.events import Event, Families, StateEvent
 from traincheck.schema.findings import Symptom, Verdict
 
 BODY = ("Net.fc1.weight", "Net.fc1.bias")
@@ -206,3 +206,53 @@ def test_parameters_that_no_version_wrote_are_refused(params):
 
 def test_the_run_is_recorded_as_the_tests_assume():
     assert any(isinstance(e, StateEvent) and not e.requires_grad for e in run(1).build())
+
+
+def cast(trace: TraceBuilder, *names: str, dtype: str = "bfloat16") -> list[Event]:
+    """The events, with these variables in another dtype from the beginning."""
+
+    def other(event: Event) -> Event:
+        if not isinstance(event, StateEvent) or event.name not in names or event.summary is None:
+            return event
+        return event._replace(summary=event.summary._replace(dtype=dtype))
+
+    return [other(event) for event in trace.build()]
+
+
+def normed() -> TraceBuilder:
+    return TraceBuilder().process().model("Net", MLP_BN, buffers=BN_BUFFERS).optimizer()
+
+
+STATISTIC = "Net.bn.running_var"
+
+
+def test_a_dtype_is_learned_by_place_and_a_cast_buffer_is_told():
+    counter = "Net.bn.num_batches_tracked"
+    result = learn(cast(normed().steps(20), counter, dtype="int64"))
+    found = texts(result, "membership")
+    assert "In train.py, every buffer under Net is of dtype float32." in found
+    assert "In train.py, every parameter under Net is of dtype float32." in found
+    cast_too = cast(normed().steps(3), STATISTIC)
+    (finding,) = report_of(result.invariants, cast_too).findings
+    assert (finding.code, finding.severity, finding.first_step) == ("membership", "warning", 0)
+    assert (finding.variables, finding.observed) == ((STATISTIC,), "it is of dtype bfloat16")
+    assert not report_of(result.invariants, normed().steps(9).build()).findings
+
+
+def test_a_model_that_is_cast_as_a_whole_is_one_finding():
+    result = learn(normed().steps(20).build())
+    names = [f"Net.{name}" for name in (*MLP_BN, *BN_BUFFERS)]
+    report = report_of(result.invariants, cast(normed().steps(3), *names))
+    assert [finding.code for finding in report.findings] == ["membership"]
+
+
+def test_of_a_model_that_is_cast_while_it_trains_no_dtype_is_claimed():
+    events = normed().steps(20).build()
+    cut = next(i for i, e in enumerate(events) if e.kind == "step" and e.step == 9)
+    later = cast(normed().steps(20), STATISTIC)[cut:]
+    assert not any("is of dtype" in text for text in texts(learn([*events[:cut], *later])))
+
+
+def test_a_claim_about_a_dtype_that_lacks_words_is_refused():
+    with pytest.raises(ValueError, match="nothing is known of"):
+        decide("membership", {**BASE, "is": "dtype", "under": "Net", "dtype": "float32"}, [])

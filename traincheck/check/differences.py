@@ -85,6 +85,11 @@ def _same_variable(effect: Effect) -> bool:
     return variable is not None and base_name(variable) in effect.variables
 
 
+def _of_variable(effect: Effect) -> bool:
+    """A model is cast at once, its parameters and its buffers."""
+    return effect.subject.variable is not None and _at_once(effect)
+
+
 def _variable_of_a_copy(effect: Effect) -> bool:
     """The same parameter of another object of the class: one was taken for the other."""
     variable = effect.subject.variable
@@ -145,13 +150,18 @@ DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.NO_GRADIENT: {_S.NO_GRADIENT: _same_variable, _S.WRONG_VALUE: _numbers},
     _S.NOT_SYNCHRONIZED: {_S.NOT_UPDATED: _same_variable, _S.STATE_UNCHANGED: _same_variable},
-    _S.RANKS_DIFFER: {_S.NOT_UPDATED: _same_variable, _S.STATE_UNCHANGED: _same_variable},
+    _S.RANKS_DIFFER: {
+        _S.MISSING_CALL: _calls_at_once("torch.distributed."),
+        _S.NOT_UPDATED: _same_variable,
+        _S.STATE_UNCHANGED: _same_variable,
+    },
     _S.LOSS_INPUT: {
         _S.WRONG_VALUE: _same_numbers,
         _S.MISSING_CALL: _activation,
         _S.EXTRA_CALL: _activation,
     },
     _S.PRECISION: {
+        _S.PRECISION: _of_variable,
         _S.MISSING_CALL: _calls_at_once("GradScaler", "autocast"),
         _S.WRONG_VALUE: _at_once,
     },

@@ -21,6 +21,8 @@ _MOST_COUNTED = 8  # variables of one step that count as examples
 MOMENTS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 WRAPPED, CALLS = "wrapped", "calls"
 SHAPES, RECEIVED = "shapes", "received"
+NORMS = "norms"  # by which gradients are clipped
+_CLOSE = 1e-4  # norms that are summed in another order
 COUNTED = {"backward": Families.BACKWARD, "optimizer_step": Families.OPTIMIZER_STEP}
 
 
@@ -35,6 +37,7 @@ class ConsistentProposer:
         self._exchanged: set[str] = set()
         self._wrapped = False
         self._ranks = 1
+        self._clips: bool | None = None  # by one norm
         self._finders: dict[tuple[int, str], CopyFinder] = defaultdict(CopyFinder)
 
     def observe(self, event: Event) -> None:
@@ -49,6 +52,8 @@ class ConsistentProposer:
                 self._ranks = max(self._ranks, len(step.counters))
                 for key in step.changed:
                     self._compare(step, key)
+                for norms in step.clipped():
+                    self._clips = self._clips is not False and _are_close(norms)
 
     def _compare(self, step: RunStep, key: Key) -> None:
         if key[0] in MOMENTS and self._same.get(key, True):
@@ -67,6 +72,15 @@ class ConsistentProposer:
         if self._program.name is None:
             return
         base = {"program": self._program.name}
+        if self._clips:
+            yield _claim({**base, "of": NORMS})
+        yield from (_claim({**base, **place}) for place in self._places())
+        pairs = {pair for finder in self._finders.values() for pair in finder.pairs()}
+        for copy, source in sorted(pairs):
+            yield _claim({**base, "copy": copy, "source": source})
+
+    def _places(self) -> Iterator[dict[str, str]]:
+        """Where all variables of a role were the same on all ranks."""
         for role in MOMENTS:
             labels: dict[str, bool] = {}
             for (found, name), same in self._same.items():
@@ -75,10 +89,7 @@ class ConsistentProposer:
                     labels[variable] = same and labels.get(variable, True)
             for pattern, is_same in fold(labels):
                 if is_same:
-                    yield _claim({**base, "role": role, "under": pattern})
-        pairs = {pair for finder in self._finders.values() for pair in finder.pairs()}
-        for copy, source in sorted(pairs):
-            yield _claim({**base, "copy": copy, "source": source})
+                    yield {"role": role, "under": pattern}
 
 
 class ConsistentDecider:
@@ -89,7 +100,7 @@ class ConsistentDecider:
         for params in self._claims:
             is_of_ranks = params.get("role") in MOMENTS and ("under" in params or "of" in params)
             is_of_ranks |= params.get("of") == CALLS and params.get("call") in COUNTED
-            is_of_ranks |= params.get("of") in (SHAPES, RECEIVED)
+            is_of_ranks |= params.get("of") in (SHAPES, RECEIVED, NORMS)
             if not is_of_ranks and not ("copy" in params and "source" in params):
                 raise ValueError(f"nothing is known of {dict(params)}")
         self._program = RunProgram()
@@ -113,6 +124,7 @@ class ConsistentDecider:
         for step in self._steps.observe(event):
             if step.is_judged:
                 found += self._of_ranks(step)
+                found += self._of_norms(step)
             if step.is_whole:
                 found += self._of_calls(step)
         return found
@@ -141,6 +153,13 @@ class ConsistentDecider:
                     yield index, _is_out_of_step(COUNTED[params["call"]], counts, step)
                 elif any(counts.values()):
                     yield index, _HOLDS
+
+    def _of_norms(self, step: RunStep) -> Iterator[tuple[int, Example]]:
+        clipped = step.clipped()
+        for index, params in enumerate(self._claims):
+            if params.get("of") == NORMS and self._program.fits(params):
+                for norms in clipped:
+                    yield index, _HOLDS if _are_close(norms) else _clips_apart(norms, step)
 
     def _of_exchange(self, pair: Pair) -> Iterator[tuple[int, Example]]:
         told = _of_pair(pair)
@@ -182,6 +201,25 @@ def _differs(name: str, others: Sequence[int], step: RunStep) -> Example:
         subject=Subject(variable=name),
         expected=f"{name} is the same on all ranks",
         observed=f"rank {who} holds another content than rank {first}",
+        evidence=(step.end,),
+        symptom=Symptom.RANKS_DIFFER,
+    )
+
+
+def _are_close(norms: Mapping[int, float]) -> bool:
+    low, high = min(norms.values()), max(norms.values())
+    return high - low <= _CLOSE * abs(high)
+
+
+def _clips_apart(norms: Mapping[int, float], step: RunStep) -> Example:
+    return Example(
+        holds=False,
+        context={},
+        step=step.end.step,
+        rank=max(norms),
+        subject=Subject(api=Families.CLIP_NORM),
+        expected="all ranks find the same norm",
+        observed=", ".join(f"rank {rank}: {norm:.6g}" for rank, norm in norms.items()),
         evidence=(step.end,),
         symptom=Symptom.RANKS_DIFFER,
     )

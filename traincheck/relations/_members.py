@@ -15,9 +15,10 @@ from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEven
 TRAINABLE, FROZEN, STILL, HELD, FREE = "trainable", "frozen", "still", "held", "free"
 ONCE = "once"  # updated by one optimizer
 SPARSE = "sparse"  # its gradient has only the rows that were looked up
+DTYPE = "dtype"  # the one that it is kept in
 REACHED = "reached"  # by a gradient: of any program
 UNMOVED = "unmoved"  # while frozen: of any program
-PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE, ONCE, SPARSE)
+PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE, ONCE, SPARSE, DTYPE)
 ROLES = ("parameter", "buffer")
 MOST_STRUCTURE = 200  # patterns of the names of one model
 
@@ -25,6 +26,11 @@ MOST_STRUCTURE = 200  # patterns of the names of one model
 def is_of_model(name: str) -> bool:
     """Whether a model owns it: ``opt0[0].3`` belongs to none that is known."""
     return "[" not in name.partition(".")[0]
+
+
+def is_float(dtype: str) -> bool:
+    """Whether it says with how many digits numbers are kept."""
+    return "float" in dtype
 
 
 def structure(variables: Variables, model: str, role: str) -> list[str]:
@@ -70,12 +76,15 @@ class MembershipProposer:
         self._moved: set[str] = set()
         self._structures: dict[tuple[str, str], list[str] | None] = {}
         # Models of which something else is trained, or held, later on
-        self._varying: dict[str, set[str]] = {"grads": set(), "held": set()}
+        self._varying: dict[str, set[str]] = {"grads": set(), "held": set(), "dtypes": set()}
+        self._dtypes: dict[str, dict[str, str]] = {role: {} for role in ROLES}
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
             self._variables.observe(event)
             self._book.observe(event)
+            if event.role in ROLES and event.summary is not None:
+                self._keep_dtype(event, event.summary.dtype)
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         elif isinstance(event, CallEvent):
@@ -88,6 +97,12 @@ class MembershipProposer:
             self._book.turn(event)
         else:
             self._program.observe(event)
+
+    def _keep_dtype(self, event: StateEvent, dtype: str) -> None:
+        """Of whatever look: a model that is cast later has two."""
+        known = self._dtypes[event.role]
+        if is_float(dtype) and known.setdefault(event.name, dtype) != dtype:
+            self._varying["dtypes"].add(event.name.partition(".")[0])
 
     def _look(self) -> None:
         self._moved |= self._book.changed["parameter"]
@@ -117,6 +132,10 @@ class MembershipProposer:
         base = {"program": self._program.name}
         for what, pattern in self._places():
             yield _claim({**base, "is": what, "under": pattern})
+        for role in ROLES:
+            for pattern, dtype in self._kept_dtypes(role):
+                params = {"is": DTYPE, "under": pattern, "role": role, "dtype": dtype}
+                yield _claim({**base, **params})
         for (model, role), found in sorted(self._structures.items()):
             if found and is_of_model(model) and "#" not in model:
                 yield _claim({**base, "model": model, "role": role, "has": found})
@@ -137,6 +156,14 @@ class MembershipProposer:
                 yield from _folded({name: STILL if self._is_still(name) else None for name in mine})
             if model not in self._varying["held"]:
                 yield from _folded({name: HELD if self._held[name] else FREE for name in mine})
+
+    def _kept_dtypes(self, role: str) -> Iterator[tuple[str, str]]:
+        """Places of models that are trained, and the dtype of what they hold."""
+        trained = {name.partition(".")[0] for name, held in self._held.items() if held}
+        for model in sorted(trained - self._varying["dtypes"]):
+            mine = {n: d for n, d in self._dtypes[role].items() if n.partition(".")[0] == model}
+            for pattern, dtype in fold(mine) if is_of_model(model) else ():
+                yield pattern, str(dtype)
 
     def _is_still(self, name: str) -> bool:
         """Whether nothing has changed it, and there is a reason for it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.relations._members import (
+    DTYPE,
     FREE,
     FROZEN,
     HELD,
@@ -19,6 +20,7 @@ from traincheck.relations._members import (
     TRAINABLE,
     UNMOVED,
     Lookups,
+    is_float,
     structure,
 )
 from traincheck.relations._memory import Examples
@@ -60,6 +62,7 @@ _BROKEN = {
         "{name} stays as it is, as requires_grad is False",
         "the optimizer that holds it changes it",
     ),
+    DTYPE: (Symptom.PRECISION, "{name} is of dtype {dtype}", ""),
     REACHED: (
         Symptom.NOT_IN_OPTIMIZER,
         "an optimizer holds {name}, which gets a gradient",
@@ -149,7 +152,7 @@ class MembershipDecider:
         if "under" not in params:
             return
         matches = matcher(params["under"]).match
-        found = self._variables.by_role["parameter"].values()
+        found = self._variables.by_role[params.get("role", "parameter")].values()
         claim.variables = tuple(v for v in found if matches(v.name))
         claim.names = frozenset(v.name for v in claim.variables)
         claim.applies = bool(claim.names)
@@ -157,6 +160,12 @@ class MembershipDecider:
         if wanted is not None:
             claim.broken = tuple(
                 (v.name, "") for v in claim.variables if v.requires_grad is not wanted
+            )
+        elif params["is"] == DTYPE:
+            known = [v for v in claim.variables if is_float(v.dtype)]
+            claim.applies = bool(known)
+            claim.broken = tuple(
+                (v.name, f"it is of dtype {v.dtype}") for v in known if v.dtype != params["dtype"]
             )
         elif params["is"] in (HELD, FREE):
             held = params["is"] == HELD
@@ -235,7 +244,8 @@ def _negative(params: Mapping[str, Any], name: str, how: str, event: StepEvent) 
         observed = f"{name} {how}"
     else:
         symptom, expected, observed = _BROKEN[params["is"]]
-        expected, module = expected.format(name=name), None
+        expected, module = expected.format(name=name, dtype=params.get("dtype")), None
+        observed = observed or how
     return Example(
         holds=False,
         context={},
@@ -250,7 +260,9 @@ def _negative(params: Mapping[str, Any], name: str, how: str, event: StepEvent) 
 
 
 def _refuse_unknown(params: Mapping[str, Any]) -> None:
-    if "is" in params:
+    if params.get("is") == DTYPE:
+        known = params.get("role") in ROLES and "under" in params and "dtype" in params
+    elif "is" in params:
         known = params["is"] in (REACHED, UNMOVED) or (params["is"] in PLACES and "under" in params)
     else:
         known = params.get("role") in ROLES and "model" in params and "has" in params

@@ -45,7 +45,20 @@ _PUBLIC = tuple(
     )
 )
 _OPENINGS = frozenset(
-    {"After", "Between", "During", "Every", "In", "No", "The", "Under", "What", "When", "Whenever"}
+    {
+        "After",
+        "All",
+        "Between",
+        "During",
+        "Every",
+        "In",
+        "No",
+        "The",
+        "Under",
+        "What",
+        "When",
+        "Whenever",
+    }
 )
 ROLE_NAMES = {
     "parameter": "parameter",

@@ -8,12 +8,20 @@ died early nothing is claimed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.relations._reading import number
 from traincheck.relations._variables import is_judged
-from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
+from traincheck.schema.events import (
+    CallEvent,
+    Event,
+    Families,
+    MarkEvent,
+    StateEvent,
+    StepEvent,
+)
 from traincheck.schema.values import TensorSummary
 
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
@@ -36,9 +44,13 @@ def content(summary: TensorSummary | None) -> Content | None:
 
 @dataclass(slots=True)
 class Page:
-    """What one process saw in one step. looks: the last content of each variable that changed."""
+    """What one process saw in one step.
+
+    looks: the last content of each variable that changed. norms: what clipping found, call by call.
+    """
 
     looks: dict[Key, Content | None] = field(default_factory=dict)
+    norms: list[float | None] = field(default_factory=list)
     end: StepEvent | None = None
     is_gap: bool = False
 
@@ -62,7 +74,10 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """One step of all ranks. by_rank: what each holds after it; counters: what each called."""
+    """One step of all ranks.
+
+    by_rank: what each holds after it; counters: what each called; norms: what each clipped by.
+    """
 
     end: StepEvent
     is_judged: bool
@@ -70,6 +85,7 @@ class RunStep:
     changed: frozenset[Key]
     by_rank: Mapping[int, RankFacts]
     counters: Mapping[int, Mapping[str, int]]
+    norms: Mapping[int, Sequence[float | None]]
 
     def compare(self, key: Key) -> list[int] | None:
         """Ranks that hold another content than the first; None where that cannot be told."""
@@ -83,6 +99,14 @@ class RunStep:
         if any(one[:2] != first[:2] for one in found.values()):
             return None
         return [rank for rank, one in found.items() if one != first]
+
+    def clipped(self) -> list[dict[int, float]]:
+        """What each rank has found when it clipped, for each time that all of them did."""
+        if len(set(map(len, self.norms.values()))) > 1:
+            return []
+        times = zip(*([(rank, n) for n in found] for rank, found in self.norms.items()))
+        known = [{rank: n for rank, n in time if n is not None} for time in times]
+        return [found for found in known if len(found) == len(self.norms)]
 
     @property
     def wrapped(self) -> set[str]:
@@ -117,7 +141,10 @@ class RunSteps:
                 seen = content(event.summary)
                 self._open[key].looks[event.role, event.name] = seen
         elif isinstance(event, CallEvent):
-            self._call(self._facts[key], event)
+            if Families.CLIP_NORM in (event.api, event.family):
+                self._open[key].norms.append(number(event.result))
+            else:
+                self._call(self._facts[key], event)
         elif isinstance(event, StepEvent):
             yield from self._end(key, event)
 
@@ -164,5 +191,6 @@ def _close(event: StepEvent, parts: Mapping[int, tuple[Page, RankFacts]]) -> Run
         is_whole=all(page.is_whole for _, (page, _) in ordered),
         changed=changed,
         by_rank={rank: facts for rank, (_, facts) in ordered},
+        norms={rank: page.norms for rank, (page, _) in ordered},
         counters={rank: page.end.counters for rank, (page, _) in ordered if page.end is not None},
     )

@@ -41,6 +41,7 @@ LOSSES = tuple(
     )
 )  # fmt: skip
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
+OVER_CLASSES = frozenset({CROSS_ENTROPY, "torch.nn.functional.nll_loss"})
 _LOSSES = frozenset(LOSSES)
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
 _MIN_ELEMENTS = 16  # fewer may all be of one sign by chance
@@ -85,6 +86,9 @@ class LossScale:
             return
         api, loss, terms = losses[0]
         scale = given / loss
+        if terms is not None and math.isnan(terms):
+            self._is_known = False
+            return
         if terms is not None:  # of a sum: what it is divided by should be a count
             counted = abs(self._ranks / scale) if scale else 0.5
             self._is_plain &= abs(counted - round(counted)) <= _COUNTED * max(counted, 1)
@@ -107,12 +111,14 @@ class LossScale:
 
 
 def _terms(event: CallEvent) -> float | None:
-    """How many terms a sum has; None of a mean."""
+    """How many terms a sum has; None of a mean; NaN where its labels were not counted."""
     if event.args.get("reduction") != "sum":
         return None
     target = event.args.get("target")
     if not isinstance(target, Mapping) or "shape" not in target:
         return 1.0
+    if event.api in OVER_CLASSES and not target.get("stats"):
+        return math.nan
     ignored = float((target.get("stats") or {}).get("ignored", 0.0))
     return math.prod(target["shape"]) * (1.0 - ignored)
 
@@ -233,8 +239,8 @@ class Readings:
             self._has_scaled = True
             self._scale.scaled()
             self._gradients.scaled()
-        elif api == Families.CLIP_NORM:
+        elif Families.CLIP_NORM in (api, event.family):
             value = number(event.result)
             if value is not None:
-                return (Reading(Key(CLIPPED_NORM, api), value, event),)
+                return (Reading(Key(CLIPPED_NORM, Families.CLIP_NORM), value, event),)
         return ()

@@ -41,6 +41,7 @@ class Variable:
     born: int | None
     is_sharded: bool = False
     is_single: bool = False  # of one element
+    dtype: str = ""
     cache: dict[Any, Any] = field(default_factory=dict)  # what deciders derived; dropped on change
 
 
@@ -72,6 +73,8 @@ class Variables:
         elif change == "flags":
             self.version += 1
             known[event.name].requires_grad = event.requires_grad
+            if event.summary is not None:
+                known[event.name].dtype = event.summary.dtype
             for variable in (known[event.name], *self.by_role["optimizer_state"].values()):
                 if variable.base == event.name:
                     variable.cache.clear()
@@ -206,6 +209,7 @@ def variable_of(event: StateEvent) -> Variable:
         born=event.step,
         is_sharded=summary is not None and str(summary.fingerprint).startswith("shard-"),
         is_single=summary is not None and math.prod(summary.shape) == 1,
+        dtype="" if summary is None else summary.dtype,
     )
 
 

@@ -10,6 +10,7 @@ from traincheck.relations._consistent import (
     CALLS,
     COUNTED,
     MOMENTS,
+    NORMS,
     RECEIVED,
     SHAPES,
     WRAPPED,
@@ -20,6 +21,7 @@ from traincheck.relations._names import ROLE_NAMES, SEVERAL_RANKS, in_program, s
 from traincheck.relations._ranks import DDP_HOOK, DDP_INIT
 from traincheck.relations._run_program import SEEN
 from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.events import Families
 
 
 class Consistent(UsualRelation):
@@ -30,7 +32,8 @@ class Consistent(UsualRelation):
         a model have the same content on all ranks. So do, in any program, the parameters that
         DistributedDataParallel keeps; and all ranks run backward and step optimizers equally often
         in every step, give tensors of one shape to what they do together, and get what was sent.
-        Whenever a model that no optimizer holds changes, it is a copy of another.
+        All ranks clip gradients by the same norm. Whenever a model that no optimizer holds changes,
+        it is a copy of another.
 
     Example:
         ``In train.py, every parameter under Net.norm is the same on all ranks after every step.``
@@ -66,6 +69,9 @@ class Consistent(UsualRelation):
             return Needs(states=states, kinds=frozenset({"mark", "optimizer", "step"}), exact=True)
         if params.get("of") == CALLS:
             return Needs(kinds=frozenset({"mark", "step"}))
+        if params.get("of") == NORMS:
+            calls = frozenset({Families.CLIP_NORM})
+            return Needs(calls=calls, states=SEEN, kinds=frozenset({"mark", "step"}))
         if params.get("of") in (SHAPES, RECEIVED):
             states = frozenset({"collective@ranks"} if params["of"] == RECEIVED else ())
             return Needs(states=states, kinds=frozenset({"collective", "mark", "step"}))
@@ -91,6 +97,9 @@ class Consistent(UsualRelation):
             return "All ranks give tensors of one shape and dtype to what they do together"
         if params.get("of") == RECEIVED:
             return "What one rank gets is what the other has sent, or holds after the same call"
+        if params.get("of") == NORMS:
+            said = "All ranks find the same norm of the gradients when they clip them"
+            return in_program(params, said)
         if params.get("of") == WRAPPED:
             who = "parameter of a model in DistributedDataParallel"
         else:
@@ -102,4 +111,6 @@ class Consistent(UsualRelation):
         of = claim.params.get("of")
         if of is None:
             return claim.params
+        if of == NORMS:
+            return {"api": SEVERAL_RANKS, "after": Families.CLIP_NORM, **claim.params}
         return {"api": DDP_INIT if of == WRAPPED else SEVERAL_RANKS}

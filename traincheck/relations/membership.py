@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._members import (
+    DTYPE,
     FREE,
     FROZEN,
     HELD,
@@ -22,6 +24,7 @@ from traincheck.relations._membership import MembershipDecider
 from traincheck.relations._names import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Families
+from traincheck.schema.findings import CheckInfo
 
 _SHOWN = 6  # names in a sentence
 _TEXTS = {
@@ -31,6 +34,7 @@ _TEXTS = {
     HELD: "Every parameter under {under} is held by an optimizer",
     FREE: "No optimizer holds a parameter under {under}",
     SPARSE: "Every embedding under {under} has sparse gradients",
+    DTYPE: "Every {role} under {under} is of dtype {dtype}",
     ONCE: "No step of training updates a parameter under {under} by two optimizers",
 }
 
@@ -41,9 +45,9 @@ class Membership(UsualRelation):
     What it says:
         Every parameter under a place of a model is trained (requires_grad), is frozen, is never
         changed by a training step, is held by an optimizer, by none, or is not updated by two. Its
-        embeddings have sparse gradients. A model has parameters, or buffers, of these names. And of
-        any program: a parameter that gets a gradient is held by an optimizer, and no optimizer
-        changes one that is frozen.
+        embeddings have sparse gradients. Parameters, or buffers, are kept in a dtype. A model has
+        parameters, or buffers, of these names. And of any program: a parameter that gets a gradient
+        is held by an optimizer, and no optimizer changes one that is frozen.
 
     Example:
         ``In train.py, every parameter under Classifier.backbone.stages.[0-1] is frozen.`` It breaks
@@ -55,7 +59,8 @@ class Membership(UsualRelation):
         place that is otherwise. Places are the widest whose variables all are alike, so a large
         model gives few. Of a model whose flags, or whose optimizer, change in the course of
         training nothing is claimed. Loss networks, and averages that no optimizer holds, are left
-        out; so is a parameter whose model is not the one that trains.
+        out; so is a parameter whose model is not the one that trains. Of a model that is cast
+        while it trains no dtype is claimed, nor is one of whole numbers.
 
     Chance:
         A coin for each step.
@@ -76,7 +81,7 @@ class Membership(UsualRelation):
     def needs(self, claim: Hypothesis) -> Needs:
         kinds = frozenset({"mark", "step", "optimizer"})  # the mark tells the program
         what = claim.params.get("is")
-        if what is None:
+        if what in (None, DTYPE):
             return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
         states = {"parameter@step" if what in (STILL, UNMOVED) else "parameter@new"}
         if what == REACHED:
@@ -94,9 +99,14 @@ class Membership(UsualRelation):
         if what == UNMOVED:
             return "No optimizer changes a parameter that is frozen (requires_grad is False)"
         if what is not None:
-            return in_program(params, _TEXTS[what].format(under=params["under"]))
+            return in_program(params, _TEXTS[what].format(**params))
         start = len(params["model"]) + 1
         names = [pattern[start:] for pattern in params["has"]]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         said = f"The {params['role']}s of {params['model']} are {', '.join(names[:_SHOWN])}{more}"
         return in_program(params, said)
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        """Another dtype than that of the reference may well be meant."""
+        found = super().info(claim, check_id, text)
+        return replace(found, severity="warning") if claim.params.get("is") == DTYPE else found

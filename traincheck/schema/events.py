@@ -203,6 +203,8 @@ class BatchEvent(NamedTuple):
         leaves: path -> summary of each tensor in the batch.
         samples: one fingerprint a row of the first leaf.
         sampler: dotted class name of the sampler.
+        sampler_epoch: the epoch that the sampler was told when the loader was iterated, as by
+            ``set_epoch``; None where it knows of none.
         workers: number of worker processes.
         indices: the first of what the sampler drew for this batch, indices into the dataset; empty
             if it draws none.
@@ -227,6 +229,7 @@ class BatchEvent(NamedTuple):
     leaves: Mapping[str, Value] = {}
     samples: Sequence[str] = ()
     sampler: str | None = None
+    sampler_epoch: int | None = None
     workers: int = 0
     indices: Sequence[int] = ()
     drawn: int = 0
@@ -310,6 +313,7 @@ class CheckpointEvent(NamedTuple):
             where there are very many.
         parts: of a file, its first keys: ``{"kind": "optimizer", "params": 4, "lr": [0.1]}``; kind
             is model, optimizer, scheduler, scaler or rng.
+        numbers: of a file, whole numbers among its first keys: ``{"epoch": 3}``.
         where: ``file:line`` of the user's code.
     """
 
@@ -333,6 +337,7 @@ class CheckpointEvent(NamedTuple):
     untied: Sequence[str] = ()
     values: Mapping[str, Value] = {}
     parts: Mapping[str, Value] = {}
+    numbers: Mapping[str, int] = {}
     where: str | None = None
 
 
@@ -444,4 +449,6 @@ class Families:
     UNSCALE = "torch.amp.GradScaler.unscale_"
     CLIP_NORM = "torch.nn.utils.clip_grad_norm_"
     CLIP_VALUE = "torch.nn.utils.clip_grad_value_"
+    # A member of CLIP_NORM: it finds the norm of what all ranks hold.
+    FSDP_CLIP = "torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_"
     SET_RNG_STATE = "torch.set_rng_state"

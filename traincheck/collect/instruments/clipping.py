@@ -1,36 +1,67 @@
-"""Gradient clipping by norm and by value."""
+"""Gradient clipping by norm and by value, also of what ranks hold in parts."""
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.nn import utils
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments._imports import WhenImported
 from traincheck.collect.places import where
 from traincheck.collect.summarize import summarize
 from traincheck.collect.wrap import Describe, span_wrapper
 from traincheck.schema.events import Families
+
+# Where the class is; many programs do without, and importing it takes half a second.
+_SHARDED = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
 class Clipping(Instrument):
     """The result of clipping by norm is the norm before clipping."""
 
     name = "clipping"
-    families = (Families.CLIP_NORM, Families.CLIP_VALUE)
+    families = (Families.CLIP_NORM, Families.CLIP_VALUE, Families.FSDP_CLIP)
 
     def install(self) -> None:
+        self._imports: WhenImported | None = None
+        if distributed.is_available():
+            known = sys.modules.get(_SHARDED)
+            if known is not None:
+                self._wrap_sharded(known)
+            else:
+                self._imports = WhenImported(
+                    _SHARDED.__eq__, self._wrap_sharded, self.session.fault
+                )
+                self._imports.install()
         self.replace(utils, "clip_grad_norm_", self._wrap(Families.CLIP_NORM, "max_norm"))
         self.replace(utils, "clip_grad_value_", self._wrap(Families.CLIP_VALUE, "clip_value"))
+
+    def remove(self) -> None:
+        if self._imports is not None:
+            self._imports.remove()
+        super().remove()
+
+    def _wrap_sharded(self, module: types.ModuleType) -> None:
+        """A method: its first argument is the model."""
+        describe = _describer(Families.FSDP_CLIP, "max_norm", family=Families.CLIP_NORM)
+        self.replace(
+            module.FullyShardedDataParallel,
+            "clip_grad_norm_",
+            lambda original: span_wrapper(original, self.session, describe),
+        )
 
     def _wrap(self, family: str, limit: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return lambda original: span_wrapper(original, self.session, _describer(family, limit))
 
 
-def _describer(family: str, limit: str) -> Describe:
+def _describer(api: str, limit: str, family: str | None = None) -> Describe:
     def describe(
         em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> dict[str, Any]:
@@ -43,6 +74,7 @@ def _describer(family: str, limit: str) -> Describe:
             named["parameters"] = 1
         elif isinstance(parameters, (list, tuple)):  # counting a generator would have emptied it
             named["parameters"] = len(parameters)
-        return {"api": family, "args": named, "result": summarize(result), "where": where()}
+        told = {"api": api, "args": named, "result": summarize(result), "where": where()}
+        return told if family is None else {**told, "family": family}
 
     return describe

@@ -5,20 +5,18 @@ They are wrapped as the package is imported.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
 import types
-from collections.abc import Sequence
 from typing import Any
 
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments._imports import WhenImported
 from traincheck.collect.instruments.functional import signature
 from traincheck.collect.wrap import CallTemplates, function_wrapper
 
 
 class Packages(Instrument):
-    """A meta path finder that wraps what a module defines once it has been executed."""
+    """Wraps what a module defines once it has been executed."""
 
     name = "packages"
 
@@ -26,14 +24,14 @@ class Packages(Instrument):
         return bool(self.session.settings.instrument)
 
     def install(self) -> None:
-        self._finder = _Finder(self)
-        sys.meta_path.insert(0, self._finder)
+        self._imports = WhenImported(self.covers, self.wrap_module, self.session.fault)
+        self._imports.install()
         for name, module in list(sys.modules.items()):
             if self.covers(name):
                 self.wrap_module(module)
 
     def remove(self) -> None:
-        sys.meta_path.remove(self._finder)
+        self._imports.remove()
         super().remove()
 
     def covers(self, name: str) -> bool:
@@ -68,38 +66,3 @@ class Packages(Instrument):
             name,
             lambda f: function_wrapper(f, CallTemplates(api, names, defaults), self.session),
         )
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, instrument: Packages) -> None:
-        self._instrument = instrument
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not self._instrument.covers(name):
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._instrument)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, instrument: Packages) -> None:
-        self._loader = loader
-        self._instrument = instrument
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        made: types.ModuleType | None = self._loader.create_module(spec)
-        return made
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        self._loader.exec_module(module)
-        try:
-            self._instrument.wrap_module(module)
-        except Exception as error:  # training must go on whatever we got wrong
-            self._instrument.session.fault(self._instrument.wrap_module, error)
