@@ -42,6 +42,8 @@ def _option_fix(error: click.NoSuchOption, own: Sequence[str]) -> str:
     if nearest:
         return f"did you mean {nearest[0]}? Options of the program go after --"
     place = next((n for n, word in enumerate(own) if word.split("=")[0] == name), None)
+    if name == "-p" and place is not None and own[place + 1 :]:  # as traincheck-collect has it
+        return f"give the script without -p: {shlex.join([*own[:place], *own[place + 1 :]])}"
     rest = [name] if place is None else own[place:]
     return f"options of the program go after --: -- {shlex.join(rest)}"
 

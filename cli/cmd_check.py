@@ -164,7 +164,7 @@ def _sink(form: str) -> Sink:
 
 
 def _check(options: dict[str, Any], config: Config, known: Baseline | None = None) -> Report:
-    from traincheck.api import check_source, make_engine, root_of
+    from traincheck.api import check_source, make_engine, program_of, root_of
     from traincheck.presets import preset_path
     from traincheck.store.reader import TraceReader
 
@@ -177,6 +177,7 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
             rules=not options["no_rules"],
             config=config,
             root=lambda: root_of(source),
+            program=lambda: program_of(source),
         )
 
     if options["follow"]:

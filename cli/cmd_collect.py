@@ -107,8 +107,14 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     settings = _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs)
     if options["check"] or options["halt"]:
         from traincheck.api import make_engine
+        from traincheck.check.source_calls import program_in
 
-        engine = make_engine(config.invariants, config=project, root=os.getcwd)
+        engine = make_engine(
+            config.invariants,
+            config=project,
+            root=os.getcwd,
+            program=lambda: program_in(command),
+        )
         return _checked(command, settings, directory, engine, options)
     outcome = launch(command, settings)
     if not options["quiet"]:

@@ -6,9 +6,11 @@ Reads the command line; collect/launch.py runs the program, check/live.py checks
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +91,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     command = _command(options["script"], options["stray"], ctx.meta.get(PROGRAM))
     config = configuration(options)
     known = _known(options["baseline"])
-    engine = _engine(options, config)
+    engine = _engine(options, config, command)
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     had_traces = Path(_TRACES).exists()
@@ -102,6 +104,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     has_news = bool(report.findings) or outcome.exit_status != 0
     is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
     trace = _trace(directory, is_kept=bool(is_kept), had_traces=had_traces)
+    report = replace(report, presentation=presentation)
     summary = RunSummary(report=report, watched=live.watched, trace=trace)
     write_run_summary(summary, sys.stderr)
     return _FINDINGS if is_failing else outcome.exit_status
@@ -111,7 +114,8 @@ def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | 
     """The command to run: a script with the words after ``--``, or those words alone."""
     from traincheck.collect.launch import check_command, script_command, shell_command
 
-    if stray:
+    is_command = script is not None and _is_command(script)
+    if stray and not is_command:
         words = " ".join(stray)
         raise UsageError(
             f"unexpected argument {stray[0]!r}",
@@ -127,11 +131,17 @@ def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | 
         return list(program)
     if script.endswith((".sh", ".bash")):
         return shell_command(script, program or ())
-    if not script.endswith(".py") and shutil.which(script) and not Path(script).exists():
+    if is_command:
+        words = shlex.join([*stray, *(program or ())]) or "..."
         raise UsageError(
-            f"{script!r} is a command, not a script", fix=f"traincheck run -- {script} ..."
+            f"{script!r} is a command, not a script", fix=f"traincheck run -- {script} {words}"
         )
     return script_command(script, program or ())
+
+
+def _is_command(script: str) -> bool:
+    is_script = script.endswith((".py", ".sh", ".bash")) or Path(script).exists()
+    return not is_script and shutil.which(script) is not None
 
 
 def _known(path: str | None) -> Baseline | None:
@@ -143,14 +153,16 @@ def _known(path: str | None) -> Baseline | None:
     return read_baseline(Path(path))
 
 
-def _engine(options: dict[str, Any], config: Config) -> Engine:
+def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> Engine:
     from traincheck.api import make_engine
+    from traincheck.check.source_calls import program_in
 
     engine = make_engine(
         options["invariants"],
         rules=not options["no_rules"],
         config=config,
         root=os.getcwd,
+        program=lambda: program_in(command),
     )
     if not engine.infos:
         raise UsageError("no check is left to run", fix="select more, ignore less, or give -i")

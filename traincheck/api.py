@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from traincheck.check.acceptance import Acceptor
 from traincheck.check.engine import Engine, watch
+from traincheck.check.source_calls import program_in
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
 from traincheck.relations._table import RELATIONS
@@ -62,6 +63,7 @@ def check(
         ignore=ignore,
         config=config,
         root=lambda: root_of(reader),
+        program=lambda: program_of(reader),
     )
     return check_source(engine, reader)
 
@@ -74,17 +76,19 @@ def make_engine(
     ignore: Sequence[str] = (),
     config: Config | None = None,
     root: Callable[[], str] = str,
+    program: Callable[[], str] = str,
 ) -> Engine:
     """An engine for the checks that are asked for; arguments as for `check`.
 
     ``root`` gives the directory that source places of the run are relative to: their comments are
-    read there.
+    read there. ``program`` gives the script that was run.
     """
     config = (config or Config()).narrowed(select, ignore)
     learned = _distinct(i for path in invariants for i in read_invariants(path))
     kept = [i for i in learned if _is_chosen(i.hypothesis.relation, config)]
     chosen = chosen_rules(config)
-    return Engine(kept, chosen if rules else (), RELATIONS, Acceptor(config.suppress, root))
+    accept = Acceptor(config.suppress, root, program)
+    return Engine(kept, chosen if rules else (), RELATIONS, accept)
 
 
 def chosen_rules(config: Config) -> tuple[Rule, ...]:
@@ -111,6 +115,11 @@ def root_of(source: TraceReader | TailReader | PollReader) -> str:
     return source.manifest.cwd if source.manifest else ""
 
 
+def program_of(source: TraceReader | TailReader | PollReader) -> str:
+    """The script of a run; empty where its manifest tells none."""
+    return program_in(source.manifest.command) if source.manifest else ""
+
+
 def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
     """Feed a run to an engine that was made for it and conclude, with what its reader knows.
 
@@ -134,7 +143,7 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
         root=root_of(source),
         hostname=(manifest.hostname if manifest else None) or "",
         started=_seconds(manifest.started if manifest else None),
-        program=next((c for c in manifest.command if c.endswith(".py")), "") if manifest else "",
+        program=program_of(source),
     )
 
 

@@ -15,7 +15,7 @@ from traincheck.check.acceptance import Acceptor, Suppression
 from traincheck.check.comments import SourceComments, comments_of
 from traincheck.check.engine import Engine
 from traincheck.schema.events import Event
-from traincheck.schema.findings import Report, Subject
+from traincheck.schema.findings import Report, Subject, Violation
 
 ORPHANS = ("Net.bn.weight", "Net.bn.bias")
 NO_ZERO_GRAD = net().steps(4, omit={"zero_grad"}).build()
@@ -119,7 +119,8 @@ def test_all_patterns_must_fit() -> None:
         ("# traincheck: ignore[TC2]", True),
         ("#traincheck:ignore", True),
         ("# traincheck: ignore", True),
-        ("# noqa  # traincheck: ignore[TC201]", False),
+        ("# noqa: E501  # traincheck: ignore[TC201]", True),
+        ("# noqa: E501 traincheck: ignore[TC201]", False),
         ("# traincheck: ignore[TC101]", False),
         ("# traincheck: ignore[]", False),
         ("# ignore[TC201]", False),
@@ -215,6 +216,37 @@ def test_no_text_is_too_odd(source: str) -> None:
 @pytest.mark.parametrize("place", ["a\x00b.py:1", f"{'x' * 5000}.py:1"])
 def test_a_path_that_cannot_be_has_no_comments(tmp_path: Path, place: str) -> None:
     assert SourceComments(tmp_path).at(place) is None
+
+
+API = "torch.nn.functional.cross_entropy"
+PLAIN = "loss = cross_entropy(a, b)"
+
+
+@pytest.mark.parametrize(
+    ("source", "accepted_at"),
+    [
+        (f"{PLAIN}  # traincheck: ignore[TC310] on purpose", "train.py:1"),
+        ("f = nn.CrossEntropyLoss()  # traincheck: ignore[TC310] on purpose", "train.py:1"),
+        (f"pass\n{PLAIN} # traincheck: ignore\n{PLAIN} # traincheck: ignore", "train.py:2"),
+        (f"{PLAIN}  # traincheck: ignore[TC311]", None),
+        (f"{PLAIN}\n{PLAIN}  # traincheck: ignore[TC310]", None),  # it may be the other
+        (f"{PLAIN}\npass  # traincheck: ignore[TC310]", None),
+        ("pass  # traincheck: ignore[TC310]", None),
+    ],
+)
+def test_a_comment_at_a_call_whose_line_nothing_tells(
+    tmp_path: Path, source: str, accepted_at: str | None
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    acceptor = Acceptor(root=lambda: str(tmp_path), program=lambda: "train.py")
+    info = BY_CODE["TC310"].info
+    told = dict.fromkeys(("symptom", "message", "expected", "observed"), "")
+    subject = Subject(api=API)
+    violation = Violation(check_id="TC310", step=0, rank=0, stage="train", subject=subject, **told)
+    accepted = acceptor(violation, info)
+    assert (accepted and accepted.where) == accepted_at
+    elsewhere = Acceptor(root=lambda: str(tmp_path))
+    assert elsewhere(violation, info) is None
 
 
 def test_an_accepted_cause_still_explains_its_effects() -> None:

@@ -14,8 +14,11 @@ from rich.console import Console
 from rich.padding import Padding
 
 from tests.report.test_golden import REPORTS, written
+from traincheck.check.live import Watched
 from traincheck.report._beside import beside, excerpt_json
 from traincheck.report._places import code_of
+from traincheck.report._run_summary import RunSummary, write_run_summary
+from traincheck.report._table import SINKS
 from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import Finding, Report, Subject
@@ -174,6 +177,31 @@ def test_a_call_that_is_there_once_is_found_by_its_name(
         named(replace(report, started=0.0), finding, "torch.nn.functional.cross_entropy", source)
         == ""
     )
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ("github", "train.py,line=2,"),
+        ("sarif", '"startLine": 2'),
+        ("junit", 'line="2"'),
+        ("run", "train.py:2 (found by its name)"),
+    ],
+)
+def test_every_form_tells_a_place_found_by_name(
+    recorded: tuple[Finding, Report], form: str, told: str
+) -> None:
+    finding, report = recorded
+    api = "torch.nn.functional.dropout"
+    named(report, finding, api, "x = 1\nx = F.dropout(x)\n")
+    finding = replace(finding, evidence=(), subject=Subject(api=api))
+    report = replace(report, program="train.py", findings=[finding])
+    stream = io.StringIO()
+    if form == "run":
+        write_run_summary(RunSummary(report=report, watched=Watched(), trace=""), stream)
+    else:
+        SINKS[form](report, stream)
+    assert told in stream.getvalue()
 
 
 def test_text_says_how_a_place_was_found(recorded: tuple[Finding, Report]) -> None:

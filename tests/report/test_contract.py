@@ -97,6 +97,18 @@ def test_the_summary_of_a_run_counts_it_too() -> None:
     assert "2 suppressed (1 by baseline, 1 by comment)" in stream.getvalue()
 
 
+@pytest.mark.parametrize("fail_on", ["warning", "info"])
+def test_the_summary_of_a_run_shows_advice_that_fails_it(fail_on: str) -> None:
+    (early,) = suppressed().findings
+    assert early.severity == "info"
+    report = replace(suppressed(), presentation=Presentation(fail_on=fail_on))
+    stream = io.StringIO()
+    write_run_summary(RunSummary(report=report, watched=Watched(), trace="x"), stream)
+    is_shown = fail_on == "info"
+    assert ("1 finding in 5 steps" in stream.getvalue()) is is_shown
+    assert (f"and advice of {early.code}" in stream.getvalue()) is not is_shown
+
+
 def test_the_summary_of_a_run_cuts_between_words() -> None:
     stream = io.StringIO()
     trace = " ".join(["unabridged"] * 40)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traincheck.check.comments import Comment, SourceComments
+from traincheck.check.source_calls import lines_calling
 from traincheck.schema.findings import Acceptance, CheckInfo, Subject, Violation
 
 _Key = tuple[str, Subject, tuple[str, ...]]
@@ -54,13 +55,19 @@ class Acceptor:
         suppressions: of the configuration.
         root: gives the directory that relative source places start from; asked when one is met,
             because a run that is followed from its start has no manifest yet.
+        program: gives the script of the run, where the lines of calls are looked for that the
+            evidence does not tell; empty for none.
     """
 
     def __init__(
-        self, suppressions: Iterable[Suppression] = (), root: Callable[[], str] = lambda: ""
+        self,
+        suppressions: Iterable[Suppression] = (),
+        root: Callable[[], str] = str,
+        program: Callable[[], str] = str,
     ) -> None:
         self._suppressions = tuple(suppressions)
         self._root = root
+        self._program = program
         self._comments: SourceComments | None = None
         self._known: dict[_Key, Acceptance | None] = {}
         self._used: set[Suppression] = set()
@@ -87,13 +94,27 @@ class Acceptor:
                 return Acceptance(
                     by="configuration", reason=suppression.reason, where=suppression.where
                 )
-        if places and self._comments is None:
+        accepted = [self._by_comment(code, place) for place in places]
+        if not places:
+            accepted = [self._by_comment(code, place) for place in self._calling(subject)]
+            accepted = accepted if all(accepted) else []  # it may be any of them
+        return next((one for one in accepted if one is not None), None)
+
+    def _by_comment(self, code: str, place: str) -> Acceptance | None:
+        if self._comments is None:
             self._comments = SourceComments(Path(self._root()))
-        for place in places:
-            comment = self._comments.at(place) if self._comments else None
-            if comment is not None and _names(comment, code):
-                return Acceptance(by="comment", reason=comment.reason, where=place)
-        return None
+        comment = self._comments.at(place)
+        if comment is None or not _names(comment, code):
+            return None
+        return Acceptance(by="comment", reason=comment.reason, where=place)
+
+    def _calling(self, subject: Subject) -> list[str]:
+        """The lines of the program that call what a violation is about."""
+        program = self._program() if subject.api else ""
+        if not subject.api or not program:
+            return []
+        lines = lines_calling(subject.api, Path(self._root()) / program)
+        return [f"{program}:{line}" for line in sorted(lines)]
 
 
 def _places(violation: Violation) -> tuple[str, ...]:

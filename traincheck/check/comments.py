@@ -74,7 +74,7 @@ def _written(source: str) -> Iterator[tuple[int, Comment]]:
         return
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            match = _COMMENT.match(token.string) if token.type == tokenize.COMMENT else None
+            match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 yield token.start[0], _comment(match)
     except (tokenize.TokenError, SyntaxError):  # what came before stands

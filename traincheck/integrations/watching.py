@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from traincheck.api import conclude, make_engine
 from traincheck.check.live import LiveEngine
+from traincheck.check.source_calls import program_in
 from traincheck.collect.current import CURRENT
 from traincheck.collect.sampling import OnDemand
 from traincheck.collect.settings import Settings
@@ -272,6 +274,7 @@ class _Running:
             ignore=options.ignore,
             config=load_config(),
             root=os.getcwd,
+            program=lambda: program_in(sys.argv[:1]),
         )
         self._pid = os.getpid()
         self._keeps = options.output is not None

@@ -15,10 +15,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from traincheck.check.findings import where
 from traincheck.check.live import Watched
 from traincheck.report._words import notes_of, suppressions
-from traincheck.report.text_report import one_line
+from traincheck.report.text_report import line_to_look_at, one_line
 from traincheck.rules._docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
 
@@ -49,7 +48,7 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
     console.width = min(console.width, _MAX_WIDTH) if console.is_terminal else _PLAIN_WIDTH
     with console.capture() as written:
         console.print(Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
-        _findings(console, summary.report.findings)
+        _findings(console, summary.report)
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
@@ -62,7 +61,7 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
 
 def _headline(report: Report) -> Text:
     steps = _count(report.steps, "step")
-    serious = [finding for finding in report.findings if finding.severity != "info"]
+    serious = _serious(report)
     if serious:
         colour = _COLOURS[serious[0].severity]
         return Text(f"{_count(len(serious), 'finding')} in {steps}", style=colour)
@@ -71,15 +70,20 @@ def _headline(report: Report) -> Text:
     return Text("no findings, but nothing could be checked", style="bold yellow")
 
 
-def _findings(console: Console, findings: Sequence[Finding]) -> None:
-    serious = [finding for finding in findings if finding.severity != "info"]
+def _serious(report: Report) -> list[Finding]:
+    """All but advice; that too where it makes the exit status 1."""
+    return [f for f in report.findings if f.severity != "info" or report.presentation.fails(f)]
+
+
+def _findings(console: Console, report: Report) -> None:
+    serious = _serious(report)
     for finding in serious[:_FULL]:
-        _finding(console, finding)
+        _finding(console, finding, report)
     for finding in serious[_FULL : _FULL + _SHORT]:
         line = Text(_cut(one_line(finding), _TITLE), style=_COLOURS[finding.severity])
         console.print(Padding(line, (0, 0, 0, 2)))
     left = len(serious) - _FULL - _SHORT
-    advice = sorted({finding.code for finding in findings if finding.severity == "info"})
+    advice = sorted({finding.code for finding in report.findings if finding not in serious})
     rest = [f"{left} more"] if left > 0 else []
     rest += [f"advice of {_listed(advice, _NAMED)}"] if advice else []
     if rest:
@@ -87,7 +91,7 @@ def _findings(console: Console, findings: Sequence[Finding]) -> None:
         console.print(Padding(text, (0, 0, 0, 2)))
 
 
-def _finding(console: Console, finding: Finding) -> None:
+def _finding(console: Console, finding: Finding, report: Report) -> None:
     step = finding.first_step
     at = "before the first step" if step is None else f"at step {step}"
     head = Text(f"{finding.code} {finding.severity} ", style=_COLOURS[finding.severity])
@@ -96,7 +100,7 @@ def _finding(console: Console, finding: Finding) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    place = where(finding.evidence)
+    place, _ = line_to_look_at(finding, report)
     if finding.fix:
         # As wide as the word below, which is not in the table: a path must not be broken in two.
         table.add_row(Text(f"{'fix':<{len('where')}}"), Text(_cut(finding.fix)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from traincheck.report._places import place_of
+from traincheck.report._by_name import located
 from traincheck.report._words import conclusion
 from traincheck.schema.findings import Finding, Report
 
@@ -21,7 +21,7 @@ def write_github(report: Report, stream: TextIO) -> None:
 
 
 def _annotation(finding: Finding, report: Report) -> str:
-    place = place_of(finding, report)
+    place, _ = located(finding, report)
     properties = {"file": place.path, "line": str(place.line)} if place else {}
     properties["title"] = f"{finding.code} {finding.title}"
     listed = ",".join(f"{name}={_escaped(v, _IN_PROPERTY)}" for name, v in properties.items())

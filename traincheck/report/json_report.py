@@ -11,9 +11,9 @@ from typing import Any, TextIO
 
 import orjson
 
+from traincheck.check.findings import where
 from traincheck.report._beside import excerpt_json
-from traincheck.report._by_name import place_by_name
-from traincheck.report._places import code_at, code_of, place_of
+from traincheck.report._by_name import located
 from traincheck.report._words import notes_of
 from traincheck.schema.codec import SCHEMA_VERSION, encode
 from traincheck.schema.findings import Finding, Report, Verdict
@@ -80,14 +80,11 @@ def finding_json(finding: Finding, report: Report) -> dict[str, Any]:
 
 
 def _where(finding: Finding, report: Report) -> dict[str, Any] | None:
-    place, code = place_of(finding, report), code_of(finding, report)
+    place, code = located(finding, report)
     if place is None:
-        named = place_by_name(finding, report)
-        if named is None:
-            return None
-        place, code = named, code_at(report.program, named.line, report)
-        return {"file": place.path, "line": place.line, "code": code, "found_by": "name"}
-    return {"file": place.path, "line": place.line, "code": code, "found_by": "trace"}
+        return None
+    found_by = "trace" if where(finding.evidence) else "name"
+    return {"file": place.path, "line": place.line, "code": code, "found_by": found_by}
 
 
 def _fixed(finding: Finding) -> dict[str, Any]:

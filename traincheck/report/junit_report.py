@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TextIO
 from xml.etree import ElementTree as ET
 
-from traincheck.report._places import place_of
+from traincheck.report._by_name import located
 from traincheck.rules._docs import docs_of
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import CheckInfo, Finding, Report, Verdict
@@ -52,7 +52,7 @@ def _case(
 
 def _tell(case: ET.Element, finding: Finding, report: Report) -> None:
     """A failure; advice that nobody wants to fail for is only said."""
-    place = place_of(finding, report)
+    place, _ = located(finding, report)
     lines = [finding.message]
     if place:
         case.set("file", _clean(place.path))

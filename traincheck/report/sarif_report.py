@@ -13,7 +13,7 @@ from urllib.parse import quote
 import orjson
 
 import traincheck
-from traincheck.report._places import code_of, place_of
+from traincheck.report._by_name import located
 from traincheck.report._words import notes_of
 from traincheck.rules._docs import RuleDocs, docs_of
 from traincheck.rules._table import all_rules
@@ -134,13 +134,13 @@ def _result(finding: Finding, number: int, report: Report) -> dict[str, Any]:
 def _location(finding: Finding, report: Report) -> dict[str, Any]:
     """The line, where there is one, and the things of the program that the finding names."""
     location: dict[str, Any] = {}
-    place = place_of(finding, report)
+    place, code = located(finding, report)
     if place is not None:
         location["physicalLocation"] = {
             "artifactLocation": {"uri": _uri(place.path)},
             "region": {
                 "startLine": max(place.line, 1),
-                **({"snippet": {"text": code}} if (code := code_of(finding, report)) else {}),
+                **({"snippet": {"text": code}} if code else {}),
             },
         }
     subject = finding.subject

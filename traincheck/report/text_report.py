@@ -76,7 +76,7 @@ def _in_full(console: Console, finding: Finding, report: Report) -> None:
     for name, text in rows:
         table.add_row(Text(name), Text(text))
     console.print(Padding(table, (0, 0, 0, 2)))
-    place, code = _place(finding, report)
+    place, code = line_to_look_at(finding, report)
     if place:
         # Not in the table: a path that is broken in two can be neither clicked nor copied.
         line = Text("  ").append(f"{'where':<{widest}}", style="dim").append(f"  {place}")
@@ -92,7 +92,7 @@ def _in_full(console: Console, finding: Finding, report: Report) -> None:
         _also(console, finding)
 
 
-def _place(finding: Finding, report: Report) -> tuple[str, str]:
+def line_to_look_at(finding: Finding, report: Report) -> tuple[str, str]:
     """The line to look at and the code there; empty where they are not known."""
     place = where(finding.evidence)
     if place:

@@ -1,0 +1,49 @@
+"""The lines of a program that call a function, found by its name in the source.
+
+For calls whose line the trace does not tell. Reads the source; what it means is for others.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from pathlib import Path
+
+_MOST_BYTES = 2_000_000
+# Modules that programs write in place of a function.
+_MODULES = {
+    "nll_loss": "NLLLoss",
+    "mse_loss": "MSELoss",
+    "l1_loss": "L1Loss",
+    "kl_div": "KLDivLoss",
+    "ctc_loss": "CTCLoss",
+    "binary_cross_entropy": "BCELoss",
+    "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
+    "cross_entropy": "CrossEntropyLoss",
+}
+
+
+def program_in(command: Iterable[str]) -> str:
+    """The script among the words of a command; empty where there is none."""
+    return next((word for word in command if word.endswith(".py")), "")
+
+
+def lines_calling(api: str, source: Path) -> set[int]:
+    """Where ``source`` calls an API of this dotted name; nothing where it cannot be read."""
+    if "." not in api:
+        return set()
+    name = api.rpartition(".")[2]
+    names = {name, _MODULES.get(name, name)}
+    try:
+        if source.stat().st_size > _MOST_BYTES:
+            return set()
+        tree = ast.parse(source.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return set()
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {
+        func.end_lineno or func.lineno
+        for func in calls
+        if (isinstance(func, ast.Name) and func.id in names)
+        or (isinstance(func, ast.Attribute) and func.attr in names)
+    }
