@@ -25,7 +25,14 @@ _TAIL = 2000  # characters of stderr worth showing when a command fails
 
 
 class CommandFailedError(Exception):
-    """A command of a measurement ended with a status that makes its figures worthless."""
+    """A command of a measurement ended with a status that makes its figures worthless.
+
+    stderr: all that it printed there.
+    """
+
+    def __init__(self, message: str, stderr: str) -> None:
+        super().__init__(message)
+        self.stderr = stderr
 
 
 # On a busy machine one job of two ranks in some twenty ends like this, recorded or not: a thread of
@@ -58,7 +65,9 @@ class Done:
         if self.returncode not in (statuses or (0,)):
             command = " ".join(self.argv)
             said = f"{self.stdout[-_TAIL:]}\n{self.stderr[-_TAIL:]}"
-            raise CommandFailedError(f"{command}\nended with {self.returncode}:\n{said}")
+            raise CommandFailedError(
+                f"{command}\nended with {self.returncode}:\n{said}", self.stderr
+            )
         return self
 
 
@@ -122,9 +131,9 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, Any]
     raise subprocess.TimeoutExpired(process.args, timeout_s)
 
 
-def command(name: str) -> str:
-    """Path of one of our commands: the one installed beside the running Python."""
-    return str(Path(sys.executable).with_name(name))
+def command(name: str, python: str = sys.executable) -> str:
+    """Path of one of our commands: the one beside a Python, by default the running one."""
+    return str(Path(python).with_name(name))
 
 
 def plain(script: Path, *, env: Variables | None = None, timeout_s: float = 900) -> Done:
@@ -132,7 +141,7 @@ def plain(script: Path, *, env: Variables | None = None, timeout_s: float = 900)
     return run([sys.executable, script], env=env, timeout_s=timeout_s)
 
 
-def collect(
+def collect(  # noqa: PLR0913  # options of the command, each with its default
     script: Path | Sequence[str | Path],
     out: Path,
     *,
@@ -142,10 +151,11 @@ def collect(
     every: int = 1,
     more: Sequence[str] = (),
     timeout_s: float = 900,
+    python: str = sys.executable,
 ) -> Done:
     """Record a run of a script into ``out``; with invariants or rules, only what those need.
 
-    script: one of Python, or the words of any command.
+    script: one of Python, or the words of any command. python: whose traincheck records.
     """
     program = ["-p", script] if isinstance(script, Path) else ["--", *script]
     options: list[str | Path] = ["-o", out, *more]
@@ -155,7 +165,7 @@ def collect(
         options += ["--rules"]
     if every != 1:
         options += ["--every", str(every)]
-    argv = [command("traincheck-collect"), *options, *program]
+    argv = [command("traincheck-collect", python), *options, *program]
     return run(argv, env=env, timeout_s=timeout_s, out=out)
 
 

@@ -16,15 +16,19 @@ VIEWS = ("rules", FULL)
 TWIN = "train.py"
 RESEEDED = FOLDER / "_reseeded.py"
 
-_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 _TIMEOUT_S = 120
 
 
 class Recordings:
-    """Runs by script, view and seed, in one folder; threads may share one."""
+    """Runs by script, view and seed, in one folder; threads may share one.
 
-    def __init__(self, folder: Path) -> None:
+    python: the interpreter that runs the programs, with traincheck beside it.
+    """
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
         self.folder = folder
+        self.python = python
 
     def run(
         self,
@@ -46,7 +50,7 @@ class Recordings:
         staged = made_once(
             self.folder / f"{name}.src", lambda out: _stage(script, out, is_reseeded=is_reseeded)
         )
-        before = _TORCHRUN if launcher == "torchrun" else (sys.executable,)
+        before = (self.python, *(_TORCHRUN if launcher == "torchrun" else ()))
 
         def record(out: Path) -> None:
             done = harness.collect(
@@ -55,6 +59,7 @@ class Recordings:
                 rules=view == "rules",
                 more=["--quiet"],
                 timeout_s=_TIMEOUT_S,
+                python=self.python,
             )
             if not (aborts and out.is_dir()):
                 done.expect()

@@ -29,10 +29,19 @@ DTYPES = [
     "float32", "float64", "float16", "bfloat16", *FLOAT8,
     "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128",
 ]  # fmt: skip
+
+
+def sliced(tensor):
+    """Every second element of a storage; torch 2.4 has no ``stack`` for float8."""
+    pairs = tensor.new_empty((*tensor.shape, 2))
+    pairs[..., 0], pairs[..., 1] = tensor, tensor
+    return pairs[..., 0]
+
+
 LAYOUTS = {
     "contiguous": lambda t: t,
     "transposed": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
-    "sliced": lambda t: torch.stack([t, t], dim=-1)[..., 0],
+    "sliced": sliced,
     "channels_last": lambda t: t.to(memory_format=torch.channels_last),
     "reversed_storage": lambda t: t.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
 }

@@ -7,7 +7,6 @@ import gc
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from traincheck.collect.naming import (
     Identities,
@@ -17,6 +16,11 @@ from traincheck.collect.naming import (
     unwrap,
     walk,
 )
+
+try:
+    from torch.distributed.fsdp import FSDPModule
+except ImportError:  # where torch 2.4 and 2.5 have it
+    from torch.distributed._composable.fsdp import FSDPModule
 
 
 class Net(nn.Module):
