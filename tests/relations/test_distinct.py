@@ -10,7 +10,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.ranks import RankBuilder, two_ranks
-from traincheck.schema.events import RngEvent
+from traincheck.schema.events import CheckpointEvent, RngEvent
 from traincheck.schema.findings import Symptom
 from traincheck.schema.values import TensorSummary, tensor_json
 
@@ -223,3 +223,48 @@ def test_steps_that_draw_nothing_do_not_repeat():
 def test_parameters_that_no_version_wrote_are_refused(params):
     with pytest.raises(ValueError, match="nothing is known"):
         decide("distinct", params, [])
+
+
+ORDER = [list(range(8 * index, 8 * index + 8)) for index in range(6)]
+PARTS = {"model": {"kind": "model"}, "optimizer": {"kind": "optimizer", "lr": [0.1]}}
+RESUMED = {**BASE, "of": "batches", "what": "loader1", "among": "resumed"}
+
+
+def resuming(order: list[list[int]], *, skip: int = 2) -> TraceBuilder:
+    """Stopped after two of six batches; the next loader leaves ``skip`` of ``order`` out."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+
+    def epoch(loader: str, batches: list[list[int]], skipped: int) -> None:
+        for index, indices in enumerate(batches):
+            if index >= skipped:
+                trace.begin_step()
+            batch(trace, 0, loader=loader, index=index, indices=indices, drawn=len(indices))
+            if index >= skipped:
+                names = [f"Net.{n}" for n in MLP]
+                trace.zero_grad().forward("Net").backward(names).optimizer_step()
+
+    epoch("loader0", ORDER[:2], 0)
+    for op in ("save", "load"):
+        trace._add(CheckpointEvent, op=op, path="last.pt", parts=PARTS)
+    epoch("loader1", order, skip)
+    return trace
+
+
+def test_samples_of_an_epoch_that_come_again_when_it_is_resumed_are_told():
+    result = learn(resuming(ORDER).build())
+    said = "In train.py, no sample of an epoch of loader1 comes again when the epoch is resumed."
+    assert said in texts(result, "distinct")
+    assert len(decide("distinct", RESUMED, resuming(ORDER).build())) == 4 * 8
+    assert broken(decide("distinct", RESUMED, resuming(ORDER).build())) == []
+    other = resuming(ORDER[::-1]).build()
+    assert broken(decide("distinct", RESUMED, other)) == [
+        (step, Symptom.REPEATED_DATA, "loader1") for step in (4, 5)
+    ]
+    (finding,) = report_of(result.invariants, other).findings
+    assert (finding.code, finding.first_step) == ("distinct", 4)
+    assert "Restore the sampler's generator" in finding.fix
+
+
+def test_an_epoch_that_is_begun_again_is_no_resumption():
+    assert decide("distinct", RESUMED, resuming(ORDER[::-1], skip=0).build()) == []
+    assert decide("distinct", RESUMED, resuming(ORDER[::-1], skip=1).build()) == []

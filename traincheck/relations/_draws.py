@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from traincheck.relations._resumed import Resumed, Resumptions
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -24,6 +25,8 @@ from traincheck.schema.values import tensors_in
 BATCHES, DRAWS, STATES = "batches", "draws", "states"
 EPOCH, EPOCHS, RANKS, STEPS, DATASET = "epoch", "epochs", "ranks", "steps", "dataset"
 WORKERS, EVER = "workers", "ever"
+RESUMED = "resumed"
+_MOST_COUNTED = 8  # samples of a batch that count as examples
 _MIN_ROWS = 4  # of fewer samples two batches may be equal by chance
 _MIN_ORDER = 8  # so many samples do not come in one order twice
 _MOST_KEPT = 4096
@@ -34,7 +37,10 @@ Key = tuple[str, str, str]  # of, what it is of, among
 
 
 class Comparison(NamedTuple):
-    """One thing held against those before it. how: what it repeats, as half a sentence."""
+    """One thing held against those before it.
+
+    how: what it repeats, as half a sentence. weight: examples that it is.
+    """
 
     key: Key
     holds: bool
@@ -43,6 +49,7 @@ class Comparison(NamedTuple):
     rank: int
     how: str
     event: Event
+    weight: int = 1
 
 
 @dataclass(slots=True)
@@ -104,6 +111,7 @@ class Repeats:
         self._loaders: dict[tuple[int, str, str], _Loader] = defaultdict(_Loader)
         self._by_rank: dict[tuple[str, int, int], dict[int, str]] = {}
         self._generators: dict[tuple[int, str, str], _Generator] = defaultdict(_Generator)
+        self._resumptions = Resumptions()
         self._waiting: list[MarkEvent] = []
         self._starts: dict[tuple[int, str, int], int | None] = {}  # step of an epoch's first batch
         # (rank, loader, generator) -> states that workers began with, the worker and its epoch
@@ -111,6 +119,8 @@ class Repeats:
 
     def observe(self, event: Event) -> Iterator[Comparison]:
         """Enter ``event``; what it lets be compared."""
+        for resumed in self._resumptions.observe(event):
+            yield _of_resumed(resumed)
         if isinstance(event, BatchEvent):
             for batch in self._training_of(event).batch(event):
                 yield from self._batch(batch)
@@ -215,6 +225,13 @@ class Repeats:
                         yield Comparison(key, state != other, loader, step, rank, how, mark)
                 begun.append((state, worker, epoch))
                 del begun[:-_MOST_COMPARED]
+
+
+def _of_resumed(one: Resumed) -> Comparison:
+    samples = "1 sample" if one.again == 1 else f"{one.again} samples"
+    how = f"{samples} of this batch were trained on before training was resumed, in the same epoch"
+    weight = min(one.known, _MOST_COUNTED)
+    return _of_batch(one.batch, RESUMED, how, not one.again)._replace(weight=weight)
 
 
 def _of_batch(event: BatchEvent, among: str, how: str, holds: bool) -> Comparison:

@@ -14,6 +14,7 @@ from traincheck.relations._draws import (
     EPOCHS,
     EVER,
     RANKS,
+    RESUMED,
     STATES,
     STEPS,
     WORKERS,
@@ -33,6 +34,7 @@ _TEXTS = {
     (BATCHES, EPOCHS): "The batches of {what} are others than in the epoch before",
     (BATCHES, RANKS): "No batch of {what} goes to two ranks",
     (BATCHES, DATASET): "The batches of {what} are not drawn in the order of the dataset",
+    (BATCHES, RESUMED): "No sample of an epoch of {what} comes again when the epoch is resumed",
     (DRAWS, WORKERS): "No two workers of an epoch begin with {what} in one state",
     (DRAWS, EPOCHS): "No worker begins with {what} in a state of an earlier epoch",
     (DRAWS, EVER): "No two workers, of whatever epoch, begin with {what} in one state",
@@ -56,6 +58,11 @@ _CAUSES = {
     (BATCHES, DATASET): (
         "{loader} does not shuffle: a shuffle=True is missing, or a sampler.",
         "Pass shuffle=True to the DataLoader, unless the dataset is in random order.",
+    ),
+    (BATCHES, RESUMED): (
+        "The generator of the sampler is not restored, so the order of the epoch was drawn anew "
+        "before its first batches were skipped.",
+        "Restore the sampler's generator as it was when the epoch began, or seed it by epoch.",
     ),
     (DRAWS, WORKERS): (
         "Workers of {loader} get copies of one generator, or are all seeded alike.",
@@ -82,7 +89,8 @@ class Distinct(UsualRelation):
 
     What it says:
         The batches of a loader that feeds training are pairwise different within an epoch, from one
-        epoch to the next, or on different ranks, or are not in the order of the dataset. The
+        epoch to the next, or on different ranks, or are not in the order of the dataset. An epoch
+        that is resumed in the middle gives none of the samples that it was trained on before. The
         generators that workers draw from begin in states of their own, in each worker and epoch. A
         generator is not in the state that it had after an earlier step.
 
@@ -93,7 +101,9 @@ class Distinct(UsualRelation):
     Evidence:
         One example for each batch, worker or step that has one to be compared with, by the exact
         fingerprints of all tensors of a batch. Batches of fewer than four samples are not compared,
-        nor is the order of fewer than eight. A step in which nothing is drawn is none that repeats.
+        nor is the order of fewer than eight. Of each batch of a resumed epoch, eight samples count
+        at most, by their indices; and a resumption only if as many batches are left out as were
+        done. A step in which nothing is drawn is none that repeats.
 
     Chance:
         A coin for each example.
@@ -116,7 +126,10 @@ class Distinct(UsualRelation):
         of = claim.params["of"]
         kinds = frozenset({"mark", "step", "rng" if of == STATES else "batch"})
         calls = frozenset({Families.BACKWARD} if of != STATES else ())
-        is_content = of == BATCHES and claim.params["among"] != DATASET
+        among = claim.params["among"]
+        if among == RESUMED:
+            kinds |= {"checkpoint"}
+        is_content = of == BATCHES and among not in (DATASET, RESUMED)
         states = SEEN | ({BATCH_CONTENT} if is_content else set())
         return Needs(kinds=kinds, calls=calls, states=states)
 
@@ -193,7 +206,9 @@ class DistinctDecider:
     def _decide(self, one: Comparison) -> Iterator[tuple[int, Example]]:
         for index in self._claims.get(one.key, ()):
             if self._program.fits(self._params[index]):
-                yield index, _HOLDS if one.holds else _negative(one)
+                yield from (
+                    [(index, _HOLDS)] * one.weight if one.holds else [(index, _negative(one))]
+                )
 
 
 def _negative(one: Comparison) -> Example:
