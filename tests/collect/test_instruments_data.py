@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from tests.collect.recording import recording
 from traincheck.schema.claims import BATCH_CONTENT, Needs
@@ -343,6 +344,18 @@ def test_what_fits_is_shared_or_untied_by_a_load(tmp_path):
     assert own.where.partition(":")[0] == __file__
 
 
+@pytest.mark.parametrize(("shown", "told"), [(3, [3, 4]), (None, [None, None])])
+def test_the_epoch_that_a_sampler_was_told(tmp_path, shown, told):
+    sampler = DistributedSampler(Rows(), num_replicas=1, rank=0) if shown else None
+    loader = DataLoader(Rows(), batch_size=6, sampler=sampler)
+    with recording(tmp_path / "run") as run:
+        for epoch in (3, 4):
+            if sampler is not None:
+                sampler.set_epoch(epoch)
+            list(loader)
+    assert [e.sampler_epoch for e in run.of("batch")] == told
+
+
 def test_parts_of_a_file(tmp_path):
     with recording(tmp_path / "run") as run:
         model = Net()
@@ -352,6 +365,7 @@ def test_parts_of_a_file(tmp_path):
         torch.save({**{k: v.state_dict() for k, v in parts.items()}, "epoch": 3}, tmp_path / "c.pt")
         schedule.load_state_dict(schedule.state_dict())
     saved, restored = run.of("checkpoint")
+    assert saved.numbers == {"epoch": 3}
     assert saved.parts == {
         "net": {"kind": "model", "entries": 5},
         "optim": {"kind": "optimizer", "params": 4, "entries": 0, "lr": [0.5], "dtypes": []},

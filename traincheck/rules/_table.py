@@ -81,6 +81,7 @@ from traincheck.rules.tc608_training_undone import TrainingUndone
 from traincheck.rules.tc609_scaler_not_restored import ScalerNotRestored
 from traincheck.rules.tc610_random_state_not_restored import RandomStateNotRestored
 from traincheck.rules.tc611_average_forgotten import AverageForgotten
+from traincheck.rules.tc612_count_begins_anew import CountBeginsAnew
 from traincheck.rules.tc701_non_finite_value import NonFiniteValue
 from traincheck.rules.tc702_exploding_gradient import ExplodingGradient
 from traincheck.rules.tc703_vanishing_gradient import VanishingGradient
@@ -206,6 +207,7 @@ RULES: tuple[Rule, ...] = (
     ScalerNotRestored(),
     RandomStateNotRestored(),
     AverageForgotten(),
+    CountBeginsAnew(),
     NonFiniteValue(),
     ExplodingGradient(),
     VanishingGradient(),

@@ -22,6 +22,7 @@ from traincheck.collect.wrap import guarded
 
 _MAX_KEYS = 20
 _MAX_VALUES = 4096
+_LARGEST = 1 << 53  # of the numbers that every reader of JSON takes for whole
 _OPTIMIZER = frozenset({"state", "param_groups"})  # keys of the states that torch makes
 _SCHEDULER = "last_epoch"
 _SCALER = frozenset({"scale", "growth_factor", "backoff_factor"})
@@ -196,17 +197,16 @@ def _describe_load(
 
 
 def _describe_file(op: str, state: Any, path: Any) -> dict[str, Any]:
-    parts = {
-        str(key): part
-        for key, value in (list(state.items())[:_MAX_KEYS] if isinstance(state, dict) else ())
-        if (part := _part(value)) is not None
-    }
+    items = list(state.items())[:_MAX_KEYS] if isinstance(state, dict) else []
+    parts = {str(key): part for key, value in items if (part := _part(value)) is not None}
+    numbers = {str(k): v for k, v in items if type(v) is int and abs(v) < _LARGEST}
     return {
         "op": op,
         "target": dotted(type(state)),
         "path": os.fspath(path) if isinstance(path, (str, os.PathLike)) else None,
         "entries": len(state) if isinstance(state, dict) else None,
         "parts": parts,
+        "numbers": numbers or None,
         "where": where(),
     }
 

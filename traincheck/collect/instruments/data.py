@@ -25,7 +25,7 @@ _MAX_LEAVES = 16
 _MAX_DEPTH = 3
 
 
-_UNKNOWN = ("loader", 0, 0, None, 0)  # an iterator from before the start of the recording
+_UNKNOWN = ("loader", 0, 0, None, 0, None)  # an iterator from before the start of the recording
 
 
 @dataclass(slots=True)
@@ -84,7 +84,10 @@ class Data(Instrument):
             try:
                 if self._starting is not None:
                     label, epoch = self._starting
-                    iterator._traincheck = [label, epoch, 0, _sampler(loader), loader.num_workers]
+                    order = getattr(loader.sampler, "epoch", None)  # of set_epoch()
+                    iterator._traincheck = [
+                        label, epoch, 0, _sampler(loader), loader.num_workers, order
+                    ]  # fmt: skip
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
             return iterator
@@ -176,7 +179,7 @@ class Data(Instrument):
         if not self._is_recorded:
             return
         needs = session.needs
-        label, epoch, index, sampler, workers = getattr(iterator, "_traincheck", _UNKNOWN)
+        label, epoch, index, sampler, workers, order = getattr(iterator, "_traincheck", _UNKNOWN)
         if hasattr(iterator, "_traincheck"):
             iterator._traincheck[2] = index + 1
         leaves = dict(_leaves("batch", batch))
@@ -196,6 +199,8 @@ class Data(Instrument):
         if tokens:
             fields["tokens"] = tokens
         fields["sampler"] = sampler
+        if type(order) is int:
+            fields["sampler_epoch"] = order
         if workers:
             fields["workers"] = workers
         em.event("batch", fields)
