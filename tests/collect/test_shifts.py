@@ -57,9 +57,7 @@ def test_twice_when_the_end_is_padded():
     ("given", "target"),
     [
         (lambda x: x[:, 1:], NEXT[:, 1:]),  # the first position is no prediction
-        (lambda x: x[:, :-1], NEXT[:, :-1]),  # the last label is none
         (lambda x: x[:, :-2], NEXT[:, 2:]),
-        (lambda x: x, NEXT),
         (lambda x: x[:, :-1].detach(), NEXT[:, 1:]),
         (lambda x: x[:3, :-1], NEXT[:3, 1:]),
     ],
@@ -68,8 +66,30 @@ def test_nothing_for_what_may_be_right(given, target):
     assert told(given(logits()).reshape(-1, VOCABULARY), target.flatten()) is None
 
 
-def test_labels_that_equal_the_inputs_are_not_ahead():
-    assert told(logits()[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten(), labels=TOKENS) is None
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        (lambda x: x[:, :-1], NEXT[:, :-1]),  # the last label is none
+        (lambda x: x, NEXT),
+    ],
+)
+def test_once_for_labels_that_are_used_as_they_are(given, target):
+    assert told(given(logits()).reshape(-1, VOCABULARY), target.flatten()) == 1
+
+
+def test_labels_that_equal_the_inputs_are_not_ahead_until_the_model_moves_them_on():
+    assert told(logits()[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten(), labels=TOKENS) == 1
+    assert told(logits().flatten(0, 1), TOKENS.flatten(), labels=TOKENS) is None
+
+
+def test_a_target_of_tokens_needs_no_labels_beside_them():
+    shifts = Shifts()
+    shifts.look([TOKENS])
+    assert shifts.of_argument(logits().flatten(0, 1)) == {}
+    assert shifts.of_argument(NEXT.flatten()) == {"shifted": torch.tensor(1)}
+    assert shifts.of_argument((NEXT + 1).flatten()) == {}
+    shifts.clear()
+    assert shifts.of_argument(NEXT.flatten()) == {}
 
 
 @pytest.mark.parametrize(
@@ -134,4 +154,4 @@ def test_a_run_tells_of_the_batch_the_model_and_the_loss(tmp_path, labels):
         (is_next, False)
     ] * 2
     losses = [tensors_in(c.args)["target"].stats.get("shifted") for c in run.calls(CROSS_ENTROPY)]
-    assert losses == [2 if is_next else None] * 2
+    assert losses == [2 if is_next else 1] * 2

@@ -53,6 +53,8 @@ def rich_run() -> TraceBuilder:
     trace.model("Target", {"w": "Q"}).optimizer(names=[f"Net.{name}" for name in MLP_BN]).train()
     for number in range(40):
         trace.begin_step().batch().zero_grad().forward("Net", batch_size=64 - number % 2)
+        target = {"dtype": "int64", "shape": [64], "stats": {"shifted": 1}}
+        trace.call("torch.nn.functional.cross_entropy", args={"target": target})
         trace.backward([f"Net.{name}" for name in MLP_BN])
         trace.call(Families.CLIP_NORM, args={"max_norm": 1.0}, result=2.5).optimizer_step()
         leaf = tensor_json(TensorSummary("float32", (64, 10)))

@@ -1,4 +1,4 @@
-"""Labels that are the next tokens of their batch, and whether a loss gets them moved on once more.
+"""Labels that are the next tokens of their batch, whether a loss gets them, or gets them moved on.
 
 Looks at whole numbers on the CPU and at how logits were cut. Judges nothing, draws nothing.
 """
@@ -44,24 +44,34 @@ class Shifts:
         self._labels: deque[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = deque(
             maxlen=_MOST_LABELS
         )
+        self._tokens: deque[torch.Tensor] = deque(maxlen=_MOST_LABELS)
         self._cut: int | None = None
 
     def clear(self) -> None:
         """A step begins."""
         self._labels.clear()
+        self._tokens.clear()
         self._cut = None
 
     def look(self, values: Iterable[Any]) -> None:
-        """Remember labels among the tensors of a batch, or the arguments of a model."""
+        """Remember tokens, and labels among them: of a batch, or the arguments of a model."""
         by_shape: dict[torch.Size, list[torch.Tensor]] = {}
         for value in values:
             if type(value) in _PLAIN and _may_be_tokens(value):
                 by_shape.setdefault(value.shape, []).append(value)
         with torch.no_grad():
             for alike in by_shape.values():
-                for tokens, labels in permutations(alike[:_MOST_TENSORS], 2):
-                    if labels is not tokens and _is_next(tokens, labels):
-                        self._labels.append((weakref.ref(labels), labels.clone()))
+                found = [
+                    labels
+                    for tokens, labels in permutations(alike[:_MOST_TENSORS], 2)
+                    if labels is not tokens and _is_next(tokens, labels)
+                ]
+                self._labels.extend((weakref.ref(labels), labels.clone()) for labels in found)
+                self._tokens.extend(
+                    tensor.clone()
+                    for tensor in alike[:_MOST_TENSORS]
+                    if not any(tensor is labels for labels in found)
+                )
 
     def is_next(self, value: Any) -> bool:
         """Whether these labels are remembered."""
@@ -72,15 +82,20 @@ class Shifts:
 
         The logits come first. Nothing is said where it cannot be told.
         """
-        if not self._labels:
+        if not self._tokens:
             return {}
         if value.is_floating_point():
-            self._cut = _cut(value)
+            self._cut = _cut(value) if self._labels else None
             return {}
-        cut, self._cut = self._cut, None
-        if cut is None or value.dtype is not torch.int64:
+        if value.dtype is not torch.int64:
             return {}
         with torch.no_grad():
+            return self._moved_on(value) or self._next(value)
+
+    def _moved_on(self, value: torch.Tensor) -> Taken:
+        """Whether a target is labels of next tokens, moved on once more."""
+        cut, self._cut = self._cut, None
+        if cut is not None:
             for _, labels in self._labels:
                 moved = _moved(labels, cut)
                 if moved is None or moved.numel() != value.numel():
@@ -88,6 +103,15 @@ class Shifts:
                 same = (value.reshape(-1) == moved.reshape(-1).to(value.device)).all()
                 if not value.is_cpu or same:
                     return {"shifted": same * TWICE}
+        return {}
+
+    def _next(self, value: torch.Tensor) -> Taken:
+        """Whether a target is the next tokens."""
+        for tokens in self._tokens if value.is_cpu else ():
+            rows, columns = tokens.shape
+            for width in (columns, columns - 1):
+                if value.numel() == rows * width and _is_next(tokens, value.reshape(rows, width)):
+                    return {"shifted": torch.tensor(ONCE)}
         return {}
 
 
@@ -104,10 +128,13 @@ def _may_be_tokens(tensor: torch.Tensor) -> bool:
 
 def _is_next(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
     """Whether each label is the token behind, and tokens change enough to tell."""
+    following = tokens[:, 1:]
+    given = labels[:, : following.shape[1]]
+    counted = given != _IGNORED
+    if bool(((given != following) & counted).any()):
+        return False
     given, last = labels[:, :-1], labels[:, 1:]
     counted = given != _IGNORED
-    if bool(((given != tokens[:, 1:]) & counted).any()):
-        return False
     return int((counted & (last != _IGNORED) & (given != last)).sum()) >= _CHANGES
 
 

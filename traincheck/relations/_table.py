@@ -13,6 +13,7 @@ from traincheck.relations.count import Count
 from traincheck.relations.distinct import Distinct
 from traincheck.relations.initialization import Initialization
 from traincheck.relations.input_output import InputOutput
+from traincheck.relations.loss import Loss
 from traincheck.relations.membership import Membership
 from traincheck.relations.order import Order
 from traincheck.relations.periodic import Periodic
@@ -38,6 +39,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Sharing(),
     Consistent(),
     Distinct(),
+    Loss(),
 )
 
 
