@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 # Ids of release 0.3.0: what each is about.
 RELEASE = {
     "TA000": "a check of its own failed",
@@ -68,4 +70,50 @@ OLDER = {
     "34": "even kernels",
     "35": "filters of zeros",
     "36": "a bias in front of a norm",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """What was published for a check, and the option of ours that stands for it.
+
+    why: where our default is another, or there is no option.
+    """
+
+    published: str
+    code: str
+    option: str = ""
+    why: str = ""
+
+
+_SHARE_OF_UNITS = "of units that are off for every sample; theirs of zeros, also of living units"
+_FILTERS = "a norm below 1e-6 is taken as zero while recording"
+_NORM = "beside 100 times the median of the run: a norm that is always large is no explosion"
+
+THRESHOLDS = {
+    "TA102": Threshold(published="norm > 100", code="TC702", option="floor", why=_NORM),
+    "TA105": Threshold(published="> 90 %", code="TC705", option="share", why=_SHARE_OF_UNITS),
+    "TA200": Threshold(published="8, then 16", code="TC901", option="multiple"),
+    "TA203": Threshold(published="> 90 %", code="TC903", option="share"),
+    "TA301": Threshold(published="> 50", code="TC918", option="bright"),
+    "TA302": Threshold(published="std < 1e-5", code="TC919", option="spread"),
+    "TA303": Threshold(published=">= 32", code="TC920", option="smallest"),
+    "TA304": Threshold(published="< 8", code="TC914", option="samples"),
+    "TA405": Threshold(published="norm < 1e-6", code="TC714", option="share", why=_FILTERS),
+    "1": Threshold(published="8", code="TC901", option="multiple"),
+    "2": Threshold(published="16", code="TC901", option="multiple"),
+    "4": Threshold(published="> 90 %", code="TC903", option="share"),
+    "11": Threshold(published="< 1e-7", code="TC803", why="what float16 rounds to zero, 2**-25"),
+    "12": Threshold(published="< 8", code="TC914", option="samples"),
+    "15": Threshold(published="> 10", code="TC918", option="bright", why="50 in 0.3.0"),
+    "16": Threshold(published="> 90 %", code="TC705", option="share", why=_SHARE_OF_UNITS),
+    "22": Threshold(published="norm > 10", code="TC702", option="floor", why="100 in 0.3.0"),
+    "24": Threshold(published=">= 100 rows", code="TC910", option="rows"),
+    "26": Threshold(published="> 1000 rows", code="TC917", option="rows"),
+    "28": Threshold(published="> 50 %", code="TC913", option="share"),
+    "29": Threshold(published="> 5 %", code="TC916", option="share"),
+    "31": Threshold(published="> 50", code="TC918", option="bright"),
+    "32": Threshold(published="std < 1e-4", code="TC919", option="spread", why="1e-5 in 0.3.0"),
+    "33": Threshold(published=">= 32", code="TC920", option="smallest"),
+    "35": Threshold(published="norm < 1e-6", code="TC714", option="share", why=_FILTERS),
 }

@@ -24,7 +24,9 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.torch_audit_cases.all_cases import CASES
 from benchmarks.torch_audit_cases.case import HEALTHY, HOST, SABOTAGED, STOPS, Case
-from benchmarks.torch_audit_checks import OLDER, RELEASE
+from benchmarks.torch_audit_checks import OLDER, RELEASE, THRESHOLDS
+from traincheck.rules._options import options_of
+from traincheck.rules._table import RULES
 
 PAGE = harness.ROOT / "docs" / "torch-audit.md"
 COMMAND = "python -m benchmarks.torch_audit_parity --other ../audit/bin/python --write"
@@ -56,6 +58,11 @@ def ours(case: Case, folder: Path) -> dict[str, Any]:
     loud = sorted({f["code"] for f in report["findings"] if f["severity"] in _LOUD})
     end = f"crash: {_last_error(done.stderr)}" if done.returncode else ""
     return {"findings": dict(counts), "loud": loud, "end": end}
+
+
+def _sees_a_gpu(python: Path) -> bool:
+    argv = [python, "-c", "import torch; print(torch.cuda.is_available())"]
+    return harness.run(argv, cwd=harness.ROOT).expect().stdout.strip() == "True"
 
 
 def _last_error(stderr: str) -> str:
@@ -91,7 +98,8 @@ def judge(case: Case, said: Mapping[str, Any], names: Iterable[str]) -> dict[str
 
 def compare(other: Path, cases: Sequence[Case], folder: Path, jobs: int) -> list[dict[str, Any]]:
     """Both tools over the cases; one line each."""
-    runnable = [case for case in cases if case.program is not None]
+    has_gpu = all(_sees_a_gpu(python) for python in (Path(sys.executable), other))
+    runnable = [case for case in cases if has_gpu or not case.needs_gpu]
     with ThreadPoolExecutor(jobs) as pool:
         mine = dict(zip([c.id for c in runnable], pool.map(lambda c: ours(c, folder), runnable)))
     their = theirs(other, runnable)
@@ -105,7 +113,7 @@ def compare(other: Path, cases: Sequence[Case], folder: Path, jobs: int) -> list
             "codes": list(case.codes),
             "style": case.style,
         }
-        if case.program is None:
+        if case not in runnable:
             nothing = {"verdict": GPU, "by": {}, "others": 0, "end": ""}
             lines.append({**line, "theirs": nothing, "ours": nothing})
             continue
@@ -159,10 +167,13 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
         _INTRODUCTION,
         "## Totals",
         _markdown(("", "torch-audit 0.3.0", "traincheck"), totals(lines)),
-        f"{_count(lines, GPU)} more need a GPU and were not run.",
+        f"{_count(lines, GPU)} more need a GPU and were not run, on either side: {_GPU_TESTS}",
         "## Checks",
         _CHECKS,
         _markdown(("check", "about", "our rules", "cases: theirs / ours"), check_rows(lines)),
+        "## Thresholds",
+        _THRESHOLDS,
+        _markdown(("check", "about", "theirs", "ours", "where it differs"), threshold_rows()),
         "## Cases",
         _CASES,
         _markdown(
@@ -189,6 +200,19 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
         ),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def threshold_rows() -> list[tuple[str, ...]]:
+    """A row a check that compares with a number: theirs, and our option with its default."""
+    by_code = {rule.info.code: rule for rule in RULES}
+    rows = []
+    for check, told in THRESHOLDS.items():
+        label = f"`{check}`" if check in RELEASE else f"older {check}"
+        options = options_of(by_code[told.code])
+        ours = f"`{told.option} = {options[told.option].default}`" if told.option else "-"
+        about = {**RELEASE, **OLDER}[check]
+        rows.append((label, about, told.published, f"{told.code} {ours}", told.why or "-"))
+    return rows
 
 
 def check_rows(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
@@ -232,9 +256,16 @@ A *sabotaged* program has a fault that is to be found, a *healthy* one has none.
 only the rules that the case is about; for traincheck also any error or warning on a healthy
 program. `(+3)` is the number of further findings. In the third kind, *host*, the program does
 something ordinary to its model, and must go on unharmed; *stops* is what PyTorch itself refuses."""
+_GPU_TESTS = """\
+no figure above counts
+them. The rules that they are about are tested with traces made by hand (`tests/rules/tc901` to
+`tc904`). On a machine with a GPU the command above runs them as well."""
 _CHECKS = """\
 Ids are those of release 0.3.0. The README of its first version promised more; these checks have no
 ids, and are numbered here."""
+_THRESHOLDS = """\
+Published thresholds are our defaults; `[rules.CODE]` of a configuration sets others (see
+[Living with rules](living-with-rules.md)). What is not listed compares with no number."""
 _CASES = "`x10` is how often a rule spoke: torch-audit repeats a finding at each step."
 
 

@@ -1,10 +1,10 @@
 """All cases, in the order of the table: by the first check each belongs to."""
 
-from benchmarks.torch_audit_cases import case, data, graph, host, numbers, settings, tokens
+from benchmarks.torch_audit_cases import case, data, gpu, graph, host, numbers, settings, tokens
 from benchmarks.torch_audit_cases.case import Case
 
 # Importing them enters their programs.
-THEMES = (numbers, settings, data, graph, tokens, host)
+THEMES = (numbers, settings, gpu, data, graph, tokens, host)
 
 
 def _place(one: Case) -> tuple[int, str, int]:

@@ -75,7 +75,6 @@ class Audited(Plain):
 
 def audit(case: Case) -> dict[str, Any]:
     """What the tool says of a program: findings by id, and whether the program survived."""
-    assert case.program is not None
     torch.manual_seed(0)
     hands = Audited(case.style)
     end = ""

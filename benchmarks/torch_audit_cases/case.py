@@ -56,7 +56,7 @@ class Case:
     checks: ids of release 0.3.0 (``TA100``) and numbers of older checks (``21``) it belongs to.
     codes: our rules that may speak of it. kind: sabotaged (should be found), healthy (must not be),
     host (the program must go on unharmed), stops (PyTorch itself ends it). style: how the other
-    tool is called, as its documentation says. program: None where it needs a GPU.
+    tool is called, as its documentation says.
     """
 
     id: str
@@ -65,7 +65,8 @@ class Case:
     codes: tuple[str, ...]
     kind: str
     style: str
-    program: Callable[[Hands], None] | None
+    needs_gpu: bool
+    program: Callable[[Hands], None]
 
 
 CASES: dict[str, Case] = {}
@@ -79,39 +80,24 @@ def case(
     codes: str = "",
     kind: str = SABOTAGED,
     style: str = WRAPPERS,
+    needs_gpu: bool = False,
 ) -> Callable[[Callable[[Hands], None]], Callable[[Hands], None]]:
     """Enter the program that follows into the list; ``checks`` and ``codes`` are words."""
 
     def enter(program: Callable[[Hands], None]) -> Callable[[Hands], None]:
-        _enter(id, about, checks, codes, kind, style, program)
+        CASES[id] = Case(
+            id=id,
+            about=about,
+            checks=tuple(checks.split()),
+            codes=tuple(codes.split()),
+            kind=kind,
+            style=style,
+            needs_gpu=needs_gpu,
+            program=program,
+        )
         return program
 
     return enter
-
-
-def on_a_gpu(id: str, about: str, *, checks: str, codes: str = "", kind: str = SABOTAGED) -> None:
-    """Enter a case that cannot be run without a GPU."""
-    _enter(id, about, checks, codes, kind, WRAPPERS, None)
-
-
-def _enter(
-    name: str,
-    about: str,
-    checks: str,
-    codes: str,
-    kind: str,
-    style: str,
-    program: Callable[[Hands], None] | None,
-) -> None:
-    CASES[name] = Case(
-        id=name,
-        about=about,
-        checks=tuple(checks.split()),
-        codes=tuple(codes.split()),
-        kind=kind,
-        style=style,
-        program=program,
-    )
 
 
 def mlp(width: int = 64, act: type[nn.Module] = nn.ReLU) -> nn.Sequential:

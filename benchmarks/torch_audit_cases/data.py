@@ -12,7 +12,6 @@ from benchmarks.torch_audit_cases.case import (
     CLASSES,
     FEATURES,
     HEALTHY,
-    STOPS,
     Hands,
     case,
     classify,
@@ -24,14 +23,10 @@ from benchmarks.torch_audit_cases.case import (
     labels,
     loader,
     mlp,
-    on_a_gpu,
     row_tensors,
     rows,
     sgd,
 )
-
-on_a_gpu("inputs-left-on-the-cpu", "float inputs on another device", checks="TA300", kind=STOPS)
-on_a_gpu("sync-batch-norm", "SyncBatchNorm over 2 samples", checks="TA304 12", codes="TC914")
 
 
 def _mapped(change: Any, scale: float = 1.0) -> Any:
@@ -159,6 +154,11 @@ def _normed() -> nn.Sequential:
 @case("tiny-batch", "batches of 4 in front of a batch norm", checks="TA304 12", codes="TC914")
 def tiny_batch(hands: Hands) -> None:
     fit(hands, _normed(), rows(size=4))
+
+
+@case("sync-batch-norm", "SyncBatchNorm over 2 samples", checks="TA304 12", codes="TC914")
+def sync_batch_norm(hands: Hands) -> None:
+    fit(hands, nn.SyncBatchNorm.convert_sync_batchnorm(_normed()), rows(size=2))
 
 
 @case(

@@ -106,7 +106,12 @@ def reused_norm(hands: Hands) -> None:
     fit(hands, Body(run, norm=nn.BatchNorm1d(FEATURES)), rows())
 
 
-@case("reused-layer", "one linear layer applied twice, no fault in itself", checks="19")
+@case(
+    "reused-layer",
+    "one linear layer applied twice, no fault in itself",
+    checks="19",
+    codes="TC922",
+)
 def reused_layer(hands: Hands) -> None:
     def run(body: Any, x: torch.Tensor) -> torch.Tensor:
         return body.two(body.one(body.one(x).relu()).relu())

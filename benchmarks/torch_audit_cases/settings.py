@@ -19,17 +19,10 @@ from benchmarks.torch_audit_cases.case import (
     images,
     loader,
     mlp,
-    on_a_gpu,
     row_tensors,
     rows,
     sgd,
 )
-
-on_a_gpu("odd-sizes", "inner layers of 100 units in bfloat16", checks="TA200 1 2", codes="TC901")
-on_a_gpu("channels-first", "convolutions stored channels-first", checks="TA201 3", codes="TC902")
-on_a_gpu("split-model", "parameters on the CPU and on the GPU", checks="TA202 5", codes="TC904")
-on_a_gpu("forgotten-cuda", "all on the CPU beside a GPU", checks="TA202 6", codes="TC904")
-on_a_gpu("full-precision", "float32 throughout", checks="TA203 4", codes="TC903")
 
 
 @case(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.torch_audit_cases.all_cases import CASES
-from benchmarks.torch_audit_checks import OLDER, RELEASE
-from benchmarks.torch_audit_parity import GPU, judge, page
+from benchmarks.torch_audit_checks import OLDER, RELEASE, THRESHOLDS
+from benchmarks.torch_audit_parity import GPU, judge, page, threshold_rows
 from traincheck.rules._table import RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "torch-audit.md"
@@ -52,9 +52,17 @@ def test_the_page_has_each_case_and_what_it_is(rows: dict[str, list[str]]) -> No
     for case in CASES.values():
         about, kind, *verdicts = rows[f"`{case.id}`"]
         assert (about, kind) == (case.about, case.kind), "write docs/torch-audit.md anew"
-        assert (GPU in verdicts) == (case.program is None)
+        assert GPU not in verdicts or case.needs_gpu
     stale = {first for first in rows if re.fullmatch(r"`[a-z][a-z0-9-]+`", first)}
     assert stale <= {f"`{name}`" for name in CASES}
+
+
+def test_the_page_has_each_threshold_as_it_is() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("## Thresholds")[2].partition("\n## ")[0]
+    listed = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    made = [" | ".join(row) for row in threshold_rows()]
+    assert len(made) == len(THRESHOLDS) > 20
+    assert [line[2:-2] for line in listed] == made, "write docs/torch-audit.md anew"
 
 
 @pytest.mark.parametrize(

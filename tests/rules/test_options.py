@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
-from tests.checking import BY_CODE
+from tests.checking import BY_CODE, report_of
 from traincheck.errors import UsageError
 from traincheck.rules._options import configured, options_of
 from traincheck.rules._table import RULES
@@ -87,3 +89,45 @@ def test_a_rule_without_options_says_so() -> None:
     with pytest.raises(UsageError, match="no option 'ratio'") as caught:
         configured(RULES, {"TC201": {"ratio": 1.0}})
     assert caught.value.fix == "it has no options"
+
+
+PUBLISHED = {
+    ("TC702", "floor"): 100.0,
+    ("TC901", "multiple"): 8,
+    ("TC903", "share"): 0.9,
+    ("TC910", "rows"): 100,
+    ("TC913", "share"): 0.5,
+    ("TC914", "samples"): 8,
+    ("TC916", "share"): 0.05,
+    ("TC917", "rows"): 1000,
+    ("TC918", "bright"): 50.0,
+    ("TC919", "spread"): 1e-5,
+    ("TC920", "smallest"): 32,
+}
+
+
+@pytest.mark.parametrize(("code", "option"), PUBLISHED)
+def test_thresholds_of_another_tool_are_the_defaults(code: str, option: str) -> None:
+    assert options_of(BY_CODE[code])[option].default == PUBLISHED[code, option]
+
+
+@pytest.mark.parametrize(
+    ("code", "values"),
+    [
+        ("TC901", {"multiple": 1}),
+        ("TC903", {"share": 1.0}),
+        ("TC910", {"rows": 501}),
+        ("TC913", {"share": 0.8}),
+        ("TC914", {"samples": 2}),
+        ("TC916", {"share": 0.99}),
+        ("TC917", {"rows": 2000}),
+        ("TC918", {"bright": 300.0}),
+        ("TC919", {"spread": 0.0}),
+        ("TC920", {"smallest": 65}),
+    ],
+)
+def test_another_threshold_decides_otherwise(code: str, values: dict[str, object]) -> None:
+    broken = importlib.import_module(f"tests.rules.{code.lower()}.test_{code.lower()}").BROKEN
+    rule = BY_CODE[code]
+    assert [f.code for f in report_of(broken, [rule]).findings] == [code]
+    assert report_of(broken, configured([rule], {code: values})).findings == []

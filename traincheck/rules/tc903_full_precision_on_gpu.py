@@ -9,7 +9,6 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, Families, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
 
-_SHARE = 0.9
 _STEPS = 3
 
 
@@ -35,6 +34,9 @@ class FullPrecision:
 
     Source:
         https://docs.pytorch.org/docs/stable/amp.html
+
+    Options:
+        share: of the elements of all parameters in float32, above which it is told, in [0, 1].
     """
 
     info = CheckInfo(
@@ -48,16 +50,20 @@ class FullPrecision:
     )
     needs = MODELS | Needs(calls=frozenset({Families.MODULE}), kinds=frozenset({"step"}))
 
+    def __init__(self, share: float = 0.9) -> None:
+        self._share = share
+
     def monitor(self) -> Precision:
-        return Precision(self.info)
+        return Precision(self.info, self._share)
 
 
 class Precision:
     """Counts training steps of each model without autocast."""
 
-    def __init__(self, info: CheckInfo) -> None:
+    def __init__(self, info: CheckInfo, share: float) -> None:
         self.triggered = 0
         self._info = info
+        self._share = share
         self._models: dict[str, Model] = {}
         self._steps: dict[str, int] = {}
         self._called: set[str] = set()
@@ -65,7 +71,7 @@ class Precision:
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)
         if model is not None:
-            if model.is_on_cuda and model.dtypes.get("float32", 0) > _SHARE * sum(
+            if model.is_on_cuda and model.dtypes.get("float32", 0) > self._share * sum(
                 model.dtypes.values()
             ):
                 self._models[model.name] = model

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from traincheck.rules._models import EMBEDDING, MODELS, Facts, Model, ModelMonitor, about
 from traincheck.schema.findings import CheckInfo, Violation
 
-_ROWS = 100
-
 
 class PaddingIndexMissing:
     """TC910 padding-index-missing: a token embedding that does not know which id is padding.
@@ -32,6 +30,9 @@ class PaddingIndexMissing:
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
+
+    Options:
+        rows: embeddings of fewer are no vocabularies.
     """
 
     info = CheckInfo(
@@ -45,12 +46,19 @@ class PaddingIndexMissing:
     )
     needs = MODELS
 
+    def __init__(self, rows: int = 100) -> None:
+        self._rows = rows
+
     def monitor(self) -> PaddingIndex:
-        return PaddingIndex(self.info)
+        return PaddingIndex(self.info, self._rows)
 
 
 class PaddingIndex(ModelMonitor):
     """Looks at the structure of each model."""
+
+    def __init__(self, info: CheckInfo, rows: int) -> None:
+        super().__init__(info)
+        self._rows = rows
 
     def judge(self, model: Model) -> Sequence[Violation]:
         padding = model.tokens.get("pad_token_id")
@@ -58,7 +66,7 @@ class PaddingIndex(ModelMonitor):
             return ()
         without = []
         for path, facts in model.of_family(EMBEDDING):
-            if facts.get("num_embeddings", 0) < _ROWS or not _is_vocabulary(facts, model):
+            if facts.get("num_embeddings", 0) < self._rows or not _is_vocabulary(facts, model):
                 continue
             self.triggered += 1
             if "padding_idx" not in facts:

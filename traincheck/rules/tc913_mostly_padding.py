@@ -9,8 +9,6 @@ from traincheck.schema.events import BatchEvent
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary
 
-_HALF = 0.5
-
 
 class MostlyPadding:
     """TC913 mostly-padding: batches that are mostly padding.
@@ -34,6 +32,9 @@ class MostlyPadding:
 
     Source:
         https://huggingface.co/docs/transformers/main/en/pad_truncation
+
+    Options:
+        share: of positions that may be padding, in [0, 1].
     """
 
     info = CheckInfo(
@@ -47,19 +48,26 @@ class MostlyPadding:
     )
     needs = BATCHES
 
+    def __init__(self, share: float = 0.5) -> None:
+        self._share = share
+
     def monitor(self) -> Padding:
-        return Padding(self.info)
+        return Padding(self.info, self._share)
 
 
 class Padding(Leaves):
     """Looks at each tensor of a batch."""
+
+    def __init__(self, info: CheckInfo, share: float) -> None:
+        super().__init__(info)
+        self._share = share
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
         share = (event.tokens or {}).get("padding")
         if share is None or not path.endswith("input_ids"):
             return ()
         self.triggered += 1
-        if share <= _HALF:
+        if share <= self._share:
             return ()
         return self.again(
             event, path, expected="most positions are tokens", observed=f"{share:.0%} is padding"

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from traincheck.rules._models import EMBEDDING, LINEAR, MODELS, Model, ModelMonitor, about
 from traincheck.schema.findings import CheckInfo, Violation
 
-_ROWS = 1000
-
 
 class UntiedEmbedding:
     """TC917 untied-embedding: an embedding and an output layer of one shape that share nothing.
@@ -32,6 +30,9 @@ class UntiedEmbedding:
 
     Source:
         https://aclanthology.org/E17-2025/
+
+    Options:
+        rows: embeddings of so many or fewer are too small to be worth it.
     """
 
     info = CheckInfo(
@@ -48,12 +49,19 @@ class UntiedEmbedding:
     )
     needs = MODELS
 
+    def __init__(self, rows: int = 1000) -> None:
+        self._rows = rows
+
     def monitor(self) -> Tying:
-        return Tying(self.info)
+        return Tying(self.info, self._rows)
 
 
 class Tying(ModelMonitor):
     """Looks at the structure of each model."""
+
+    def __init__(self, info: CheckInfo, rows: int) -> None:
+        super().__init__(info)
+        self._rows = rows
 
     def judge(self, model: Model) -> Sequence[Violation]:
         if "tie_word_embeddings" in model.tokens:
@@ -64,7 +72,7 @@ class Tying(ModelMonitor):
         }
         for path, facts in model.of_family(EMBEDDING):
             size = (facts.get("num_embeddings"), facts.get("embedding_dim"))
-            if (size[0] or 0) <= _ROWS or size not in heads:
+            if (size[0] or 0) <= self._rows or size not in heads:
                 continue
             self.triggered += 1
             if facts.get("storage") != model.modules[heads[size]].get("storage"):

@@ -13,7 +13,7 @@ from traincheck.schema.events import BatchEvent, CallEvent, Event, Families
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
-_BRIGHT, _BYTE = 50, 255
+_BYTE = 255
 _ROW_DIMS = 2  # of a table
 _STEPS = 3  # in a row, as far as they are looked at
 _LAYERS = ("torch.nn.modules.conv.Conv2d.forward", "torch.nn.modules.linear.Linear.forward")
@@ -44,6 +44,9 @@ class UnscaledImage:
 
     Source:
         https://docs.pytorch.org/vision/stable/transforms.html
+
+    Options:
+        bright: values up to this, and down to its negative, are scaled.
     """
 
     info = CheckInfo(
@@ -57,15 +60,19 @@ class UnscaledImage:
     )
     needs = BATCHES | Needs(calls=frozenset({Families.MODULE}), stats=frozenset({"input"}))
 
+    def __init__(self, bright: float = 50.0) -> None:
+        self._bright = bright
+
     def monitor(self) -> Scaling:
-        return Scaling(self.info)
+        return Scaling(self.info, self._bright)
 
 
 class Scaling(Leaves):
     """Looks at each tensor of a batch, and at what first layers are given."""
 
-    def __init__(self, info: CheckInfo) -> None:
+    def __init__(self, info: CheckInfo, bright: float) -> None:
         super().__init__(info)
+        self._bright = bright
         self._rows: set[int] = set()  # sizes of one image of those that come as bytes
         self._steps: dict[str, set[int]] = {}  # module -> steps in which it was given bytes
 
@@ -78,14 +85,16 @@ class Scaling(Leaves):
         low, high = number(tensor, "min"), number(tensor, "max")
         if low is None or high is None:
             return ()
-        if tensor.dtype == "uint8" and len(tensor.shape) > _ROW_DIMS and high > _BRIGHT:
+        if tensor.dtype == "uint8" and len(tensor.shape) > _ROW_DIMS and high > self._bright:
             self.triggered += 1
             self._rows.add(math.prod(tensor.shape[1:]))
         if not is_image(tensor):
             return ()
         self.triggered += 1
-        is_of_bytes = low >= 0 and _BRIGHT < high <= _BYTE
-        if not is_of_bytes and high >= -_BRIGHT:  # a mean of bytes that was taken away too often
+        is_of_bytes = low >= 0 and self._bright < high <= _BYTE
+        if (
+            not is_of_bytes and high >= -self._bright
+        ):  # a mean of bytes that was taken away too often
             return ()
         return self.again(
             event,
@@ -119,7 +128,7 @@ class Scaling(Leaves):
 
     def _are_bytes(self, tensor: TensorSummary) -> bool:
         low, high = number(tensor, "min"), number(tensor, "max")
-        if low is None or high is None or not (low >= 0 and _BRIGHT < high <= _BYTE):
+        if low is None or high is None or not (low >= 0 and self._bright < high <= _BYTE):
             return False
         if may_be_images(tensor):  # a crop has another size
             return bool(self._rows)

@@ -10,8 +10,6 @@ from traincheck.schema.events import BatchEvent
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary
 
-_FLAT = 1e-5
-
 
 class FlatBatch:
     """TC919 flat-batch: images without any content.
@@ -34,6 +32,9 @@ class FlatBatch:
 
     Source:
         https://github.com/pytorch/vision/issues/2194
+
+    Options:
+        spread: between the least and the greatest value, relative to values above 1.
     """
 
     info = CheckInfo(
@@ -47,19 +48,26 @@ class FlatBatch:
     )
     needs = BATCHES
 
+    def __init__(self, spread: float = 1e-5) -> None:
+        self._spread = spread
+
     def monitor(self) -> Flatness:
-        return Flatness(self.info)
+        return Flatness(self.info, self._spread)
 
 
 class Flatness(Leaves):
     """Looks at each tensor of a batch."""
+
+    def __init__(self, info: CheckInfo, spread: float) -> None:
+        super().__init__(info)
+        self._spread = spread
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
         low, high = number(tensor, "min"), number(tensor, "max")
         if low is None or high is None or not is_image(tensor) or tensor.shape[0] == 0:
             return ()
         self.triggered += 1
-        if high - low >= _FLAT * max(1.0, abs(high)):
+        if high - low >= self._spread * max(1.0, abs(high)):
             return ()
         return self.again(
             event,

@@ -11,7 +11,7 @@ from traincheck.schema.values import TensorSummary
 
 _IMAGES = 4  # dims
 _CHANNELS = frozenset({1, 3, 4})
-_SMALLEST = 32
+_COLOURS, _LARGE = 3, 128  # of what may be an image although it is no square
 
 
 class ChannelsLastBatch:
@@ -36,6 +36,9 @@ class ChannelsLastBatch:
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv2d.html
+
+    Options:
+        smallest: images of fewer rows may be feature maps.
     """
 
     info = CheckInfo(
@@ -49,19 +52,29 @@ class ChannelsLastBatch:
     )
     needs = BATCHES
 
+    def __init__(self, smallest: int = 32) -> None:
+        self._smallest = smallest
+
     def monitor(self) -> ChannelOrder:
-        return ChannelOrder(self.info)
+        return ChannelOrder(self.info, self._smallest)
 
 
 class ChannelOrder(Leaves):
     """Looks at each tensor of a batch."""
+
+    def __init__(self, info: CheckInfo, smallest: int) -> None:
+        super().__init__(info)
+        self._smallest = smallest
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
         if len(tensor.shape) != _IMAGES or not tensor.dtype.startswith(("float", "bfloat")):
             return ()
         self.triggered += 1
         _, height, width, channels = tensor.shape
-        if channels not in _CHANNELS or height != width or height < _SMALLEST:
+        if channels not in _CHANNELS or min(height, width) < self._smallest:
+            return ()
+        is_photo = channels == _COLOURS and min(height, width) >= _LARGE
+        if height != width and not is_photo:  # (batch, channels, time, 1) is no image
             return ()
         return self.again(
             event,

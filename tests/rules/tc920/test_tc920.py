@@ -24,6 +24,10 @@ def test_fires_in_the_third_batch() -> None:
     assert "[8, 64, 64, 3]" in finding.observed
 
 
+def test_fires_on_large_images_that_are_no_squares() -> None:
+    assert "[8, 480, 640, 3]" in fires("TC920", batches((8, 480, 640, 3), 0, 1)).observed
+
+
 @pytest.mark.parametrize(
     "events",
     [
@@ -31,6 +35,7 @@ def test_fires_in_the_third_batch() -> None:
         batches((8, 64, 4, 4), 0, 1),
         batches((8, 64, 64, 3), 0, 255, "uint8"),
         batches((8, 64, 48, 3), 0, 1),
+        batches((8, 256, 1000, 1), 0, 1),
         batches((8, 64, 64, 3), 0, 1, n=2),
     ],
 )
