@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import MLP, TraceBuilder
-from tests.learning import broken, decide, learn, texts
+from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
+from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.relations._table import RELATIONS
-from traincheck.schema.events import Families
+from traincheck.schema.events import CheckpointEvent, Event, Families
 from traincheck.schema.findings import Symptom
 
 F = Families
@@ -185,3 +185,39 @@ def test_accumulation_in_the_reference_leaves_what_it_keeps():
 def test_parameters_that_no_version_wrote_are_refused():
     with pytest.raises(ValueError, match="nothing is known"):
         decide("order", order(F.BACKWARD, F.EVAL, F.BACKWARD), [])
+
+
+VECTORS = {"fc1.weight_u": "torch.nn.modules.linear.Linear", **BN_BUFFERS}
+FILL = {"role": "buffer", "leaf": "weight_u", "module_class": "torch.nn.modules.linear.Linear"}
+COMPUTED = {**FILL, "program": "train.py"}
+
+
+def normalised(steps: int = 12, *, early: bool = False, load: bool = False) -> list[Event]:
+    """A model whose buffers each pass in training mode computes, evaluated at the end."""
+    trace = TraceBuilder().process().model("Net", MLP_BN, buffers=VECTORS).optimizer()
+    if load:
+        trace._add(CheckpointEvent, op="load_state_dict", target="Net", matched=4)
+    if early:
+        trace.evaluate()
+    return trace.steps(steps).evaluate().steps(1).build()
+
+
+def test_buffers_that_are_used_before_they_are_computed_are_told():
+    result = learn(normalised())
+    said = "In train.py, every buffer weight_u of a Linear is computed by a pass in training mode"
+    about = [text for text in texts(result, "order") if "computed" in text]
+    assert about == [f"{said} before another pass uses it."]  # nothing of the statistics
+    (finding,) = report_of(result.invariants, normalised(early=True)).findings
+    assert (finding.code, finding.severity, finding.first_step) == ("order", "warning", 0)
+    assert finding.subject.variable == "Net.fc1.weight_u"
+    assert not report_of(result.invariants, normalised(40)).findings
+
+
+def test_buffers_that_were_loaded_need_not_be_computed():
+    early = normalised(early=True)
+    assert broken(decide("order", COMPUTED, early))[0][1] is Symptom.WRONG_ORDER
+    assert broken(decide("order", COMPUTED, normalised(early=True, load=True))) == []
+
+
+def test_a_program_that_uses_them_early_is_left_alone():
+    assert not any("computed" in text for text in texts(learn(normalised(early=True))))

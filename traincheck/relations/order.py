@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from traincheck.relations._base import UsualRelation
+from traincheck.relations._filled import FILLS, FillDecider, FillProposer, is_of_fills
 from traincheck.relations._loop import (
     HABITS,
     OWNED,
@@ -16,10 +18,10 @@ from traincheck.relations._loop import (
     key_of,
     landmark_of,
 )
-from traincheck.relations._names import ProgramName, in_program, short
+from traincheck.relations._names import ProgramName, in_program, selector_text, short
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent, StepEvent
-from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _F = Families
 
@@ -31,7 +33,8 @@ class Order(UsualRelation):
         A, B and C are landmarks of a training loop: zero_grad, the forward of the model, backward,
         unscale_, clipping, the steps of optimizer, scaler and scheduler, train and eval. A may
         equal C: between two of them there is a B. Claims about two calls of optimizers are kept
-        for each optimizer by itself.
+        for each optimizer by itself. Or: what buffers hold is computed by a pass in training mode
+        before another pass uses it.
 
     Example:
         ``After Optimizer.step, zero_grad comes before the next backward.`` It breaks when zero_grad
@@ -41,7 +44,8 @@ class Order(UsualRelation):
         One example for the first C after each A. The first C of a run has no A before it and is
         no example, so that it does not matter whether a loop clears gradients at its head or its
         end. What is still awaited when the run ends is not judged. Nothing is known across steps
-        that were not recorded. Context: stage.
+        that were not recorded. Context: stage. Of buffers, one example for each pass of a model
+        that has them; what is loaded need not be computed.
 
     Chance:
         A coin for each example.
@@ -49,8 +53,9 @@ class Order(UsualRelation):
     Not said:
         How often anything is called. That evaluation, a schedule, or accumulation takes place.
         ``train`` after ``eval`` is asked for only where the same module was in training mode
-        before, and is given when its mode was set in another way. That a program clips gradients
-        is kept to scripts of the same name.
+        before, and is given when its mode was set in another way. That a program clips gradients,
+        and what it says of buffers, is kept to scripts of the same name. Nothing of BatchNorm: its
+        statistics begin where they change nothing.
     """
 
     name = "order"
@@ -62,6 +67,8 @@ class Order(UsualRelation):
         return OrderDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
+        if is_of_fills(claim):
+            return FILLS
         calls = set(_triple(claim))
         if _F.OPTIMIZER_STEP in calls:
             calls.add(_F.SCALER_STEP)
@@ -75,6 +82,9 @@ class Order(UsualRelation):
         return Needs(calls=frozenset(calls), kinds=frozenset(kinds))
 
     def text(self, claim: Hypothesis) -> str:
+        if is_of_fills(claim):
+            said = f"Every {selector_text(claim.params)} is computed by a pass in training mode"
+            return in_program(claim.params, f"{said} before another pass uses it")
         after, needed, before = _triple(claim)
         text = f"After {short(after)}, {short(needed)} comes before the next {short(before)}"
         if after == before:
@@ -83,7 +93,12 @@ class Order(UsualRelation):
 
     def reach(self, claim: Hypothesis) -> int | None:
         """Some programs compute gradients that no optimizer is to apply."""
-        return None if _triple(claim) in HABITS else 1
+        return None if is_of_fills(claim) or _triple(claim) in HABITS else 1
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        """A model may be evaluated early to see what it does untrained."""
+        found = super().info(claim, check_id, text)
+        return replace(found, severity="warning") if is_of_fills(claim) else found
 
 
 def _triple(claim: Hypothesis) -> tuple[str, str, str]:
@@ -92,15 +107,15 @@ def _triple(claim: Hypothesis) -> tuple[str, str, str]:
 
 
 class OrderProposer:
-    """Proposes every triple whose A, B and C all occur."""
-
-    ignores = frozenset({"state"})
+    """Proposes every triple whose A, B and C all occur, and buffers that never were used early."""
 
     def __init__(self) -> None:
         self._program = ProgramName()
         self._seen: set[str] = set()
+        self._fills = FillProposer()
 
     def observe(self, event: Event) -> None:
+        self._fills.observe(event)
         if isinstance(event, CallEvent):
             landmark = landmark_of(event)
             if landmark is not None:
@@ -115,6 +130,10 @@ class OrderProposer:
                 if needed in PRIVATE and self._program.name is not None:
                     params["program"] = self._program.name
                 yield Hypothesis(relation="order", params=params)
+        if self._program.name is not None:
+            for found in self._fills.params():
+                params = {**found, "program": self._program.name}
+                yield Hypothesis(relation="order", params=params)
 
 
 class OrderDecider:
@@ -123,7 +142,12 @@ class OrderDecider:
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
         self._params = [claim.params for claim in claims]
-        self._watches = [Watch(*_triple(claim)) for claim in claims]
+        self._fills = FillDecider(claims)
+        self._watches = {
+            index: Watch(*_triple(claim))
+            for index, claim in enumerate(claims)
+            if index not in self._fills.claims
+        }
         self._contexts: dict[str, Context] = {}
         self._held: dict[str, Example] = {}
         self._held_by: dict[int, str] = {}  # identity of a parameter -> optimizer
@@ -131,6 +155,11 @@ class OrderDecider:
         self._open: list[tuple[int, Wait, CallEvent]] = []  # perhaps inside an optimizer step
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
+        told = self._fills.observe(event) if self._fills.claims else ()
+        found = self._loop(event)
+        return [*found, *told] if told else found
+
+    def _loop(self, event: Event) -> Sequence[tuple[int, Example]]:
         if isinstance(event, CallEvent):
             landmark = landmark_of(event)
             return () if landmark is None else self._call(event, landmark)
@@ -138,7 +167,7 @@ class OrderDecider:
             self._hold(event)
         if isinstance(event, StepEvent):
             if not event.recorded:
-                for watch in self._watches:
+                for watch in self._watches.values():
                     watch.forget()
             return self.finish()
         self._program.observe(event)
@@ -158,7 +187,7 @@ class OrderDecider:
 
     def _call(self, event: CallEvent, landmark: str) -> list[tuple[int, Example]]:
         examples = []
-        for index, watch in enumerate(self._watches):
+        for index, watch in self._watches.items():
             for wait, end in watch.observe(event, landmark, self._partners):
                 if not self._program.fits(self._params[index]):
                     continue
