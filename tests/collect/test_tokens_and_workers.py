@@ -7,11 +7,13 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader
+from torch.utils.data._utils import worker
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from tests.collect.recording import recording
 from traincheck.collect.tokens import token_facts
-from traincheck.collect.workers import MARK, states
+from traincheck.collect.workers import MARK, states, watched
 
 EOS = 1
 
@@ -123,6 +125,27 @@ def test_workers_tell_what_they_draw_from_and_batches_which_rows(tmp_path):
     batches = run.of("batch")
     assert sorted(i for batch in batches for i in batch.indices) == list(range(8))
     assert {batch.drawn for batch in batches} == {2}
+
+
+def test_a_loop_may_be_given_its_dataset_under_any_name(tmp_path, monkeypatch):
+    """torch 2.15 hands it over in a list that the loop empties."""
+    dataset = Noisy()
+
+    def loop(dataset_kind, dataset_holder, base_seed, init_fn, worker_id, num_workers):
+        held = dataset_holder.pop()
+        info = worker.WorkerInfo(id=worker_id, num_workers=num_workers, seed=1, dataset=held)
+        monkeypatch.setattr(worker, "_worker_info", info)
+        init_fn(worker_id)
+        _MapDatasetFetcher(held, True, torch.stack, False).fetch([0])
+
+    with recording(tmp_path) as run:
+        kind = dataloader._DatasetKind.Map
+        args, kwargs = watched(run.session, loop, None, (kind, [dataset], 5, None, 1, 2), {})
+        loop(*args, **kwargs)
+    (mark,) = run.marks(MARK)
+    assert (mark.data["worker"], mark.data["workers"], mark.data["seed"]) == (1, 2, "5")
+    assert mark.data["start"]["dataset.own"] == mark.data["after"]["dataset.own"]
+    assert mark.data["start"]["dataset.of_class"] != mark.data["after"]["dataset.of_class"]
 
 
 class Stream(IterableDataset):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import _utils, dataloader
+from torch.utils.data import _utils, dataloader, get_worker_info
 
 from traincheck.collect.emit import hidden
 
@@ -51,7 +51,7 @@ def watched(
     given = bound.arguments
     if given["dataset_kind"] != dataloader._DatasetKind.Map:  # a stream is split by its own code
         return args, kwargs
-    dataset, init, number = given["dataset"], given["init_fn"], given["worker_id"]
+    init, number = given["init_fn"], given["worker_id"]
     facts = {
         "worker": number,
         "workers": given["num_workers"],
@@ -64,6 +64,8 @@ def watched(
         if init is not None:
             init(worker_id)
         try:
+            # What the loop is given is named otherwise from torch 2.15 on; this is not.
+            dataset = get_worker_info().dataset  # type: ignore[union-attr]
             facts["start"] = states(dataset)
             _tell_after_first(session, dataset, facts)
         except Exception as error:  # training must go on whatever we got wrong
