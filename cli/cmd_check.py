@@ -6,10 +6,11 @@ Reads the command line; traincheck.api does the work.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -38,7 +39,8 @@ _WATCHER = "traincheck-progress"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-t", "--trace", metavar="DIR", required=True, help="The run to check.")
+@click.argument("stray", nargs=-1, metavar="")
+@click.option("-t", "--trace", metavar="DIR", help="The run to check.  [required]")
 @click.option(
     "-i",
     "--invariants",
@@ -100,6 +102,7 @@ def check(**options: Any) -> int:
     \b
     Exit status: 0 no finding at or above --fail-on; 1 findings; 2 bad input or usage; 3 our bug.
     """  # noqa: D301  # click reads the escape
+    _refuse_words(options["trace"], options["stray"])
     sink = _sink(options["form"])
     for path in (options["output"], options["baseline"] if options["write_baseline"] else None):
         _refuse_output(path)
@@ -120,6 +123,17 @@ def check(**options: Any) -> int:
         _write_baseline(options["baseline"], report)
         return 0
     return _FINDINGS if any(map(presentation.fails, report.findings)) else 0
+
+
+def _refuse_words(trace: str | None, stray: Sequence[str]) -> None:
+    if stray:
+        words = shlex.join(stray)
+        fix = f"one run at a time: leave out {words}" if trace else f"traincheck-check -t {words}"
+        raise UsageError(f"unexpected argument {stray[0]!r}", fix=fix)
+    if trace is None:
+        raise UsageError(
+            "no run to check", fix="name its folder with -t, --trace: traincheck-check -t DIR"
+        )
 
 
 def _known(options: dict[str, Any]) -> Baseline | None:

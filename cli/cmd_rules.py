@@ -20,7 +20,12 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--explain", metavar="CODE", help="What one rule checks, why, and how to fix it.")
+@click.argument("stray", nargs=-1, metavar="")
+@click.option(
+    "--explain",
+    metavar="CODE",
+    help="What one rule checks, why, and how to fix it. Its name will do, too.",
+)
 @click.option(
     "--format",
     "form",
@@ -29,7 +34,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
     show_default=True,
     help="Form of the list or the explanation.",
 )
-def rules(explain: str | None, form: str) -> None:
+def rules(stray: tuple[str, ...], explain: str | None, form: str) -> None:
     """List the built-in rules. They need no reference run.
 
     On a terminal they are grouped by theme; elsewhere each is one line.
@@ -42,6 +47,9 @@ def rules(explain: str | None, form: str) -> None:
     """  # noqa: D301  # click reads the escape
     from traincheck.rules._table import all_rules
 
+    if stray:
+        fix = f"traincheck rules --explain {stray[0]}"
+        raise UsageError(f"unexpected argument {stray[0]!r}", fix=fix)
     known = all_rules()
     chosen = known if explain is None else [_find(known, explain)]
     if form == "json":
@@ -127,10 +135,17 @@ def _as_json(rule: Rule) -> dict[str, Any]:
 
 def _find(known: Sequence[Rule], code: str) -> Rule:
     by_code = {rule.info.code: rule for rule in known}
-    rule = by_code.get(code.upper())
-    if rule is None:
+    by_name = {docs.name: docs.code for docs in _docs(known)}
+    rule = by_code.get(by_name.get(code.lower(), code.upper()))
+    if rule is not None:
+        return rule
+    begun = [other for other in by_code if other.startswith(code.upper())]
+    if begun:
         raise UsageError(
-            f"no rule has the code {code!r}",
-            fix=f"did you mean {nearest(code.upper(), by_code)}? traincheck rules lists all",
+            f"{code} stands for {len(begun)} rules", fix=f"name one of {', '.join(begun)}"
         )
-    return rule
+    likely = nearest(code.upper(), by_code) if code.upper().startswith("TC") else ""
+    likely = likely or nearest(code.lower(), by_name)
+    raise UsageError(
+        f"no rule has the code {code!r}", fix=f"did you mean {likely}? traincheck rules lists all"
+    )

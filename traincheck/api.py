@@ -5,7 +5,7 @@ What a command does, without the printing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from traincheck.check.source_calls import program_in
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
 from traincheck.relations._table import RELATIONS
+from traincheck.rules._docs import docs_of
 from traincheck.rules._options import configured
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import Report
@@ -99,10 +100,11 @@ def chosen_rules(config: Config) -> tuple[Rule, ...]:
     """
     known = all_rules()
     codes = [*(rule.info.code for rule in known), *RELATIONS]
-    _refuse_unknown((*config.select, *config.ignore), codes)
+    names = {docs_of(rule).name: rule.info.code for rule in known}
+    _refuse_unknown((*config.select, *config.ignore), codes, names)
     said = f"{config.path}: " if config.path else ""
     for suppression in config.suppress:
-        _refuse_unknown([suppression.code], codes, said)
+        _refuse_unknown([suppression.code], codes, names, said)
     try:
         known = configured(known, config.rules)
     except UsageError as error:
@@ -192,10 +194,14 @@ def _is_chosen(code: str, config: Config) -> bool:
     return is_selected and not code.startswith(config.ignore)
 
 
-def _refuse_unknown(codes: Iterable[str], known: Sequence[str], said: str = "") -> None:
+def _refuse_unknown(
+    codes: Iterable[str], known: Sequence[str], names: Mapping[str, str], said: str = ""
+) -> None:
+    """Names: of rules, for who gives one in place of the code."""
     for code in codes:
         if not code or not any(name.startswith(code) for name in known):
+            likely = names.get(code) or nearest(code, known)
             raise UsageError(
                 f"{said}no rule and no relation is called {code!r}",
-                fix=f"did you mean {nearest(code, known)}? traincheck rules lists the codes",
+                fix=f"did you mean {likely}? traincheck rules lists the codes",
             )

@@ -133,6 +133,18 @@ def test_select_and_ignore(check: Check, bad: Path, words: list[str], status: in
     assert check("-t", bad, *words) == status
 
 
+def test_a_name_of_a_rule_gets_its_code_told(check: Check, bad: Path, capsys) -> None:
+    assert check("-t", bad, "--select", "missing-zero-grad") == 2
+    assert "did you mean TC201?" in capsys.readouterr().err
+
+
+def test_a_run_without_its_option_is_told_where_it_goes(check: Check, bad: Path, capsys) -> None:
+    assert check(bad) == 2
+    assert f"traincheck-check -t {bad}" in capsys.readouterr().err
+    assert check("-t", bad, "other") == 2
+    assert "one run at a time: leave out other" in capsys.readouterr().err
+
+
 def test_an_unknown_code_names_the_nearest(check: Check, bad: Path, capsys) -> None:
     assert check("-t", bad, "--select", "TC299") == 2
     assert "did you mean TC2" in capsys.readouterr().err

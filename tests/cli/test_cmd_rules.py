@@ -84,6 +84,24 @@ def test_an_explanation_is_the_same_words_on_a_terminal(rules, capsys, monkeypat
     assert styled.replace("\x1b[1m", "").replace("\x1b[0m", "") == plain
 
 
+def test_a_name_stands_for_its_code(rules, capsys) -> None:
+    assert rules("--explain", "missing-zero-grad") == 0
+    assert capsys.readouterr().out.startswith("TC201 missing-zero-grad")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--explain", "TC20"], "name one of TC201, TC202, TC203"),
+        (["--explain", "missing-zero"], "did you mean missing-zero-grad?"),
+        (["TC201"], "traincheck rules --explain TC201"),
+    ],
+)
+def test_what_is_no_rule_is_told_with_what_to_do(rules, capsys, words, said) -> None:
+    assert rules(*words) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_an_unknown_code_names_the_nearest(rules, capsys) -> None:
     assert rules("--explain", "TC299") == 2
     err = capsys.readouterr().err
