@@ -228,3 +228,27 @@ def test_first_layers_tell_only_of_what_may_be_bytes(tmp_path, scale, told):
     )
     assert len(layers) == told
     assert all(set(call.args["0"]["stats"]) == {"min", "max"} for call in layers)
+
+
+class OneBuffer(torch.utils.data.Dataset):
+    """Hands out the same tensor for each index."""
+
+    def __init__(self, copies):
+        self.buffer, self.copies = torch.zeros(4, 4), copies
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        self.buffer.copy_(torch.arange(16.0).view(4, 4) + index)
+        return (self.buffer.clone() if self.copies else self.buffer), index
+
+
+@pytest.mark.parametrize(("copies", "alike"), [(False, 1), (True, 1 / 8)])
+def test_rows_of_a_batch_are_compared(tmp_path, copies, alike):
+    needs = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
+    with recording(tmp_path / "run", needs=needs) as run:
+        list(DataLoader(OneBuffer(copies), batch_size=8))
+    pictures = [batch.leaves["batch[0]"]["stats"]["alike"] for batch in run.of("batch")]
+    assert pictures == [alike, alike]
+    assert "alike" not in run.of("batch")[0].leaves["batch[1]"]["stats"]

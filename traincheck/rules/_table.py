@@ -70,6 +70,9 @@ from traincheck.rules.tc507_batch_folded_into_one_row import BatchFoldedIntoOneR
 from traincheck.rules.tc508_evaluated_on_training_data import EvaluatedOnTrainingData
 from traincheck.rules.tc510_seeded_again import SeededAgain
 from traincheck.rules.tc511_ranks_drift_in_random_numbers import RanksDriftInRandomNumbers
+from traincheck.rules.tc512_ranks_share_samples import RanksShareSamples
+from traincheck.rules.tc513_samples_alike import SamplesAlike
+from traincheck.rules.tc514_drawn_again import DrawnAgain
 from traincheck.rules.tc601_nothing_loaded import NothingLoaded
 from traincheck.rules.tc602_optimizer_not_restored import OptimizerNotRestored
 from traincheck.rules.tc603_scheduler_not_restored import SchedulerNotRestored
@@ -196,6 +199,9 @@ RULES: tuple[Rule, ...] = (
     EvaluatedOnTrainingData(),
     SeededAgain(),
     RanksDriftInRandomNumbers(),
+    RanksShareSamples(),
+    SamplesAlike(),
+    DrawnAgain(),
     NothingLoaded(),
     OptimizerNotRestored(),
     SchedulerNotRestored(),

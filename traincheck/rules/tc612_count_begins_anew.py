@@ -44,7 +44,8 @@ class CountBeginsAnew:
         Begin the loop where the file says: for epoch in range(checkpoint["epoch"] + 1, epochs).
 
     Source:
-        https://docs.pytorch.org/tutorials/recipes/recipes/saving_and_loading_a_general_checkpoint.html
+        https://github.com/atomistic-machine-learning/schnetpack/issues/102,
+        https://github.com/mlbench/mlbench-old/issues/50
     """
 
     info = CheckInfo(

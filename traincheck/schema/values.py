@@ -31,7 +31,7 @@ STATS = {
         "of rows or filters whose norm is below 1e-6"
     ),
     "saturated": "share of elements at a limit of their activation, in [0, 1]",
-    "alike": "share of rows of a parameter that equal its first, in (0, 1]",
+    "alike": "share of rows of a parameter, or of a batch, that equal its first, in (0, 1]",
     "top": "share of the most frequent value, in (0, 1]",
     "shifted": (
         "by how many positions labels are ahead of the tokens of their batch, where that shows: 1 "
