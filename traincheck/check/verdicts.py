@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.relations._programs import program_of
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import Needs, without_some
 from traincheck.schema.events import Families, MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import needs_from_json
@@ -96,7 +96,8 @@ class View:
             if name in FEEDS and FEEDS[name].serves(needs):
                 return f"instrument {name} was off ({reason})"
         if self.recorded is None:
-            numbers = sorted(needs.stats - (needs.stats if self.stats is None else self.stats))
+            asked = without_some(needs.stats)
+            numbers = sorted(asked - (asked if self.stats is None else self.stats))
             return f"the trace was recorded without numbers of {numbers[0]}" if numbers else None
         missing = _missing(needs, self.recorded)
         return f"the trace was recorded without {missing}" if missing else None
@@ -161,9 +162,9 @@ def _missing(needs: Needs, recorded: Needs) -> str | None:
             return f"the state of {', '.join(states[:3])}"
     if needs.exact and not recorded.exact:
         return "exact fingerprints"
-    stats = sorted(needs.stats - recorded.stats)
+    stats = without_some(needs.stats - recorded.stats) - recorded.stats
     if stats:
-        return f"numbers of {', '.join(stats[:3])}"
+        return f"numbers of {', '.join(sorted(stats)[:3])}"
     return None
 
 

@@ -19,7 +19,7 @@ from traincheck.collect.activations import FUNCTIONS, MODULES, Activation, share
 from traincheck.collect.emit import Clock, Emitter
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import Needs, without_some
 
 FIRST_STEPS = 4  # at which everything is taken
 EVERY = 10  # and then at each tenth
@@ -66,19 +66,18 @@ Taken = dict[str, torch.Tensor]  # of no dims
 class Numbers:
     """Which numbers one session takes, and the taking.
 
-    asked: as in `Needs.stats`; those of everything when all is recorded.
+    asked: as in `Needs.stats`, however often; those of everything when all is recorded.
+    batch, gradient, input, activation: whether theirs are taken in this step.
     spans: of modules inside which a functional activation was looked at in this step, so that
     their records, which name the module, are wanted. is_sampled: whether this step is one of those
     in which everything is looked at. is_due: whether activations are, now.
     """
 
     def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
-        self.asked = EVERYTHING if needs is None else needs.stats
-        self.batch = "batch" in self.asked
-        self.gradient = "gradient" in self.asked
+        words = EVERYTHING if needs is None else needs.stats
+        self.asked = without_some(words)
+        self._always_asked = self.asked & words
         self.parameter = "parameter" in self.asked
-        self.activation = "activation" in self.asked
-        self.input = "input" in self.asked
         self.spans: set[int] = set()
         self._clock = clock
         self._always = every > 1  # few steps are recorded at all
@@ -94,6 +93,11 @@ class Numbers:
         self.is_sampled = step is not None and (
             step < FIRST_STEPS or self._always or step % EVERY == 0
         )
+        due = self.asked if self.is_sampled else self._always_asked
+        self.batch = "batch" in due
+        self.gradient = "gradient" in due
+        self.activation = "activation" in due
+        self.input = "input" in due
         self.is_due = self.is_sampled and self.activation
         self._left = _MOST_LOOKS
         self._first = _MOST_FIRST
@@ -130,6 +134,14 @@ class Numbers:
     def is_shifted(self, value: Any) -> bool:
         """Whether ``value`` is one of these labels."""
         return self._shifts.is_next(value)
+
+    def is_always_asked(self, api: str) -> bool:
+        """Whether numbers of what ``api`` is given are taken in every step."""
+        return api in self._always_asked
+
+    def of_argument_sometimes(self, em: Emitter, value: Any) -> bytes:
+        """`of_argument` in the steps in which everything is looked at."""
+        return self.of_argument(em, value) if self.is_sampled else encode(value)
 
     def of_argument(self, em: Emitter, value: Any) -> bytes:
         """`encode` with the numbers of an argument."""

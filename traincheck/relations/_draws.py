@@ -242,17 +242,15 @@ def _of_batch(event: BatchEvent, among: str, how: str, holds: bool) -> Compariso
 def _content(event: BatchEvent) -> tuple[str | None, int]:
     """What tells a batch from others, and how many samples it has.
 
-    The digests of its samples are there in every view, those of whole tensors in a full one.
+    Digests of tensors are in every view that is asked for them, those of samples in a full one.
     """
     tensors = tensors_in(dict(event.leaves))
     shapes = [summary.shape for summary in tensors.values() if summary.shape]
     rows = max((shape[0] for shape in shapes), default=len(event.samples))
-    if event.samples:
-        return " ".join(event.samples), rows
     digests = [summary.fingerprint for _, summary in sorted(tensors.items())]
-    if not digests or None in digests:
-        return None, 0
-    return "|".join(map(str, digests)), rows
+    if digests and None not in digests:
+        return "|".join(map(str, digests)), rows
+    return (" ".join(event.samples), rows) if event.samples else (None, 0)
 
 
 def _place(mark: MarkEvent) -> tuple[int, str, int]:

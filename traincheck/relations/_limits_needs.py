@@ -22,7 +22,7 @@ from traincheck.relations._reading import (
     SMALLEST,
 )
 from traincheck.relations._readings import LOSSES
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import Needs, some
 from traincheck.schema.events import Families
 
 
@@ -33,28 +33,27 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
     if quantity == LOSS_SCALE:
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
         # How many terms a sum has must be known; a mean needs no numbers.
-        stats = frozenset(params.get("sums", ()))
-        return Needs(calls=calls, kinds=kinds, stats=stats)
+        return Needs(calls=calls, kinds=kinds, stats=some(*params.get("sums", ())))
     if quantity in (DEAD, SATURATED):
         calls = frozenset({api, Families.MODULE})
-        return Needs(calls=calls, kinds=kinds, stats=frozenset({"activation"}))
+        return Needs(calls=calls, kinds=kinds, stats=some("activation"))
     if quantity in (SMALLEST, LARGEST):
-        return Needs(calls=frozenset({api}), kinds=kinds, stats=frozenset({api}))
+        return Needs(calls=frozenset({api}), kinds=kinds, stats=some(api))
     name = params.get("name")
     if quantity == NON_FINITE and name in (LOSS, SCALED_LOSS):
         return Needs(calls=frozenset({Families.BACKWARD, Families.SCALE}), kinds=kinds)
     if quantity == END_TOKEN:
-        return Needs(kinds=kinds | {"batch"}, stats=frozenset({"batch"}))
+        return Needs(kinds=kinds | {"batch"}, stats=some("batch"))
     if quantity == MASK:
         calls = frozenset({api})
-        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=calls | {"batch"})
+        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=some(api, "batch"))
     if quantity == NON_FINITE and name != GRADIENT:
-        return Needs(kinds=kinds | {"batch"}, stats=frozenset({"batch"}))
+        return Needs(kinds=kinds | {"batch"}, stats=some("batch"))
     if quantity in (GRADIENT_NORM, NON_FINITE, LEAST_SHARE, FLAT):
         return Needs(
             calls=frozenset({Families.SCALE, Families.BACKWARD}),
             states=frozenset({"gradient@backward", "gradient@zero_grad"}),
             kinds=kinds,
-            stats=frozenset({"gradient"}),
+            stats=some("gradient"),
         )
     return Needs(calls=frozenset({api}), kinds=kinds)

@@ -38,6 +38,7 @@ class Gradients:
     _is_lost: bool = False  # the loss is no number: neither are the gradients
     _non_finite: StateEvent | None = None  # the first gradient in this step that is
     _is_told: bool = False  # whether numbers of gradients are
+    _is_partial: bool = False  # of some they are not, as in most steps of a selective view
 
     def state(self, event: StateEvent) -> None:
         """A gradient came, changed or went."""
@@ -49,6 +50,7 @@ class Gradients:
                 self._non_finite = event
         if norm is None:
             self._gone.add(event.name)
+            self._is_partial |= event.summary is not None and not stats
             return
         self._gone.discard(event.name)
         # Whatever clears it, before or after: what backward gave is the largest of a step.
@@ -73,7 +75,7 @@ class Gradients:
             self._norms.pop(name, None)
         found = self._told(event) if is_judged(event) and not self._is_scaled else []
         self._non_finite, self._is_told, self._is_flat = None, False, False
-        self._is_lost = False
+        self._is_lost = self._is_partial = False
         for name in self._gone:
             self._norms.pop(name, None)
         self._fresh.clear()
@@ -86,7 +88,7 @@ class Gradients:
             wrong = self._non_finite
             at: Event = event if wrong is None else wrong
             found.append(Reading(Key(NON_FINITE, name=GRADIENT), float(wrong is not None), at))
-        if not self._norms or self._is_lost:
+        if not self._norms or self._is_lost or self._is_partial:
             return found
         norm = math.hypot(*self._norms.values())
         largest = self._known[max(self._norms, key=lambda name: self._norms[name])]

@@ -17,7 +17,7 @@ from traincheck.relations._shares import (
     Share,
     Shares,
 )
-from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.claims import Context, Hypothesis, Needs, some
 from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
@@ -87,11 +87,11 @@ class Loss(UsualRelation):
             return Needs(
                 calls=OVER_CLASSES | {Families.MODULE},
                 kinds=frozenset({"batch", "mark", "step"}),
-                stats=OVER_CLASSES | {"batch"},
+                stats=some(*OVER_CLASSES, "batch"),
             )
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
         calls |= {DDP_INIT, DDP_HOOK} if kind == RANKS else set()
-        return Needs(calls=calls, kinds=frozenset({"mark", "step"}), stats=OVER_CLASSES)
+        return Needs(calls=calls, kinds=frozenset({"mark", "step"}), stats=some(*OVER_CLASSES))
 
     def text(self, claim: Hypothesis) -> str:
         return _TEXTS[claim.params["of"]]

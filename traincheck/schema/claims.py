@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ Scalar = None | bool | int | float | str
 Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
 BATCH_CONTENT = "batch@content"
+_SOME = "@some"  # behind a name in `Needs.stats`
 
 OPERATORS = ("==", "!=", ">", "<=")
 
@@ -93,6 +94,16 @@ class Precondition:
         return Precondition(clauses=tuple(dict.fromkeys(left)) if all(left) else ())
 
 
+def some(*names: str) -> frozenset[str]:
+    """Numbers of these in some steps: what is wrong only in others shows in the loss, too."""
+    return frozenset(name + _SOME for name in names)
+
+
+def without_some(stats: Iterable[str]) -> frozenset[str]:
+    """Of which tensors numbers are wanted at all, however often."""
+    return frozenset(name.removesuffix(_SOME) for name in stats)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """What a trace must hold to decide a check.
@@ -109,6 +120,7 @@ class Needs:
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,
             ``activation``, ``input``, or the name of an API, of whose arguments they are taken.
+            With ``@some`` behind it, at the first steps and then at each tenth is enough.
     """
 
     calls: frozenset[str] = frozenset()
@@ -120,7 +132,8 @@ class Needs:
     @property
     def heard(self) -> frozenset[str]:
         """Names of the calls to be delivered: also of those that come for their numbers."""
-        return self.calls | ACTIVATION_FUNCTIONS if "activation" in self.stats else self.calls
+        asks = "activation" in without_some(self.stats)
+        return self.calls | ACTIVATION_FUNCTIONS if asks else self.calls
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(

@@ -184,15 +184,14 @@ class Data(Instrument):
             iterator._traincheck[2] = index + 1
         leaves = dict(_leaves("batch", batch))
         first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
-        has_content = (
-            needs is None or needs.exact or BATCH_CONTENT in needs.states or _may_repeat(iterator)
-        )
+        has_samples = needs is None or needs.exact or _may_repeat(iterator)
+        has_content = has_samples or (needs is not None and BATCH_CONTENT in needs.states)
         fields: dict[str, Any] = {
             "loader": label, "index": index, "epoch": epoch,
             "leaves": {path: _leaf(leaf, has_content) for path, leaf in leaves.items()},
         }  # fmt: skip
         session.numbers.of_leaves(em, leaves, fields["leaves"])
-        if first is not None and is_plain_cpu(first) and has_content:
+        if first is not None and is_plain_cpu(first) and has_samples:
             fields["samples"] = row_fingerprints(first, MAX_SAMPLES)
         fields.update(_drawn(iterator))
         tokens = token_facts(batch, session.tracker.special_ids)

@@ -192,7 +192,9 @@ def _argument(numbers: Numbers, api: str) -> Callable[[Emitter, Any], bytes] | N
     """How arguments of ``api`` are encoded, if not plainly."""
     if api not in numbers.asked:
         return None
-    return numbers.of_mask if api in MASKED else numbers.of_argument
+    if api in MASKED:
+        return numbers.of_mask
+    return numbers.of_argument if numbers.is_always_asked(api) else numbers.of_argument_sometimes
 
 
 def _outcome(numbers: Numbers, activation: Activation, em: Emitter, result: Any) -> bytes:
