@@ -201,12 +201,13 @@ def test_a_damaged_file_is_named(content, tmp_path):
         read_statistics(path)
 
 
-def test_a_newer_version_is_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize("version", [1, 99])
+def test_another_version_is_named(version, tmp_path, monkeypatch):
     path = tmp_path / "invariant.json.stats"
-    monkeypatch.setattr("traincheck.infer.statistics_file.VERSION", 99)
+    monkeypatch.setattr("traincheck.infer.statistics_file.VERSION", version)
     write_statistics(path, infer(named("plain")).statistics)
     monkeypatch.undo()
-    with pytest.raises(InvariantFormatError, match="statistics version 99"):
+    with pytest.raises(InvariantFormatError, match=f"statistics version {version}"):
         read_statistics(path)
 
 

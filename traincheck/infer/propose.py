@@ -83,11 +83,13 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
             of_state = [listener.observe, *(p.observe for p in hears)]
         for observe in of_state if event.kind == "state" else observers:
             observe(event)
-    claims, echoed = _found([p for _, own_ in processes.values() for p in own_] + for_all)
+    everybody = (*(p for _, own_ in processes.values() for p in own_), *for_all)
+    claims, echoed = _found(everybody)
+    told = Vocabulary(calls=frozenset(w for p in everybody for w in getattr(p, "words", tuple)()))
     return Proposed(
         claims=claims,
         echoed=echoed,
-        vocabulary=reduce(joined, (ear.words() for ear, _ in processes.values()), Vocabulary()),
+        vocabulary=reduce(joined, (ear.words() for ear, _ in processes.values()), told),
         events=events,
         steps=max(steps.values(), default=0),
         skipped=getattr(source, "skipped", 0),  # a source in memory has no lines

@@ -165,6 +165,7 @@ class _Vouchers:
 
     def __init__(self, run: RunStatistics, relations: Mapping[str, Relation]) -> None:
         self._relations = relations
+        self._words = run.vocabulary.calls
         self._fine: dict[tuple[str, ...], list[Hypothesis]] = defaultdict(list)
         for told in run.told.values():
             relation = relations.get(told.claim.relation)
@@ -172,9 +173,13 @@ class _Vouchers:
                 self._fine[subject_of(told.claim)].append(told.claim)
 
     def answer(self, claim: Hypothesis) -> bool:
-        """Whether one of them implies ``claim``."""
-        implies = self._relations[claim.relation].implies
-        return any(implies(fine, claim) for fine in self._fine.get(subject_of(claim), ()))
+        """Whether one of them implies ``claim``, or what the run could have told of it."""
+        relation = self._relations[claim.relation]
+        fine = self._fine.get(subject_of(claim), ())
+        bears_out = getattr(relation, "bears_out", None)
+        if bears_out is not None:
+            return any(bears_out(one, claim, self._words) for one in fine)
+        return any(relation.implies(one, claim) for one in fine)
 
 
 def _is_understood(relation: Relation, claim: Hypothesis) -> bool:

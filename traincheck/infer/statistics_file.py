@@ -22,7 +22,7 @@ from traincheck.infer.vocabulary import Vocabulary
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.invariant_file import write_bytes
 
-VERSION = 1
+VERSION = 2
 _LEVEL = 6
 _MOST_BYTES = 1 << 30  # of what is unpacked: a file that says more is no statistics
 
@@ -47,7 +47,7 @@ def read_statistics(path: str | Path) -> list[RunStatistics]:
     """Read the statistics of runs.
 
     Raises:
-        InvariantFormatError: the file cannot be read, is damaged, or is of a newer version.
+        InvariantFormatError: the file cannot be read, is damaged, or is of another version.
     """
     fix = "learn again from all runs: traincheck-infer -t DIR -t DIR -o invariant.json"
     try:
@@ -60,13 +60,17 @@ def read_statistics(path: str | Path) -> list[RunStatistics]:
         unpacker = zlib.decompressobj()
         value = orjson.loads(unpacker.decompress(packed, _MOST_BYTES))
         version = value["statistics_version"]
-        runs = [_run(entry) for entry in value["runs"]] if version <= VERSION else []
+        runs = [_run(entry) for entry in value["runs"]] if version == VERSION else []
     except (zlib.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise InvariantFormatError(f"{path}: is damaged or holds no statistics", fix=fix) from error
     if version > VERSION:
         raise InvariantFormatError(
             f"{path}: was written by statistics version {version}, this is {VERSION}",
             fix="pip install -U traincheck",
+        )
+    if version < VERSION:
+        raise InvariantFormatError(
+            f"{path}: was written by statistics version {version}, which said less", fix=fix
         )
     return distinct(runs)
 

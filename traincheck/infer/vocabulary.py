@@ -29,8 +29,9 @@ Kind = tuple[str, str, str, str]  # of a variable: role, leaf, class of its modu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The words of one run. programs: file names. calls: APIs, families, dtypes of autocast.
+    """The words of one run.
 
+    programs: file names. calls: APIs, families, dtypes of autocast, and what else proposers saw.
     modules: names of those that were called.
     """
 

@@ -164,10 +164,11 @@ class Seen:
             self.later[count] += 1
 
 
-def bound(key: Key, seen: Seen, backwards: int) -> dict[str, Any] | None:
+def bound(key: Key, seen: Seen, backwards: int, *, is_echo: bool = False) -> dict[str, Any] | None:
     """What the counts of one key have in common, as parameters of a claim; None if nothing.
 
     backwards: how many of them, at most, one optimizer applies; 0 where there are several.
+    is_echo: as exact as what was seen, however little that was.
     """
     later = seen.later
     windows = sum(later.values())
@@ -183,7 +184,9 @@ def bound(key: Key, seen: Seen, backwards: int) -> dict[str, Any] | None:
     # The last windows of epochs may be short.
     is_mostly = key == BACKWARD and mode == max(later) and 2 * often > windows
     if len(later) == 1 or is_mostly:
-        if key == BACKWARD and backwards == 1:  # it may be told to accumulate some other time
+        if (
+            key == BACKWARD and backwards == 1 and not is_echo
+        ):  # it may be told to accumulate some other time
             return _claim("least", 1, STEP, skips_first=False)
         # In the first window there is nothing to clear yet: its lack does no harm.
         is_less = seen.first < mode and key[0] == _F.ZERO_GRAD
@@ -192,7 +195,7 @@ def bound(key: Key, seen: Seen, backwards: int) -> dict[str, Any] | None:
         is_late = key[0] == _F.SCHEDULER_STEP and not seen.first
         return {**claim, "late": True} if is_late else claim
     divisor = math.gcd(*later)
-    if divisor > 1 and len(later) >= _MIN_DISTINCT:
+    if divisor > 1 and (is_echo or len(later) >= _MIN_DISTINCT):
         return _claim("multiple", divisor, STEP, skips_first=bool(seen.first % divisor))
     mean = sum(count * often for count, often in later.items()) / windows
     return _claim("least", 1, STEP, skips_first=not seen.first) if mean >= _MIN_MEAN else None

@@ -155,6 +155,9 @@ class FlowProposer:
                 if equal:
                     params = {**base, "left": pair[0], "right": pair[1], "equal": sorted(equal)}
                     yield self._claim(params, is_pinned=is_private(name))
+            if not self._apis[name, autocast].grads:  # a part that only others trained
+                wanted: dict[str, Any] = {"api": name, "is": {"requires_grad": True}}
+                yield self._claim(wanted, is_pinned=True)
 
     def _claim(self, params: dict[str, Any], *, is_pinned: bool) -> Hypothesis:
         """is_pinned: another program may well do otherwise."""

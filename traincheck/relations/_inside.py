@@ -31,6 +31,7 @@ LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 _MODE_ARGUMENT = "training"
 _MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP})
+_PATIENT = "steps enough to be patient"
 PATIENCE = 8  # steps: searches look where a gradient points before they go
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
 _MIN_CALLS = 2  # of the outer API, before its inside is worth a claim
@@ -76,6 +77,11 @@ def reach(params: Mapping[str, Any]) -> int | None:
     return None if is_habit else 1
 
 
+def antecedent(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a run must have to be asked: within so many steps, as many of them."""
+    return params if "within" not in params else {"api": _PATIENT}
+
+
 class CallProposer:
     """Proposes what is called directly inside module calls, and the landmarks of a step."""
 
@@ -86,7 +92,12 @@ class CallProposer:
         self._present: Counter[tuple[str, str]] = Counter()  # outer calls that hold an inner
         self._values: dict[tuple[str, str], dict[str, set[Any]]] = {}
         self._steps: Counter[str] = Counter()
+        self._seen = 0  # steps
         self._has_mode = False
+
+    def words(self) -> Iterator[str]:
+        """Whether there were steps enough."""
+        return iter((_PATIENT,) if self._seen >= PATIENCE else ())
 
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
@@ -99,6 +110,7 @@ class CallProposer:
                     self._learn(event, inside)
         elif isinstance(event, StepEvent):
             self._open.clear()  # no call reaches over the end of a step
+            self._seen += event.recorded
             for family, (counters, _) in LANDMARKS.items():
                 self._steps[family] += any(event.counters.get(name, 0) for name in counters)
         else:

@@ -33,6 +33,7 @@ _MIN_SHARES = 4  # of many units each
 _SAME = 2e-6  # relative: two numbers that differ by less are one, but for rounding
 _WIDER = 1.25  # than what was seen, where a number varies with the data
 _MUCH_WIDER = 30.0
+_CLOSE = 2.0  # than what was seen, where a sampled view may find a little more
 _MOST_SPREAD = 2.5  # of a number that is bounded from both sides
 _MIN_MANY = 12  # readings, before a norm is bounded
 _FEWEST = 2  # classes that can be told apart
@@ -79,10 +80,27 @@ class Samples:
             is_share = key.quantity in (DEAD, SATURATED)
             is_enough = is_echo or len(values) >= (_MIN_SHARES if is_share else _MIN_READINGS)
             limits = self._of(key, values) if is_enough else None
+            if is_echo:
+                limits = self._tight(key, values) or limits
             if limits is not None:
                 params = {"program": program, "quantity": key.quantity, **limits}
                 params |= {n: text for n, text in (("api", key.api), ("name", key.name)) if text}
                 yield Hypothesis(relation="bounded", params=params)
+
+    def words(self) -> Iterator[str]:
+        """Of what there were readings."""
+        return map(word, self._values)
+
+    def _tight(self, key: Key, values: Sequence[float]) -> Limits | None:
+        """Close to what was seen, where what is allowed beyond it would hide that runs agree."""
+        low, high = min(values), max(values)
+        if key.quantity == GRADIENT_NORM:
+            return {"high": _up(_CLOSE * high)} if high > 0 else None
+        if key.quantity == LEAST_SHARE:
+            return {"low": -_up(-low / _CLOSE)}
+        if key.quantity == SMALLEST and key.name == "input" and key.api in _OF_LOGITS and high < 0:
+            return {"high": 0.0, "open": True}
+        return None
 
     def _of(self, key: Key, values: Sequence[float]) -> Limits | None:
         low, high = min(values), max(values)
@@ -112,6 +130,17 @@ class Samples:
                 "high": math.ceil(high * _WIDER * 2) / 2,
             }
         return None
+
+
+def word(key: Key) -> str:
+    """Under which it is known whether there were readings."""
+    return f"bounded {' '.join(key)}"
+
+
+def _up(value: float) -> float:
+    """No less than ``value``, in three digits."""
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return math.ceil(value * 10.0**digits) / 10.0**digits
 
 
 _PLAIN = frozenset(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
 from traincheck.schema.claims import Hypothesis
@@ -24,6 +25,7 @@ class _Track:
     variable: Variable
     last: int | None = None
     gaps: tuple[int, ...] = ()  # distinct ones, two at most: more say nothing
+    longest: int = 0
     count: int = 0
 
 
@@ -61,6 +63,7 @@ class PeriodicProposer:
         if track.last is not None:
             gap = self._steps - track.last
             track.count += 1
+            track.longest = max(track.longest, gap)
             if gap not in track.gaps and len(track.gaps) <= 1:
                 track.gaps += (gap,)
         track.last = self._steps
@@ -83,9 +86,36 @@ class PeriodicProposer:
                 params = {"role": role, **dict(selector), "period": period}
                 yield Hypothesis(relation="periodic", params=params)
 
+    def echoes(self) -> Iterator[Hypothesis]:
+        """How long it took at most, where changes are too few to say more."""
+        longest: dict[tuple[str, _Selector], int] = {}
+        known: set[tuple[str, _Selector]] = set()
+        for track in self._tracks.values():
+            since = 0 if track.last is None else self._steps - track.last + 1
+            for selector in _selectors(track.variable):
+                key = track.variable.role, selector
+                longest[key] = max(longest.get(key, 1), track.longest, since)
+                if track.count >= _MIN_GAPS:
+                    known.add(key)
+        for (role, selector), period in sorted(longest.items()):
+            if (role, selector) not in known and period <= MAX_PERIOD:
+                params = {"role": role, **dict(selector), "period": period}
+                yield Hypothesis(relation="periodic", params=params)
+
+    def words(self) -> Iterator[str]:
+        """Of what anything changed."""
+        variables = [track.variable for track in self._tracks.values()]
+        return (word({"role": v.role, **dict(s)}) for v in variables for s in _selectors(v))
+
     def _period(self, track: _Track) -> int:
         """The gap between changes of a variable; 0 when it varies or is not known yet."""
         return track.gaps[0] if len(track.gaps) == 1 and track.count >= _MIN_GAPS else 0
+
+
+def word(params: Mapping[str, Any]) -> str:
+    """Under which it is known whether any of these variables changed."""
+    narrow = (f"{key}={params[key]}" for key in ("leaf", "model", "module_class") if key in params)
+    return " ".join((params["role"], *narrow, "changes"))
 
 
 def _selectors(variable: Variable) -> Iterator[_Selector]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
-from traincheck.relations._limits import Samples
+from traincheck.relations._limits import Samples, word
 from traincheck.relations._limits_needs import needs_of
 from traincheck.relations._limits_words import (
     SYMPTOMS,
@@ -105,6 +105,12 @@ class Bounded(UsualRelation):
         is_below = mine.pop("high", math.inf) <= its.pop("high", math.inf)
         return claim.relation == other.relation and mine == its and is_above and is_below
 
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """A run without a reading has nothing to say."""
+        params = claim.params
+        key = Key(params["quantity"], params.get("api", ""), params.get("name", ""))
+        return {"program": params["program"], "api": word(key)}
+
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         return CheckInfo(
             check_id=check_id,
@@ -135,6 +141,10 @@ class BoundedProposer:
     def echoes(self) -> Iterator[Hypothesis]:
         """What this run bears out, if it is too short to say it itself."""
         return self._samples.claims(self._program.name, is_echo=True)
+
+    def words(self) -> Iterator[str]:
+        """Of what there were readings."""
+        return self._samples.words()
 
 
 class BoundedDecider:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
@@ -92,12 +93,36 @@ class Constant(UsualRelation):
             return False
         return bool(mine.get("values", {}).items() >= its.get("values", {}).items())
 
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """What a run has no fact of it says nothing of."""
+        params = claim.params
+        name = " ".join(params[key] for key in ("name", "class") if key in params)
+        return {"program": params["program"], "api": _word(params["of"], name)}
+
+    def bears_out(self, claim: Hypothesis, other: Hypothesis, words: Collection[str]) -> bool:
+        """As `implies`, but for classes that were not called, and modes that were not seen."""
+        mine, its = dict(claim.params), dict(other.params)
+        if its["of"] == MODES:
+            mine.pop("classes", None)
+            its.pop("classes", None)
+            return mine == its
+        if its["of"] == ARGUMENTS:
+            for key, modes in (("values", (None, True)), ("evaluation", (False,))):
+                if not any(_word(ARGUMENTS, its["name"], mode) in words for mode in modes):
+                    mine.pop(key, None)
+                    its.pop(key, None)
+        return self.implies(replace(claim, params=mine), replace(other, params=its))
+
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Other hyper-parameters than those of the reference may well be meant."""
         severity = "info" if claim.params["of"] == HYPER else "warning"
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
+
+
+def _word(kind: str, name: str, *mode: bool | None) -> str:
+    return " ".join(("constant", kind, name, *map(str, mode)))
 
 
 class ConstantProposer:
@@ -154,6 +179,15 @@ class ConstantProposer:
         if self._modes and not mixed and len(still) <= _MAX_EVAL:
             params = {"of": MODES, "eval": still, "classes": sorted(self._classes)}
             yield Hypothesis(relation="constant", params={"program": program, **params})
+
+    def words(self) -> Iterator[str]:
+        """Of what there were facts."""
+        if self._modes:
+            yield _word(MODES, "")
+        for key in self._values:
+            yield _word(key.kind, key.name)
+            if key.kind == ARGUMENTS:
+                yield _word(key.kind, key.name, key.training)
 
     def _params(self, key: Key, values: Mapping[str, Any]) -> dict[str, Any] | None:
         params: dict[str, Any] = {"of": key.kind}

@@ -89,6 +89,9 @@ class Contains(UsualRelation):
         args = mine.get("args", {}).items()
         return same and its.get("args", {}).items() <= args and _fits(mine, its)
 
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        return claim.params if "role" in claim.params else _inside.antecedent(claim.params)
+
     def reach(self, claim: Hypothesis) -> int | None:
         if "role" in claim.params:
             return _changes.reach(claim.params)
@@ -123,6 +126,7 @@ class ContainsProposer:
     def __init__(self) -> None:
         self._halves = (CallProposer(), ChangeProposer())
         self.echoes = self._halves[0].echoes
+        self.words = self._halves[0].words
 
     def observe(self, event: Event) -> None:
         for half in self._halves:

@@ -30,6 +30,7 @@ _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
 _FORMS = frozenset({"exactly", "least", "multiple"})
 _MIN_STEPS = 2
+_LATER = "updates after the first"
 
 
 class Count(UsualRelation):
@@ -82,12 +83,44 @@ class Count(UsualRelation):
         late = ", after the update" if params.get("late") else ""
         return in_program(params, f"{subject_of(params)} is called {often}{late}")
 
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """An exact number implies its divisors and what is less; a multiple implies its divisors.
+
+        What holds with however many backwards holds with few.
+        """
+        mine: dict[str, Any]
+        its: dict[str, Any]
+        mine, its = dict(claim.params), dict(other.params)
+        forms = mine.pop("form"), its.pop("form")
+        times, theirs = mine.pop("times"), its.pop("times")
+        few = its.pop("backwards", None)
+        is_wider = mine.pop("backwards", few) == few
+        for params in (mine, its):
+            params.pop("module", None)  # says whose it is, where there is one
+        if claim.relation != other.relation or mine != its or not is_wider:
+            return False
+        if forms[1] == "least":
+            return bool(times >= theirs)
+        if forms[1] == "multiple":
+            return forms[0] != "least" and bool(times % theirs == 0)
+        return forms[0] == "exactly" and bool(times == theirs)
+
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """A run with no more than one update says nothing, nor does one without the call."""
+        params = claim.params
+        kept = {key: params[key] for key in ("program", "module") if key in params}
+        return {**kept, "api": _word(params["api"], params.get("owner")), "outer": _LATER}
+
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Landmarks are errors; another function more or less is a warning."""
         severity = "error" if claim.params["api"] in LANDMARKS else "warning"
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
+
+
+def _word(api: str, owner: str | None) -> str:
+    return f"count {api} {owner or ''}"
 
 
 class CountProposer:
@@ -132,7 +165,24 @@ class CountProposer:
         self._later += not page.first
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        if self._later < _MIN_STEPS or self._program.name is None:
+        return self._claims(is_echo=False) if self._later >= _MIN_STEPS else iter(())
+
+    def echoes(self) -> Iterator[Hypothesis]:
+        """What few updates bear out; and all of it without a limit to the backwards."""
+        for claim in self._claims(is_echo=True):
+            yield claim
+            if "backwards" in claim.params:
+                params = {key: v for key, v in claim.params.items() if key != "backwards"}
+                yield Hypothesis(relation="count", params=params)
+
+    def words(self) -> Iterator[str]:
+        """What is called, and whether there was more than one update."""
+        yield from (_word(api, owner) for api, owner in self._seen)
+        if self._later:
+            yield _LATER
+
+    def _claims(self, *, is_echo: bool) -> Iterator[Hypothesis]:
+        if self._program.name is None:
             return
         for key, seen in sorted(
             self._seen.items(), key=lambda item: (item[0][0], item[0][1] or "")
@@ -140,7 +190,7 @@ class CountProposer:
             api, owner = key
             if not (api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)):
                 continue
-            found = bound(key, seen, self._backwards())
+            found = bound(key, seen, self._backwards(), is_echo=is_echo)
             # There must be no step without any.
             if found is not None and sum(seen.later.values()) == self._later:
                 params = {"api": api, "program": self._program.name, **found}

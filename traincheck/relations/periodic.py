@@ -7,7 +7,7 @@ from typing import Any
 
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._names import selector_text
-from traincheck.relations._periods import MAX_PERIOD, PeriodicProposer
+from traincheck.relations._periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations._variables import (
     StepBook,
     Variable,
@@ -78,6 +78,10 @@ class Periodic(UsualRelation):
                 mine.get(key) in (None, its.get(key)) for key in ("leaf", "model", "module_class")
             )
         )
+
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """A run in which nothing changed once has nothing that is due."""
+        return {"api": word(claim.params)}
 
     def reach(self, claim: Hypothesis) -> int | None:
         """How often something changes is for each program to say."""

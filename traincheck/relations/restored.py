@@ -73,6 +73,12 @@ class Restored(UsualRelation):
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, _said(claim.params))
 
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """What was never loaded or saved says nothing."""
+        params = claim.params
+        program = {"program": params["program"]} if "program" in params else {}
+        return {**program, "api": _word((params["what"], params["of"]))}
+
 
 class RestoredProposer:
     """Proposes facts that never were otherwise."""
@@ -99,6 +105,10 @@ class RestoredProposer:
                 params["program"] = self._program.name
             if what == COPIES or "program" in params:
                 yield Hypothesis(relation="restored", params=params)
+
+    def words(self) -> Iterator[str]:
+        """What was loaded or saved."""
+        return map(_word, self._values)
 
 
 class RestoredDecider:
@@ -131,6 +141,10 @@ class RestoredDecider:
                 yield from [(index, _HOLDS)] * fact.weight
             else:
                 yield index, _negative(params, fact)
+
+
+def _word(key: Key) -> str:
+    return f"restored {' '.join(key)}"
 
 
 def _said(params: Mapping[str, Any]) -> str:

@@ -130,6 +130,12 @@ class ScheduleProposer:
             params = {"program": self._program.name, "shape": shape}
             yield Hypothesis(relation="schedule", params=params)
 
+    def echoes(self) -> Iterator[Hypothesis]:
+        """All shapes: what a run is too short to show it may still break."""
+        for shape in sorted(SHAPES) if self._program.name is not None else ():
+            params = {"program": self._program.name, "shape": shape}
+            yield Hypothesis(relation="schedule", params=params)
+
     def _shapes(self) -> Iterator[str]:
         yield from self._curves()
         if self._is_by_epoch and min(self._epochs[True], self._epochs[False]) >= _MIN_EPOCHS:

@@ -74,7 +74,8 @@ class Proposer(Protocol):
     """Watches one process' events and then says which hypotheses are worth testing.
 
     May have a class attribute ``ignores``: kinds of events that it makes nothing of; and a method
-    ``echoes()``: hypotheses that are tested only to answer other runs.
+    ``echoes()``: hypotheses that are tested only to answer other runs; and ``words()``: what there
+    was any of, for a relation whose claims ask for more than a call or a variable (`antecedent`).
     """
 
     def observe(self, event: Event) -> None: ...
