@@ -92,6 +92,17 @@ def test_what_begins_after_a_pause_is_another_finding() -> None:
     assert found[0].id != found[1].id
 
 
+def test_loaders_that_are_made_for_each_epoch_are_one_finding() -> None:
+    names = [f"loader{2 * epoch} batch[0]" for epoch in range(1, 9)]
+    many = [violation("TC502", S.REPEATED_DATA, n, 20 * i) for i, n in enumerate(names)]
+    (finding,) = fold(*many)
+    assert (finding.first_step, finding.last_step, finding.violations) == (0, 140, 8)
+    assert finding.variables == tuple(names)  # as numbers: loader10 after loader8
+    assert finding.id == fold(many[0])[0].id
+    other = violation("TC502", S.REPEATED_DATA, "Net.fc", 150)
+    assert len(fold(*many, other)) == 2
+
+
 def test_the_same_on_several_ranks_is_one_finding() -> None:
     found = fold(
         violation("a", S.NOT_UPDATED, "Net.a", 1, rank=1),

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from traincheck.check.call_tree import LANDMARKS
 from traincheck.check.causes import WORDING
-from traincheck.check.folding import Fault, Tally, fold
+from traincheck.check.folding import Fault, Tally, fold, in_order
 from traincheck.check.witness import Witness
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import (
@@ -125,7 +125,7 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     head = fault.head
     words = WORDING[fault.symptom]
     evidence = sorted([*head.evidence, *near], key=lambda event: not _is_near(event, words.near))
-    variables = tuple(sorted(fault.variables))
+    variables = tuple(sorted(fault.variables, key=in_order))
     first_step = min(tally.first_step for tally in fault.everything)
     explains = {check_id for check_id, _, _ in fault.explained} - {fault.check_id}
     subject = replace(head.subject, variable=variables[0]) if variables else head.subject

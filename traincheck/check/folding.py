@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from traincheck.check.causes import EXPLAINS, RANK, Effect, base_name
 from traincheck.check.differences import DIFFERENCES
 from traincheck.schema.findings import SEVERITIES, Acceptance, CheckInfo, Symptom, Violation
 
+_LOADER = re.compile(r"loader(\d+)\b")
 _APART = frozenset({Symptom.WARNED, Symptom.LOSS_INPUT})  # each API of these is a fault of its own
 
 
@@ -198,16 +200,36 @@ def _clusters(tallies: Iterable[tuple[str, Tally]]) -> list[Fault]:
 
 
 def _by_overlap(tallies: Iterable[Tally]) -> list[list[Tally]]:
-    """Split where nothing is violated for more than a step: what begins later is another fault."""
+    """Split where nothing is violated for more than a step: what begins later is another fault.
+
+    Not so for loaders: a line that makes one for each epoch makes the same fault in each epoch.
+    """
     parts: list[list[Tally]] = []
+    of_loaders: list[Tally] = []
     last = None
     for tally in sorted(tallies, key=lambda tally: tally.key):
+        if of_loaders and is_loader(tally.first.subject.variable):
+            of_loaders.append(tally)
+            continue
         if last is None or tally.first_step > last + 1:
             parts.append([])
             last = tally.last_step
         parts[-1].append(tally)
         last = max(last, tally.last_step)
+        if is_loader(tally.first.subject.variable):
+            of_loaders = parts[-1]
     return parts
+
+
+def is_loader(name: str | None) -> bool:
+    """Whether a variable is a loader, or a part of its batches."""
+    return name is not None and _LOADER.match(name) is not None
+
+
+def in_order(name: str) -> tuple[str, int, str]:
+    """For sorting names; loaders by their numbers."""
+    match = _LOADER.match(name)
+    return ("loader", int(match[1]), name) if match else (name, 0, "")
 
 
 def step_of(violation: Violation) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traincheck.rules._models import about
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import CheckInfo, Subject, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 BATCHES = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
@@ -57,7 +58,8 @@ class Leaves(ABC):
             return ()
         self._told.add(key)
         where = f"{event.loader} {path}"
-        return [about(self._info, event, [where], expected=expected, observed=observed)]
+        violation = about(self._info, event, [where], expected=expected, observed=observed)
+        return [replace(violation, subject=Subject(variable=where))]
 
 
 def is_image(tensor: TensorSummary) -> bool:

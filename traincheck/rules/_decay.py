@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traincheck.rules._models import MODELS, Model, about, model_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import CheckInfo, Subject, Violation
 
 DECAY = MODELS | Needs(kinds=frozenset({"optimizer", "step"}))
 
@@ -55,15 +56,14 @@ class DecayMonitor(ABC):
         if not found:
             return ()
         self._told.add(event.id)
-        return [
-            about(
-                self._info,
-                event,
-                found,
-                expected="weight_decay=0 for these parameters",
-                observed=f"{event.id} ({event.cls.rpartition('.')[2]}) decays them",
-            )
-        ]
+        violation = about(
+            self._info,
+            event,
+            found,
+            expected="weight_decay=0 for these parameters",
+            observed=f"{event.id} ({event.cls.rpartition('.')[2]}) decays them",
+        )
+        return [replace(violation, subject=Subject(variable=found[0]))]
 
     def _is_wrong(self, name: str) -> bool:
         module, _, leaf = name.rpartition(".")

@@ -104,6 +104,7 @@ def about(
         message=f"{names}: {observed}",
         expected=expected,
         observed=f"{names}: {observed}",
+        title=f"{info.title}: {names}",
         # Marks of models are large, and say no more than the words here.
         evidence=() if isinstance(event, MarkEvent) else (event,),
     )
