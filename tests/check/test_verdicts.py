@@ -6,7 +6,7 @@ import pytest
 
 from traincheck.check.verdicts import FEEDS, View, instrument_named, judge, reasons
 from traincheck.rules._table import RULES
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import Needs, some
 from traincheck.schema.events import Families, MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import needs_json
@@ -38,6 +38,11 @@ def test_a_selective_view_serves_what_it_was_recorded_for() -> None:
         assert view(rule.needs).lacks(rule.needs) is None
 
 
+@pytest.mark.parametrize("recorded", [frozenset({"gradient"}), some("gradient")])
+def test_numbers_of_all_steps_serve_those_who_want_some(recorded: frozenset[str]) -> None:
+    assert view(Needs(stats=recorded)).lacks(Needs(stats=some("gradient"))) is None
+
+
 @pytest.mark.parametrize(
     ("recorded", "asked", "named"),
     [
@@ -54,6 +59,12 @@ def test_a_selective_view_serves_what_it_was_recorded_for() -> None:
             Needs(states=frozenset({"gradient@backward"}), exact=True),
             "exact fingerprints",
         ),
+        (
+            Needs(stats=some("gradient")),
+            Needs(stats=frozenset({"gradient"})),
+            "numbers of gradient",
+        ),
+        (Needs(), Needs(stats=some("batch")), "numbers of batch"),
     ],
 )
 def test_what_a_view_lacks_is_named(recorded: Needs, asked: Needs, named: str) -> None:

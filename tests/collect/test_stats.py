@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
 from traincheck.collect import stats
-from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs
+from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, some
 from traincheck.schema.events import Families
 from traincheck.schema.values import tensors_in
 
@@ -111,6 +111,33 @@ def test_only_what_is_asked_for(tmp_path):
     assert not run.of("batch")
     assert not run.calls(RELU)
     assert run.marks("process")[0].data["stats"] == ["gradient"]
+
+
+def test_some_steps_are_enough_for_what_is_asked_so(tmp_path):
+    asked = some("gradient", "batch", CROSS_ENTROPY, "activation")
+    states = frozenset({"gradient@backward"})
+    kinds, calls = frozenset({"batch"}), frozenset({Families.MODULE, CROSS_ENTROPY})
+    needs = Needs(stats=asked, states=states, kinds=kinds, calls=calls)
+    steps = stats.EVERY + 2
+    with recording(tmp_path / "some", needs=needs) as run:
+        train(steps)
+    due = {*range(stats.FIRST_STEPS), stats.EVERY}
+    assert steps_told(run) == dict.fromkeys(("gradient", "batch", "loss", "relu"), due)
+    needs = needs | Needs(stats=frozenset({"gradient"}))  # another check wants them all
+    with recording(tmp_path / "all", needs=needs) as run:
+        train(steps)
+    assert steps_told(run)["gradient"] == set(range(steps))
+    assert steps_told(run)["batch"] == due
+
+
+def steps_told(run):
+    """Steps with numbers of each kind of tensor."""
+    return {
+        "gradient": {e.step for e in run.of("state") if e.summary is not None and e.summary.stats},
+        "batch": {e.step for e in run.of("batch") if "stats" in e.leaves["batch[0]"]},
+        "loss": {e.step for e in run.calls(CROSS_ENTROPY) if "stats" in e.args["input"]},
+        "relu": {e.step for e in run.calls(RELU) if "stats" in e.result},
+    }
 
 
 def test_activations_bring_the_modules_that_name_them(tmp_path):

@@ -25,7 +25,7 @@ _MAX_LEAVES = 16
 _MAX_DEPTH = 3
 
 
-_UNKNOWN = ("loader", 0, 0, None, 0, None)  # an iterator from before the start of the recording
+_UNKNOWN = ("loader", 0, 0, None, 0, None, True)  # an iterator from before the start of the recording
 
 
 @dataclass(slots=True)
@@ -86,7 +86,8 @@ class Data(Instrument):
                     label, epoch = self._starting
                     order = getattr(loader.sampler, "epoch", None)  # of set_epoch()
                     iterator._traincheck = [
-                        label, epoch, 0, _sampler(loader), loader.num_workers, order
+                        label, epoch, 0, _sampler(loader), loader.num_workers, order,
+                        _may_repeat(iterator),
                     ]  # fmt: skip
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
@@ -179,12 +180,13 @@ class Data(Instrument):
         if not self._is_recorded:
             return
         needs = session.needs
-        label, epoch, index, sampler, workers, order = getattr(iterator, "_traincheck", _UNKNOWN)
+        known = getattr(iterator, "_traincheck", _UNKNOWN)
+        label, epoch, index, sampler, workers, order, may_repeat = known
         if hasattr(iterator, "_traincheck"):
             iterator._traincheck[2] = index + 1
         leaves = dict(_leaves("batch", batch))
         first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
-        has_samples = needs is None or needs.exact or _may_repeat(iterator)
+        has_samples = needs is None or needs.exact or may_repeat
         has_content = has_samples or (needs is not None and BATCH_CONTENT in needs.states)
         fields: dict[str, Any] = {
             "loader": label, "index": index, "epoch": epoch,
