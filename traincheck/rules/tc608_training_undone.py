@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
@@ -9,19 +11,23 @@ from traincheck.schema.events import (
     CheckpointEvent,
     Event,
     Families,
+    MarkEvent,
     OptimizerEvent,
     StageEvent,
     StateEvent,
 )
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
+_EVALUATIONS = 2
+_MADE = "it was made with"
+
 
 class TrainingUndone:
     """TC608 training-undone: a trained model is evaluated or saved with its first weights.
 
     What it checks:
-        A state that a model loads after training has begun, and with which it is evaluated or
-        saved, is not the one that the model was made with.
+        The weights with which a model is evaluated or saved once training has begun are not those
+        that it was made with, be they loaded or copied.
 
     Why it matters:
         An average of weights (EMA) that is never updated is still the first weights. Copying it in
@@ -29,11 +35,13 @@ class TrainingUndone:
 
     Fires on:
         A load of exactly the first weights of the model after optimizer steps, an evaluation or
-        a save, and then more steps of the same optimizer.
+        a save, and then more steps of the same optimizer. Two evaluations with exactly the first
+        weights, before each of which they had moved, when no load tells of it (copy_, .data).
 
     Stays quiet on:
         Folds and trials, which make a new optimizer; searches for a learning rate, which restore
-        the optimizer too; averages that moved; loads without evaluation; parameters on a GPU.
+        the optimizer too; averages that moved; loads without evaluation; weights that never move;
+        parameters on a GPU.
 
     Fix:
         Update the average after every optimizer step.
@@ -49,15 +57,15 @@ class TrainingUndone:
         severity="warning",
         title="{subject} is set back to the weights it was made with",
         likely_cause=(
-            "What load_state_dict(){where} copies in was never updated, as an average of weights "
-            "should be after each step."
+            "What is copied in{where} was never updated, as an average of weights should be after "
+            "each step."
         ),
         fix="Update the average of weights after every optimizer step.",
     )
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
-        states=frozenset({"parameter@new"}),
-        kinds=frozenset({"checkpoint", "optimizer", "stage", "step"}),
+        states=frozenset({"parameter@new", "parameter@step", "parameter@evaluation"}),
+        kinds=frozenset({"checkpoint", "mark", "optimizer", "stage", "step"}),
     )
 
     def monitor(self) -> FirstWeights:
@@ -74,21 +82,44 @@ class FirstWeights(SingleEvents):
         self._load: CheckpointEvent | None = None
         self._is_used = False
         self._told: set[str | None] = set()
+        self._moved: set[str] = set()  # parameters, since the last evaluation with first weights
+        self._seen: dict[str, list[MarkEvent]] = {}  # such evaluations of a model
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
-            if event.role == "parameter" and event.change == "new" and event.summary is not None:
-                self._first.setdefault(event.name, event.summary.fingerprint)
+            if event.role == "parameter":
+                self._parameter(event)
         elif isinstance(event, CheckpointEvent):
             self._checkpoint(event)
         elif isinstance(event, OptimizerEvent):
             if event.change == "created":
                 self._load = None
+                self._seen.clear()
+        elif isinstance(event, MarkEvent):
+            if event.text == "evaluated" and self._stepped:
+                self._evaluated(event)
         elif isinstance(event, StageEvent):
             self._is_used |= self._load is not None and event.stage == "eval"
         elif isinstance(event, CallEvent):
             return self._step(event)
         return []
+
+    def _parameter(self, event: StateEvent) -> None:
+        if event.change == "content":
+            self._moved.add(event.name)
+        elif event.change == "new" and event.summary is not None:
+            self._first.setdefault(event.name, event.summary.fingerprint)
+
+    def _evaluated(self, event: MarkEvent) -> None:
+        """A model is evaluated. By then a load has told of itself."""
+        values, model = event.data.get("values"), str(event.data.get("model"))
+        if not isinstance(values, Mapping) or not values or self._load is not None:
+            return
+        self.triggered += 1
+        is_first = all(self._first.get(name, "") == value for name, value in values.items())
+        if is_first and self._moved & values.keys():
+            self._seen.setdefault(model, []).append(event)
+            self._moved -= values.keys()
 
     def _checkpoint(self, event: CheckpointEvent) -> None:
         if event.op == "save":
@@ -98,6 +129,7 @@ class FirstWeights(SingleEvents):
         elif not event.values:
             if "optim" in (event.target or ""):
                 self._load = None
+                self._seen.clear()
         elif self._stepped and event.changed:
             self.triggered += 1
             if all(self._first.get(name) == value for name, value in event.values.items()):
@@ -109,23 +141,33 @@ class FirstWeights(SingleEvents):
         load, self._load = self._load, None
         is_known = event.owner in self._stepped
         self._stepped.add(event.owner)
-        if load is None or not self._is_used or not is_known or load.target in self._told:
+        if not is_known:
             return []
-        self._told.add(load.target)
-        return [
-            Violation(
-                check_id="TC608",
-                step=load.step,
-                rank=load.rank,
-                stage=load.stage,
-                subject=Subject(module=load.target),
-                symptom=Symptom.SILENT_WRITE,
-                message=(
-                    f"after training, {load.target} loads exactly the weights that it was made "
-                    "with, is evaluated or saved with them, and training goes on"
-                ),
-                expected="weights that training has changed",
-                observed=f"the {len(load.values)} parameters as they were before the first step",
-                evidence=(load,),
-            )
-        ]
+        if load is not None and self._is_used and load.target not in self._told:
+            self._told.add(load.target)
+            said = f"loads exactly the weights that {_MADE}, is evaluated or saved with them"
+            return [_violation(load, load.target, said, len(load.values))]
+        for model, marks in self._seen.items():
+            if len(marks) >= _EVALUATIONS and model not in self._told:
+                self._told.add(model)
+                count = len(marks[0].data["values"])
+                said = f"is evaluated again and again with exactly the weights that {_MADE}"
+                return [_violation(marks[0], model, said, count)]
+        return []
+
+
+def _violation(
+    event: CheckpointEvent | MarkEvent, model: str | None, said: str, count: int
+) -> Violation:
+    return Violation(
+        check_id="TC608",
+        step=event.step,
+        rank=event.rank,
+        stage=event.stage,
+        subject=Subject(module=model),
+        symptom=Symptom.SILENT_WRITE,
+        message=f"after training, {model} {said}, and training goes on",
+        expected="weights that training has changed",
+        observed=f"the {count} parameters as they were before the first step",
+        evidence=(event,) if isinstance(event, CheckpointEvent) else (),
+    )

@@ -115,7 +115,9 @@ class Needs:
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
             ``role@*``; ``parameter@ranks``: with exact fingerprints where there are several ranks;
             BATCH_CONTENT: with fingerprints of what batches hold; ``average@loaded``: marks of
-            models that no optimizer holds, when they change soon after their load.
+            models that no optimizer holds, when they change soon after their load;
+            ``parameter@evaluation``: marks of the weights that models are evaluated with, and of
+            those that this writes.
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,

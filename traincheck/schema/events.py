@@ -371,7 +371,9 @@ class MarkEvent(NamedTuple):
             its first batch), "collective entered" (with fields of its event, which follows when it
             comes back), "loaded model changed" (one that no optimizer holds, soon after it was
             loaded, and whether it equals the trained model "of": null if that was written to by
-            hand), "instrument disabled", "dropped", or a user's.
+            hand), "evaluated" (a model without grad, after training has begun: fingerprints of its
+            first trained parameters), "evaluation wrote" (names of parameters that forwards in
+            evaluation mode change each time), "instrument disabled", "dropped", or a user's.
         data: what belongs to it.
     """
 

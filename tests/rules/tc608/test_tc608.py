@@ -61,3 +61,39 @@ def test_quiet_on_folds_and_searches() -> None:
     assert quiet("TC608", run(new_optimizer=True)) is Verdict.HELD
     assert quiet("TC608", run(restore=True)) is Verdict.HELD
     assert quiet("TC608", run(evaluate=False)) is Verdict.HELD
+
+
+def copied(
+    first: bool = True, *, moves: bool = True, times: int = 2, new_optimizer: bool = False
+) -> list[Event]:
+    """Evaluations with the first weights, of which no load tells."""
+    builder = Resuming().process().model("Net")
+    assert isinstance(builder, Resuming)
+    values = {
+        e.name: e.summary.fingerprint if first else "xxh3-128:moved"
+        for e in builder._events
+        if isinstance(e, StateEvent) and e.summary is not None
+    }
+    names = list(values)
+    builder.optimizer()
+    for _ in range(times):
+        builder.steps(2, not_updated=() if moves else names)
+        builder.mark("evaluated", model="Net", values=values)
+        builder.forward(grad=False)
+        if new_optimizer:
+            builder.end_step()
+            builder.optimizers.clear()
+            builder.optimizer()
+    return builder.steps(1).build()
+
+
+def test_fires_when_the_first_weights_are_copied_in_by_hand() -> None:
+    finding = fires("TC608", copied())
+    assert (finding.first_step, finding.subject.module) == (1, "Net")
+
+
+def test_quiet_when_evaluated_weights_moved_or_never_move() -> None:
+    assert quiet("TC608", copied(first=False)) is Verdict.HELD
+    assert quiet("TC608", copied(moves=False)) is Verdict.HELD
+    assert quiet("TC608", copied(times=1)) is Verdict.HELD
+    assert quiet("TC608", copied(new_optimizer=True)) is Verdict.HELD

@@ -13,6 +13,7 @@ from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
 from traincheck.collect.emit import Emitter, context, hidden
+from traincheck.collect.evaluated import Evaluated
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.shifts import ONCE
@@ -41,6 +42,7 @@ class Modules(Instrument):
         self._heads: dict[tuple[str, str | None, bool], bytes] = {}
         self._plans: dict[int, _Plan] = {}
         self._root: Root | None = None
+        self._evaluated = Evaluated(self.session)
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
         self.replace(torch.nn.Module, "__call__", self._wrap_call)
@@ -147,22 +149,29 @@ class Modules(Instrument):
                 if grad:
                     session.tracker.track(em, root)
                     session.numbers.look_for_shifts((*args, *kwargs.values()))
+                else:
+                    self._evaluated.enter(em, root, training=module.training)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._enter_root, error)
         em.busy = False
 
     def _leave_root(self, em: Emitter, span: int) -> None:
         root, tracker = self._root, self.session.tracker
-        if (
-            root is None
-            or not root.buffers
-            or not tracker.wants("buffer", "forward")
-            or not torch.is_grad_enabled()
-        ):
+        is_open = self._evaluated.is_open and not torch.is_grad_enabled()
+        has_buffers = (
+            root is not None
+            and bool(root.buffers)
+            and tracker.wants("buffer", "forward")
+            and torch.is_grad_enabled()
+        )
+        if root is None or not (is_open or has_buffers):
             return
         em.busy = True
         try:
-            tracker.look_buffers(em, span, root)
+            if is_open:
+                self._evaluated.leave(em, root)
+            else:
+                tracker.look_buffers(em, span, root)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._leave_root, error)
         em.busy = False

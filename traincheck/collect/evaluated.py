@@ -1,0 +1,130 @@
+"""Parameters in evaluation: which weights a model is evaluated with, and whether that writes them.
+
+Looks at the first forwards of an evaluation only, and not at every evaluation. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from traincheck.collect.emit import Emitter
+from traincheck.collect.fingerprint import PLAIN_TYPES, fingerprint
+
+if TYPE_CHECKING:
+    from traincheck.collect.session import Session
+    from traincheck.collect.tracker import Root
+
+EVALUATED = "evaluated"
+WROTE = "evaluation wrote"
+MOMENT = "evaluation"  # in ``parameter@evaluation``
+_FIRST, _EVERY = 8, 10  # evaluations at which is looked
+_FORWARDS = 2  # of each: the first one may initialize or normalize
+_LARGEST = 1 << 22  # elements of a model that are looked at
+_MOST_VALUES = 64
+_MOST_NAMES = 20
+_TOLERANCE = 1e-4  # what is normalized again and again differs in its last digits
+
+_Found = dict[str, torch.Tensor]
+
+
+class _Model:
+    """One model. step: in which it was evaluated last."""
+
+    def __init__(self) -> None:
+        self.step: int | None = -1
+        self.evaluations = 0
+        self.forwards = 0
+        self.written: set[str] = set()
+
+
+class Evaluated:
+    """Looks at the trained parameters of a model around forwards without grad.
+
+    is_open: whether such a forward is running.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.is_wanted = session.tracker.wants("parameter", MOMENT)
+        self.is_open = False
+        self._models: dict[str, _Model] = {}
+        self._found: _Found = {}
+        self._copies: _Found = {}
+        self._digests: list[str | None] = []
+        self._trained_so_far = (0, 0, 0)
+
+    def enter(self, em: Emitter, root: Root, *, training: bool) -> None:
+        """A forward begins. training: the mode of its model."""
+        self.is_open = False
+        step, so_far = self._session.clock.step, self._progress()
+        if not (self.is_wanted and any(so_far)):  # nothing was trained so far
+            return
+        model = self._models.setdefault(root.name, _Model())
+        if model.step != step:
+            model.step, model.forwards = step, 0
+            model.evaluations += 1
+            model.written.clear()
+        model.forwards += 1
+        is_due = model.evaluations <= _FIRST or not model.evaluations % _EVERY
+        if not is_due or model.forwards > _FORWARDS:
+            return
+        self._found = self._trained(root)
+        if not self._found:
+            return
+        self._digests = [fingerprint(tensor) for tensor in self._found.values()]
+        if model.forwards == 1:
+            values = dict(list(zip(self._found, self._digests))[:_MOST_VALUES])
+            em.event("mark", {"text": EVALUATED, "data": {"model": root.name, "values": values}})
+        self._copies = {name: self._found[name].detach().clone() for name in model.written}
+        self._trained_so_far, self.is_open = so_far, not training
+
+    def leave(self, em: Emitter, root: Root) -> None:
+        """The forward has ended."""
+        self.is_open = False
+        found, self._found = self._found, {}
+        copies, self._copies = self._copies, {}
+        if self._progress() != self._trained_so_far:
+            return  # an evaluation that trains
+        model = self._models[root.name]
+        changed = {
+            name
+            for (name, tensor), digest in zip(found.items(), self._digests)
+            if fingerprint(tensor) != digest
+        }
+        if model.forwards < _FORWARDS:
+            model.written = changed
+            return
+        names = sorted(
+            name for name in changed & copies.keys() if _differ(found[name], copies[name])
+        )
+        if names:
+            data = {"model": root.name, "names": names[:_MOST_NAMES], "parameters": len(names)}
+            em.event("mark", {"text": WROTE, "data": data})
+
+    def _progress(self) -> tuple[int, int, int]:
+        steps = self._session.steps
+        return steps.step, steps.counters["optimizer_step"], steps.counters["backward"]
+
+    def _trained(self, root: Root) -> _Found:
+        """Parameters of a model that an optimizer updates, by name, up to so many elements."""
+        optimizers = [optimizer for _, optimizer in self._session.live_optimizers()]
+        held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+        found: _Found = {}
+        left = _LARGEST
+        for holder, key, variable, _ in root.parameters.values():
+            tensor = holder.get(key)
+            if tensor is None or id(tensor) not in held or not tensor.requires_grad:
+                continue
+            left -= tensor.numel()
+            if left < 0:
+                break
+            if type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided:
+                found[variable.name] = tensor
+        return found
+
+
+def _differ(tensor: torch.Tensor, before: torch.Tensor) -> bool:
+    with torch.no_grad():
+        return not torch.allclose(tensor, before, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
