@@ -282,6 +282,15 @@ def test_the_next_step_can_be_asked_for(tmp_path) -> None:
     assert codes(run) == []
 
 
+def test_no_step_can_be_asked_for_before_the_watch_begins() -> None:
+    run = traincheck.watch(*made())
+    with pytest.raises(UsageError, match="nothing is watched yet"):
+        run.check_next_step()
+    with run:
+        pass
+    run.check_next_step()  # too late: nothing happens
+
+
 def test_the_user_says_where_steps_end(tmp_path) -> None:
     """Two optimizer steps are one of the user's here, as no counting could know."""
     net, optimizer = made()
@@ -409,6 +418,7 @@ def test_in_a_thread() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"interval": 10}, "did you mean every?"),
         ({"evry": 2}, "did you mean every"),
         ({"every": 0}, "make it 1 or more"),
         ({"limit": -1}, "make it 0 or more"),

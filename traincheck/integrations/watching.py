@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("traincheck")
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 _SKIPPED_STEPS = 1000  # whose ends are read together
+_OTHER_WORDS = {"interval": "every", "every_n_steps": "every", "max_steps": "limit"}
 _FILE_BYTES = 1 << 22  # of a trace that nobody keeps; what was checked is dropped then
 
 _P = ParamSpec("_P")
@@ -82,9 +83,10 @@ class Options:
         known = [one.name for one in fields(cls)]
         for name in given:
             if name not in known:
+                likely = _OTHER_WORDS.get(name) or nearest(name, known)
                 raise UsageError(
                     f"traincheck.watch has no option {name!r}",
-                    fix=f"did you mean {nearest(name, known)}? There are {', '.join(known)}",
+                    fix=f"did you mean {likely}? There are {', '.join(known)}",
                 )
         return cls(**given)
 
@@ -145,11 +147,17 @@ class Watch:
         return self._report
 
     def check_next_step(self) -> None:
-        """Check the next step that begins, whatever ``every`` and ``limit`` say."""
+        """Check the next step that begins, whatever ``every`` and ``limit`` say.
+
+        Raises:
+            UsageError: the watch has not begun.
+        """
         if self._joined is not None:
             self._joined.check_next_step()
         elif self._running is not None:
             self._running.sampling.ask()
+        elif self._report is None:
+            raise UsageError("nothing is watched yet", fix="with traincheck.watch(...) as run:")
 
     def add(self, *subjects: Any) -> None:
         """Watch further models and optimizers, for instance some that were replaced.

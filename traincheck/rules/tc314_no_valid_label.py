@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from traincheck.rules._losses import (
     CROSS_ENTROPY,
     IGNORED,
@@ -12,7 +14,9 @@ from traincheck.rules._losses import (
     loss_violation,
     number,
 )
-from traincheck.schema.events import Event
+from traincheck.rules._numbers import loss_of
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, Families, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
 
 
@@ -27,10 +31,12 @@ class NoValidLabel:
 
     Fires on:
         A batch whose labels are all ignore_index (-100), with reduction="mean": everything was
-        masked as prompt, or truncated away.
+        masked as prompt, or truncated away. With reduction="sum", if backward() then starts from
+        NaN: the sum was divided by the number of valid labels.
 
     Stays quiet on:
-        Batches with a valid label; reduction="sum" and "none"; losses without gradients.
+        Batches with a valid label; reduction="sum" and "none" where the loss is finite; losses
+        without gradients.
 
     Fix:
         Leave such samples out of the data, or skip such batches.
@@ -51,7 +57,7 @@ class NoValidLabel:
         ),
         fix="Drop samples without labels from the data, or skip such a batch.",
     )
-    needs = loss_needs(CROSS_ENTROPY, NLL)
+    needs = loss_needs(CROSS_ENTROPY, NLL) | Needs(calls=frozenset({Families.BACKWARD}))
 
     def monitor(self) -> Labels:
         return Labels()
@@ -62,28 +68,43 @@ class Labels:
 
     def __init__(self) -> None:
         self.triggered = 0
+        self._sum: CallEvent | None = None  # of no label, until backward() shows what came of it
 
     def observe(self, event: Event) -> list[Violation]:
+        if isinstance(event, CallEvent) and (event.family or event.api) == Families.BACKWARD:
+            call, self._sum = self._sum, None
+            loss = loss_of(event)
+            return [_violation(call)] if call and loss is not None and math.isnan(loss) else []
+        if isinstance(event, StepEvent):
+            self._sum = None
         call = as_loss(event, (CROSS_ENTROPY, NLL))
-        if call is None or call.args.get("reduction", "mean") != "mean":
+        if call is None:
             return []
+        if call.args.get("reduction", "mean") == "mean":
+            return [_violation(call)] if self._is_of_none(call) else []
+        self._sum = call if self._is_of_none(call) else None
+        return []
+
+    def _is_of_none(self, call: CallEvent) -> bool:
         target = given(call, "target")
         low, high = number(target, "min"), number(target, "max")
-        ignored = call.args.get("ignore_index", IGNORED)
         if target is None or "int" not in target.dtype or low is None or high is None:
-            return []
+            return False
         self.triggered += 1
-        if not low == high == ignored:
-            return []
-        return [
-            loss_violation(
-                "TC314",
-                call,
-                f"all labels of a batch are {ignored}, which the loss leaves out",
-                expected="at least one label that counts",
-                observed=f"{list(target.shape)} labels, all {ignored}",
-            )
-        ]
+        return bool(low == high == call.args.get("ignore_index", IGNORED))
 
     def finish(self) -> list[Violation]:
         return []
+
+
+def _violation(call: CallEvent) -> Violation:
+    ignored = call.args.get("ignore_index", IGNORED)
+    target = given(call, "target")
+    shape = list(target.shape) if target else "the"
+    return loss_violation(
+        "TC314",
+        call,
+        f"all labels of a batch are {ignored}, which the loss leaves out",
+        expected="at least one label that counts",
+        observed=f"{shape} labels, all {ignored}",
+    )

@@ -58,7 +58,7 @@ class NonFiniteValue:
         kind="rule",
         code="TC701",
         severity="error",
-        title="NaN or infinity from step {step} on",
+        title="NaN or infinity from step {step} on: {observed}",
         likely_cause="{observed}; the optimizer step{where} applied it.",
         fix=(
             "Look at the first place that is named: clean the data, lower the learning rate, or "

@@ -8,8 +8,9 @@ import pytest
 
 from tests.checking import fires, quiet
 from tests.rules.losses import loss_run, tensor
-from traincheck.schema.events import Event
+from traincheck.schema.events import CallEvent, Event, Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.values import TensorSummary, tensor_json
 
 NONE = tensor((64,), "int64", min=-100, max=-100)
 
@@ -44,3 +45,27 @@ def test_fires_on_another_index() -> None:
 )
 def test_quiet_while_a_label_counts(target: dict[str, Any], args: dict[str, Any]) -> None:
     assert quiet("TC314", run(target, **args)) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+
+
+def of_a_sum(loss: float | None, target: dict[str, Any] = NONE) -> list[Event]:
+    """Sums over labels, divided by how many count, in three steps; None for a finite loss."""
+    events = []
+    for event in run(target, reduction="sum"):
+        is_backward = isinstance(event, CallEvent) and event.api == Families.BACKWARD
+        value = TensorSummary("float32", (), value="nan" if loss is None else loss)
+        args = {"tensors": [tensor_json(value)]}
+        events.append(event._replace(args=args) if is_backward else event)
+    return events
+
+
+def test_fires_on_a_sum_that_is_divided_by_no_label() -> None:
+    finding = fires("TC314", of_a_sum(None))
+    assert finding.first_step == 0
+    assert "-100" in finding.observed
+
+
+@pytest.mark.parametrize(
+    "events", [of_a_sum(0.0), of_a_sum(None, tensor((64,), "int64", min=-100, max=9))]
+)
+def test_quiet_on_a_sum_that_is_finite_or_of_labels(events: list[Event]) -> None:
+    assert quiet("TC314", events) is Verdict.HELD
