@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from traincheck.relations._names import short, shown
@@ -108,3 +108,34 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         evidence=(event,),
         symptom=symptom,
     )
+
+
+def word(kind: str, name: str, *mode: bool | None) -> str:
+    """Under which it is known whether there was such a fact."""
+    return " ".join(("constant", kind, name, *map(str, mode)))
+
+
+def word_of(params: Mapping[str, Any]) -> str:
+    """The word of what a claim speaks of."""
+    return word(params["of"], name_of(params))
+
+
+def name_of(params: Mapping[str, Any]) -> str:
+    """As facts are called: of an optimizer also its class."""
+    return " ".join(params[key] for key in ("name", "class") if key in params)
+
+
+def alike(
+    claim: Mapping[str, Any], other: Mapping[str, Any], words: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two claims without what a run with these words could not tell."""
+    mine, its = dict(claim), dict(other)
+    if its["of"] == MODES:
+        mine.pop("classes", None)
+        its.pop("classes", None)
+    elif its["of"] == ARGUMENTS:
+        for key, modes in (("values", (None, True)), ("evaluation", (False,))):
+            if not any(word(ARGUMENTS, its["name"], mode) in words for mode in modes):
+                mine.pop(key, None)
+                its.pop(key, None)
+    return mine, its

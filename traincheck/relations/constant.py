@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,25 +14,30 @@ from traincheck.relations._settled import (
     ARGUMENTS,
     BATCH,
     EQUAL,
-    EVALUATED,
     HYPER,
     KEPT,
     KINDS,
-    MODES,
     SAMPLES,
     Fact,
     Facts,
     Key,
-    Own,
 )
-from traincheck.relations._settled_words import ALWAYS, negative, text_of, wanted_of
+from traincheck.relations._settled_words import (
+    ALWAYS,
+    alike,
+    name_of,
+    negative,
+    text_of,
+    wanted_of,
+    word_of,
+)
+from traincheck.relations._settling import ConstantProposer
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, Families, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
 
 _HELD = Example(holds=True, context=ALWAYS)
 _STEPS = frozenset({"mark", "step"})
-_MAX_EVAL = 64  # modules that are named
 
 
 class Constant(UsualRelation):
@@ -95,22 +100,11 @@ class Constant(UsualRelation):
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """What a run has no fact of it says nothing of."""
-        params = claim.params
-        name = " ".join(params[key] for key in ("name", "class") if key in params)
-        return {"program": params["program"], "api": _word(params["of"], name)}
+        return {"program": claim.params["program"], "api": word_of(claim.params)}
 
     def bears_out(self, claim: Hypothesis, other: Hypothesis, words: Collection[str]) -> bool:
         """As `implies`, but for classes that were not called, and modes that were not seen."""
-        mine, its = dict(claim.params), dict(other.params)
-        if its["of"] == MODES:
-            mine.pop("classes", None)
-            its.pop("classes", None)
-            return mine == its
-        if its["of"] == ARGUMENTS:
-            for key, modes in (("values", (None, True)), ("evaluation", (False,))):
-                if not any(_word(ARGUMENTS, its["name"], mode) in words for mode in modes):
-                    mine.pop(key, None)
-                    its.pop(key, None)
+        mine, its = alike(claim.params, other.params, words)
         return self.implies(replace(claim, params=mine), replace(other, params=its))
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
@@ -119,100 +113,6 @@ class Constant(UsualRelation):
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
-
-
-def _word(kind: str, name: str, *mode: bool | None) -> str:
-    return " ".join(("constant", kind, name, *map(str, mode)))
-
-
-class ConstantProposer:
-    """Proposes the values that were always the same."""
-
-    ignores = frozenset({"state"})
-
-    def __init__(self) -> None:
-        self._program = ProgramName()
-        self._own = Own()
-        self._facts = Facts()
-        self._values: dict[Key, dict[str, Any]] = {}  # those that were always given, and the same
-        self._modes: dict[str, set[bool]] = defaultdict(set)
-        self._classes: set[str] = set()
-
-    def observe(self, event: Event) -> None:
-        if isinstance(event, CallEvent):
-            self._own.call(event)
-            if event.family == Families.MODULE and event.grad_enabled and not event.root:
-                self._classes.add(event.api)
-        elif isinstance(event, StepEvent):
-            self._own.step()
-        else:
-            self._program.observe(event)
-        for fact in self._facts.observe(event):
-            self._enter(fact)
-
-    def _enter(self, fact: Fact) -> None:
-        key, values = fact.key, fact.values
-        if key.kind == MODES:
-            for module, training in values.items():
-                self._modes[module].add(training)
-            return
-        known = self._values.get(key)
-        if known is None:
-            self._values[key] = dict(values)
-        elif known and known != values:
-            self._values[key] = {
-                name: value
-                for name, value in known.items()
-                if name in values and values[name] == value
-            }
-
-    def hypotheses(self) -> Iterator[Hypothesis]:
-        program = self._program.name
-        if program is None:
-            return
-        for key, values in sorted(self._values.items(), key=lambda item: str(item[0])):
-            params = self._params(key, values)
-            if params is not None:
-                yield Hypothesis(relation="constant", params={"program": program, **params})
-        still = sorted(module for module, modes in self._modes.items() if modes == {False})
-        mixed = any(len(modes) > 1 for modes in self._modes.values())
-        if self._modes and not mixed and len(still) <= _MAX_EVAL:
-            params = {"of": MODES, "eval": still, "classes": sorted(self._classes)}
-            yield Hypothesis(relation="constant", params={"program": program, **params})
-
-    def words(self) -> Iterator[str]:
-        """Of what there were facts."""
-        if self._modes:
-            yield _word(MODES, "")
-        for key in self._values:
-            yield _word(key.kind, key.name)
-            if key.kind == ARGUMENTS:
-                yield _word(key.kind, key.name, key.training)
-
-    def _params(self, key: Key, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        params: dict[str, Any] = {"of": key.kind}
-        if key.kind == SAMPLES:
-            return {**params, "name": key.name}
-        if key.kind in (KEPT, EQUAL):
-            kept = sorted(name for name, same in values.items() if same)
-            params |= {"name": key.name} if key.kind == EQUAL else {}
-            return {**params, "values": dict.fromkeys(kept, True)} if kept else None
-        if key.kind == EVALUATED:
-            return {**params, "name": key.name} if values == {key.name: False} else None
-        params["name"] = key.name
-        values = dict(sorted(values.items()))
-        if key.kind == HYPER:
-            name, _, params["class"] = key.name.partition(" ")
-            return {**params, "name": name, "values": values} if values else None
-        if key.kind == BATCH:
-            return {**params, "values": values} if values else None
-        # In evaluation a function is called too rarely to be judged by itself.
-        evaluation = Key(ARGUMENTS, key.name, training=False)
-        other = self._values.get(evaluation, {})
-        if key == evaluation or key.name not in self._own.apis or not (values or other):
-            return None
-        params |= {"values": values} if values else {}
-        return params | ({"evaluation": dict(sorted(other.items()))} if other else {})
 
 
 class ConstantDecider:
@@ -229,8 +129,7 @@ class ConstantDecider:
                 raise ValueError(f"nothing is known of {dict(params)}")
             modes = (None, True, False) if params["of"] == ARGUMENTS else (None,)
             for mode in modes:
-                name = " ".join(params[k] for k in ("name", "class") if k in params)
-                key = Key(params["of"], name, mode)
+                key = Key(params["of"], name_of(params), mode)
                 self._by_key[key].append((index, params))
         self._short: dict[int, Example] = {}
 

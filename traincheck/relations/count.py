@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
+from traincheck.relations._counting import LATER, CountProposer, word
 from traincheck.relations._counts import (
     BACKWARD,
     COLLECTIVE,
@@ -14,14 +14,12 @@ from traincheck.relations._counts import (
     LANDMARKS,
     Key,
     Page,
-    Seen,
     Windows,
-    bound,
     often_of,
     subject_of,
 )
 from traincheck.relations._memory import Examples, Joined
-from traincheck.relations._names import ProgramName, in_program, is_library
+from traincheck.relations._names import ProgramName, in_program
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, Families, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -29,8 +27,6 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
 _FORMS = frozenset({"exactly", "least", "multiple"})
-_MIN_STEPS = 2
-_LATER = "updates after the first"
 
 
 class Count(UsualRelation):
@@ -109,7 +105,7 @@ class Count(UsualRelation):
         """A run with no more than one update says nothing, nor does one without the call."""
         params = claim.params
         kept = {key: params[key] for key in ("program", "module") if key in params}
-        return {**kept, "api": _word(params["api"], params.get("owner")), "outer": _LATER}
+        return {**kept, "api": word(params["api"], params.get("owner")), "outer": LATER}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Landmarks are errors; another function more or less is a warning."""
@@ -117,95 +113,6 @@ class Count(UsualRelation):
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
-
-
-def _word(api: str, owner: str | None) -> str:
-    return f"count {api} {owner or ''}"
-
-
-class CountProposer:
-    """Proposes one count for each key that has one."""
-
-    ignores = frozenset({"state"})
-
-    def __init__(self) -> None:
-        self._program = ProgramName()
-        self._windows = Windows()
-        self._open: dict[int, set[str]] = defaultdict(set)  # parent -> what it calls
-        self._own: set[str] = set()  # called by the program itself
-        self._modules: dict[str, set[str]] = defaultdict(set)  # whose forward an API was
-        self._seen: dict[Key, Seen] = defaultdict(Seen)
-        self._later = 0
-
-    def observe(self, event: Event) -> None:
-        if isinstance(event, CallEvent):
-            inside = self._open.pop(event.span, ())
-            if event.family == Families.MODULE and not is_library(event.api):
-                self._own.update(inside)
-            if event.parent is None:
-                self._own.add(event.api)
-            else:
-                self._open[event.parent].add(event.api)
-            key = self._windows.call(event)
-            if key is not None and event.family == Families.MODULE:
-                self._modules[key[0]].add(event.module or "")
-        elif isinstance(event, CollectiveEvent):
-            self._windows.collective(event)
-        elif isinstance(event, StepEvent):
-            self._open.clear()
-            page = self._windows.step(event)
-            if page is not None and not page.is_free:
-                self._enter(page)
-        else:
-            self._program.observe(event)
-
-    def _enter(self, page: Page) -> None:
-        for key, count in page.counts.items():
-            self._seen[key].enter(count, page)
-        self._later += not page.first
-
-    def hypotheses(self) -> Iterator[Hypothesis]:
-        return self._claims(is_echo=False) if self._later >= _MIN_STEPS else iter(())
-
-    def echoes(self) -> Iterator[Hypothesis]:
-        """What few updates bear out; and all of it without a limit to the backwards."""
-        for claim in self._claims(is_echo=True):
-            yield claim
-            if "backwards" in claim.params:
-                params = {key: v for key, v in claim.params.items() if key != "backwards"}
-                yield Hypothesis(relation="count", params=params)
-
-    def words(self) -> Iterator[str]:
-        """What is called, and whether there was more than one update."""
-        yield from (_word(api, owner) for api, owner in self._seen)
-        if self._later:
-            yield _LATER
-
-    def _claims(self, *, is_echo: bool) -> Iterator[Hypothesis]:
-        if self._program.name is None:
-            return
-        for key, seen in sorted(
-            self._seen.items(), key=lambda item: (item[0][0], item[0][1] or "")
-        ):
-            api, owner = key
-            if not (api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)):
-                continue
-            found = bound(key, seen, self._backwards(), is_echo=is_echo)
-            # There must be no step without any.
-            if found is not None and sum(seen.later.values()) == self._later:
-                params = {"api": api, "program": self._program.name, **found}
-                if self._backwards() == 1 and api not in LANDMARKS:
-                    params["backwards"] = 1  # what comes with each further one is not known
-                if owner is not None:
-                    params["owner"] = owner
-                if len(self._modules.get(api, ())) == 1:
-                    (params["module"],) = self._modules[api]
-                yield Hypothesis(relation="count", params=params)
-
-    def _backwards(self) -> int:
-        """How many, at most, one optimizer applies; 0 where there are several optimizers."""
-        optimizers = sum(api == Families.OPTIMIZER_STEP for api, _ in self._seen)
-        return max(self._seen[BACKWARD].later, default=0) if optimizers == 1 else 0
 
 
 class CountDecider:

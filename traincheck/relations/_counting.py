@@ -1,0 +1,113 @@
+"""Propose how often each call happens in every window of a program. Decides nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from traincheck.relations._counts import (
+    BACKWARD,
+    COLLECTIVE,
+    LANDMARKS,
+    Key,
+    Page,
+    Seen,
+    Windows,
+    bound,
+)
+from traincheck.relations._names import ProgramName, is_library
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, Families, StepEvent
+
+_MIN_STEPS = 2
+LATER = "updates after the first"
+
+
+def word(api: str, owner: str | None) -> str:
+    """Under which it is known whether there was such a call."""
+    return f"count {api} {owner or ''}"
+
+
+class CountProposer:
+    """Proposes one count for each key that has one."""
+
+    ignores = frozenset({"state"})
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._windows = Windows()
+        self._open: dict[int, set[str]] = defaultdict(set)  # parent -> what it calls
+        self._own: set[str] = set()  # called by the program itself
+        self._modules: dict[str, set[str]] = defaultdict(set)  # whose forward an API was
+        self._seen: dict[Key, Seen] = defaultdict(Seen)
+        self._later = 0
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, CallEvent):
+            inside = self._open.pop(event.span, ())
+            if event.family == Families.MODULE and not is_library(event.api):
+                self._own.update(inside)
+            if event.parent is None:
+                self._own.add(event.api)
+            else:
+                self._open[event.parent].add(event.api)
+            key = self._windows.call(event)
+            if key is not None and event.family == Families.MODULE:
+                self._modules[key[0]].add(event.module or "")
+        elif isinstance(event, CollectiveEvent):
+            self._windows.collective(event)
+        elif isinstance(event, StepEvent):
+            self._open.clear()
+            page = self._windows.step(event)
+            if page is not None and not page.is_free:
+                self._enter(page)
+        else:
+            self._program.observe(event)
+
+    def _enter(self, page: Page) -> None:
+        for key, count in page.counts.items():
+            self._seen[key].enter(count, page)
+        self._later += not page.first
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        return self._claims(is_echo=False) if self._later >= _MIN_STEPS else iter(())
+
+    def echoes(self) -> Iterator[Hypothesis]:
+        """What few updates bear out; and all of it without a limit to the backwards."""
+        for claim in self._claims(is_echo=True):
+            yield claim
+            if "backwards" in claim.params:
+                params = {key: v for key, v in claim.params.items() if key != "backwards"}
+                yield Hypothesis(relation="count", params=params)
+
+    def words(self) -> Iterator[str]:
+        """What is called, and whether there was more than one update."""
+        yield from (word(api, owner) for api, owner in self._seen)
+        if self._later:
+            yield LATER
+
+    def _claims(self, *, is_echo: bool) -> Iterator[Hypothesis]:
+        if self._program.name is None:
+            return
+        for key, seen in sorted(
+            self._seen.items(), key=lambda item: (item[0][0], item[0][1] or "")
+        ):
+            api, owner = key
+            if not (api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)):
+                continue
+            found = bound(key, seen, self._backwards(), is_echo=is_echo)
+            # There must be no step without any.
+            if found is not None and sum(seen.later.values()) == self._later:
+                params = {"api": api, "program": self._program.name, **found}
+                if self._backwards() == 1 and api not in LANDMARKS:
+                    params["backwards"] = 1  # what comes with each further one is not known
+                if owner is not None:
+                    params["owner"] = owner
+                if len(self._modules.get(api, ())) == 1:
+                    (params["module"],) = self._modules[api]
+                yield Hypothesis(relation="count", params=params)
+
+    def _backwards(self) -> int:
+        """How many, at most, one optimizer applies; 0 where there are several optimizers."""
+        optimizers = sum(api == Families.OPTIMIZER_STEP for api, _ in self._seen)
+        return max(self._seen[BACKWARD].later, default=0) if optimizers == 1 else 0
