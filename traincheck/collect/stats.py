@@ -27,8 +27,8 @@ SMALL = 1 << 16  # elements up to which arguments and parameters are looked at i
 LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
 _MOST_LABELS = 1000
-_MOST_FIRST = 4  # layers in a step that may be the first of a model
 _MANY_ROWS = 8  # of a batch, from which they are compared
+_MOST_FIRST = 4  # layers in a step that may be the first of a model
 _MOST_LOOKS = 256  # at activations in one step: a step that never ends must not be slow for ever
 _LARGEST = 1 << 24  # elements of a parameter that is looked at when it is found
 DEAD_NORM = 1e-6  # of a row or filter that does nothing
@@ -119,13 +119,13 @@ class Numbers:
         for path, tensor in tensors.items() if self.batch else ():
             if _is_countable(tensor):
                 taken = _leaf(tensor, full=self.is_sampled)
+                if self.is_sampled and _has_rows(tensor):
+                    taken["alike"] = _share_alike(tensor)
                 if self.is_shifted(tensor):
                     taken["shifted"] = torch.tensor(ONCE)
                 text = self._text(em, tensor, taken)
                 summaries[path]["stats"] = orjson.Fragment(text)
 
-                if self.is_sampled and _has_rows(tensor):
-                    taken["alike"] = _share_alike(tensor)
     def look_for_shifts(self, values: Iterable[Any]) -> None:
         """Remember which are labels that hold the next tokens of another, in this step."""
         if self.batch and self.is_sampled and not _modes() and _level() is None:
@@ -375,16 +375,6 @@ def _leaf(tensor: torch.Tensor, *, full: bool) -> Taken:
         return taken
 
 
-def _are_labels(tensor: torch.Tensor, taken: Taken) -> bool:
-    is_row = tensor.is_cpu and tensor.dim() == 1 and tensor.dtype is torch.int64
-    return is_row and taken["min"].item() >= 0 and taken["max"].item() < _MOST_LABELS
-
-
-def _weights(tensor: torch.Tensor) -> Taken:
-    """Of a parameter: what tells whether its filters live, and its rows differ."""
-    with torch.no_grad():
-        tensor = tensor.detach()
-        taken = _leaf(tensor, full=True)
 def _has_rows(tensor: torch.Tensor) -> bool:
     """Whether a tensor of a batch holds samples that are compared."""
     return tensor.is_cpu and tensor.dim() > 1 and len(tensor) >= _MANY_ROWS
@@ -397,6 +387,16 @@ def _share_alike(batch: torch.Tensor) -> torch.Tensor:
     return (batch == batch[:1]).flatten(1).all(1).to(torch.float32).mean()
 
 
+def _are_labels(tensor: torch.Tensor, taken: Taken) -> bool:
+    is_row = tensor.is_cpu and tensor.dim() == 1 and tensor.dtype is torch.int64
+    return is_row and taken["min"].item() >= 0 and taken["max"].item() < _MOST_LABELS
+
+
+def _weights(tensor: torch.Tensor) -> Taken:
+    """Of a parameter: what tells whether its filters live, and its rows differ."""
+    with torch.no_grad():
+        tensor = tensor.detach()
+        taken = _leaf(tensor, full=True)
         whole = tensor.float() if tensor.dtype in _HALF else tensor
         taken["norm"] = whole.norm()
         if tensor.dim() > 1:
