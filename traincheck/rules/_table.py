@@ -16,6 +16,7 @@ from traincheck.rules.tc108_adapter_frozen import AdapterFrozen
 from traincheck.rules.tc109_frozen_norm_statistics import FrozenNormStatistics
 from traincheck.rules.tc110_weights_untied import WeightsUntied
 from traincheck.rules.tc111_written_in_evaluation import WrittenInEvaluation
+from traincheck.rules.tc112_loss_cut_off import LossCutOff
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
@@ -148,6 +149,7 @@ RULES: tuple[Rule, ...] = (
     FrozenNormStatistics(),
     WeightsUntied(),
     WrittenInEvaluation(),
+    LossCutOff(),
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),

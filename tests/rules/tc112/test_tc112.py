@@ -1,0 +1,69 @@
+"""TC112: backward() that reaches nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder
+from tests.checking import fires, net, quiet, report_of
+from traincheck.schema.findings import Verdict
+
+ALL = [f"Net.{name}" for name in MLP]
+
+
+def cut_off(events: TraceBuilder, steps: int) -> TraceBuilder:
+    """Steps whose loss does not depend on the model."""
+    for _ in range(steps):
+        events.begin_step().zero_grad().forward().backward(skip=ALL).optimizer_step(skip=ALL)
+    return events
+
+
+BROKEN = cut_off(net(), 4).build()
+
+
+def test_fires_when_no_gradient_ever_comes() -> None:
+    finding = fires("TC112", BROKEN)
+    assert (finding.first_step, finding.last_step) == (0, 3)
+    assert "Net.fc1" in finding.observed
+    assert "opt0" in finding.observed
+    assert "train.py:84" in finding.likely_cause  # backward()
+    assert finding.violations == 3
+
+
+def test_it_is_the_only_finding() -> None:
+    codes = [f.code for f in report_of(BROKEN).findings if f.severity != "info"]
+    assert codes == ["TC112"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        net().steps(4),
+        cut_off(net(), 1).steps(1),
+        cut_off(net().steps(1), 4),  # it was there once: an iteration without anything to learn
+        net().steps(4, omit={"backward"}),
+        net().steps(4, omit={"optimizer_step"}),
+        net().steps(4, style="C"),  # TC203's
+        cut_off(cut_off(net(), 1).skipped_steps(1), 1),
+    ],
+)
+def test_quiet_on_others(events: TraceBuilder) -> None:
+    assert quiet("TC112", events.build()) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+
+
+def test_quiet_when_parameters_change_all_the_same() -> None:
+    events = net()
+    for _ in range(4):
+        events.begin_step().zero_grad().forward().backward(skip=ALL)
+        for parameter in events.models["Net"].parameters.values():
+            parameter.has_grad = True  # assigned by hand
+        events.optimizer_step()
+        for parameter in events.models["Net"].parameters.values():
+            parameter.has_grad = False
+    assert quiet("TC112", events.build()) is Verdict.HELD
+
+
+def test_quiet_on_an_optimizer_that_waits_for_its_turn() -> None:
+    events = TraceBuilder().process().model().optimizer(names=ALL[:2]).optimizer(names=ALL[2:])
+    events.steps(5, no_gradient=ALL[2:])
+    assert quiet("TC112", events.build()) is Verdict.HELD
