@@ -134,3 +134,34 @@ def test_weights_that_become_what_they_were_before_training():
     assert (finding.first_step, finding.subject.module) == (3, "Net")
     again = learn(averaged(*["xxh3-128:first", "xxh3-128:2"] * 3)).invariants
     assert not any("began with" in i.text for i in again)
+
+
+COUNTED = {"program": "train.py", "what": "counts", "of": "epoch of last.pt", "value": True}
+
+
+def counting(*epochs: int, **others: int) -> TraceBuilder:
+    """A file is saved with each of these numbers, after two steps each."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    for epoch in epochs:
+        trace.steps(2)
+        numbers = {"epoch": epoch, **others}
+        trace._add(CheckpointEvent, op="save", path="/tmp/last.pt", numbers=numbers)
+    return trace
+
+
+def test_an_epoch_that_begins_anew_is_told_at_its_first_step():
+    result = learn(counting(0, 1, 2, 3, 4).build())
+    said = "In train.py, the epoch of last.pt is never lower than when it was saved before."
+    assert texts(result, "restored") == [said]
+    (finding,) = report_of(result.invariants, counting(0, 1, 2, 0, 1).build()).findings
+    assert (finding.code, finding.first_step, finding.violations) == ("restored", 6, 1)
+    for other in (counting(0, 0, 1, 1), counting(3, 6, 9), counting(7)):
+        assert not report_of(result.invariants, other.build()).findings
+
+
+def test_a_number_that_is_no_count_of_epochs_or_steps_says_nothing():
+    told = texts(learn(counting(*range(9), best_epoch=3, step=5, seed=0).build()), "restored")
+    assert [text for text in told if "never lower" in text] == [
+        "In train.py, the epoch of last.pt is never lower than when it was saved before."
+    ]
+    assert decide("restored", {**COUNTED, "of": "seed of last.pt"}, counting(1, 2).build()) == []

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, Families, StateEvent
 
 MODEL, OPTIMIZER, SCHEDULER = "model", "optimizer", "scheduler"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
-TRAINED = "trained"
+TRAINED, COUNTS = "trained", "counts"
 _MOST_COUNTED = 64  # values of one load or save that count as examples
 # A value that comes back tells twice: its name and its shape must both be those of the model.
 _PER_VALUE = 2
+
+_EPOCH = re.compile(r"(start_|last_|cur_|current_|resume_)?epoch(_num|_idx|_index)?")
+_STEP = re.compile(
+    r"(global_|train_|start_|last_|current_)?(step|iteration)|(global_)?(iter|iter_num)|num_updates"
+)
 
 Key = tuple[str, str]  # what is said, and of what
 
@@ -37,10 +42,15 @@ class Checkpoints:
         self._scheduler = SCHEDULER  # class of the one that was made last
         self._began: dict[str, str] = {}  # parameters of models as they were before any update
         self._fresh: set[str] = set()  # those of which none was made since
+        self._numbers: dict[tuple[str, str], tuple[int, int]] = {}  # the last, and how far it rose
+        self._update: CallEvent | None = None  # the first since the last load or save
 
     def observe(self, event: Event) -> Iterator[Fact]:
         """What ``event`` tells."""
         if isinstance(event, CheckpointEvent):
+            if event.op == "save":
+                yield from self._of_numbers(event)
+            self._update = None
             if event.op == "load_state_dict" and event.target:
                 self._open.append(event)
                 yield from _of_load(event)
@@ -55,11 +65,28 @@ class Checkpoints:
         elif isinstance(event, CallEvent):
             if event.family == Families.OPTIMIZER_STEP:
                 self._fresh.clear()
+                self._update = self._update or event
             if event.family == Families.SCHEDULER_CREATED:
                 self._scheduler = event.api.split(".")[-2]
             elif self._open and event.family == Families.OPTIMIZER_STEP:
                 loads, self._open = self._open, []
                 yield from self._of_resumption(loads, event)
+
+    def _of_numbers(self, save: CheckpointEvent) -> Iterator[Fact]:
+        """Whether training is farther than when the file was saved before, by its own count."""
+        file = _file(save)
+        for name in _counts(save.numbers):
+            value = save.numbers[name]
+            last, rise = self._numbers.get((name, file), (None, 0))
+            if last is not None and self._update is not None:
+                weight = _PER_VALUE if 0 < value - last == rise else 1
+                about = f"{name} of {file}"
+                # What goes on from another number does so from its first update.
+                evidence = (self._update, save)
+                key = (COUNTS, about)
+                yield Fact(key, value >= last, weight, about, self._update, evidence)
+            if last is None or self._update is not None:
+                self._numbers[name, file] = (value, 0 if last is None else value - last)
 
     def _of_values(self, load: CheckpointEvent) -> Iterator[Fact]:
         """Whether what is loaded after updates is another content than that before them."""
@@ -91,13 +118,24 @@ def _of_load(event: CheckpointEvent) -> Iterator[Fact]:
 def _of_save(event: CheckpointEvent) -> Iterator[Fact]:
     if not event.path or not event.parts:
         return
-    file = re.sub(r"\d+", "#", re.split(r"[\\/]", event.path)[-1])
+    file = _file(event)
     counts = {key: _count(part) for key, part in sorted(event.parts.items())}
     weight = _weight(sum(count or 0 for count in counts.values()))
     yield Fact((FILE, file), sorted(counts), weight, file, event, (event,))
     for key, count in counts.items():
         if count is not None:
             yield Fact((PART, f"{key} of {file}"), count, weight, file, event, (event,))
+
+
+def _counts(numbers: Mapping[str, int]) -> list[str]:
+    """Names of counts that only rise; of steps none beside epochs, within which they may begin."""
+    epochs = sorted(filter(_EPOCH.fullmatch, numbers))
+    return epochs or sorted(filter(_STEP.fullmatch, numbers))
+
+
+def _file(event: CheckpointEvent) -> str:
+    """Its name, whatever number is in it."""
+    return re.sub(r"\d+", "#", re.split(r"[\\/]", event.path or "")[-1])
 
 
 def _count(part: Any) -> int | None:

@@ -9,6 +9,7 @@ from traincheck.relations._base import UsualRelation
 from traincheck.relations._checkpoints import (
     ALSO,
     COPIES,
+    COUNTS,
     FILE,
     LOADS,
     PART,
@@ -24,7 +25,7 @@ from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})
-_SAID = (ALSO, COPIES, FILE, LOADS, PART, TRAINED)
+_SAID = (ALSO, COPIES, COUNTS, FILE, LOADS, PART, TRAINED)
 
 
 class Restored(UsualRelation):
@@ -33,7 +34,8 @@ class Restored(UsualRelation):
     What it says:
         So many values come back when a model is loaded. Whenever a model is loaded and training
         goes on, so is an optimizer, or a learning-rate scheduler. A file holds these parts, with so
-        many parameters. What is loaded after updates is not what the model began with. And of any
+        many parameters. What is loaded after updates is not what the model began with. The number
+        of the epoch, or step, that a file holds is never lower than the time before. And of any
         program: what is loaded are copies, not the model's own tensors.
 
     Example:
@@ -42,7 +44,8 @@ class Restored(UsualRelation):
 
     Evidence:
         A load or save gives two examples for each value, 64 at most: its name and its shape are
-        those of the model. What belongs to a resumption is decided at the first update that
+        those of the model. Each number that is saved again is one, and two if it has risen by as
+        much as the time before. What belongs to a resumption is decided at the first update that
         follows; so what is loaded for a last evaluation says nothing of optimizers. Numbers in
         names of files make no difference.
 
@@ -63,7 +66,9 @@ class Restored(UsualRelation):
 
     def needs(self, claim: Hypothesis) -> Needs:
         calls = frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_CREATED})
-        is_of_steps = claim.params["what"] == ALSO
+        if claim.params["what"] == COUNTS:
+            calls = frozenset({Families.OPTIMIZER_STEP})
+        is_of_steps = claim.params["what"] in (ALSO, COUNTS)
         kinds = frozenset({"checkpoint", "mark"})
         if claim.params["what"] == TRAINED:
             calls = frozenset({Families.OPTIMIZER_STEP})
@@ -98,7 +103,7 @@ class RestoredProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         for key, value in sorted(self._values.items()):
             what, of = key
-            if key in self._varying or (what in (ALSO, COPIES, TRAINED) and not value):
+            if key in self._varying or (what in (ALSO, COPIES, COUNTS, TRAINED) and not value):
                 continue
             params = {"what": what, "of": of, "value": value}
             if what != COPIES and self._program.name is not None:
@@ -157,6 +162,8 @@ def _said(params: Mapping[str, Any]) -> str:
         return f"What is loaded into {of} after updates is not what it began with"
     if what == FILE:
         return f"Every file {of} holds {', '.join(value)}"
+    if what == COUNTS:
+        return f"The {of} is never lower than when it was saved before"
     if what == PART:
         return f"The part {of} is of {value} parameters or buffers"
     target, _, kind = of.rpartition(" ")
@@ -179,6 +186,8 @@ def _observed(params: Mapping[str, Any], fact: Fact) -> str:
         missing = sorted(set(params["value"]) - set(value))
         more = sorted(set(value) - set(params["value"]))
         return f"{', '.join(missing)} is missing" if missing else f"it holds {', '.join(more)} too"
+    if what == COUNTS:
+        return "it is lower: training does not go on from the number that was saved"
     if what == PART:
         return f"it is of {value} parameters or buffers"
     return f"training goes on, and no state is loaded into {fact.name}"
