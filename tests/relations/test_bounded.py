@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.events import Families
+from traincheck.schema.events import CheckpointEvent, Families
 from traincheck.schema.findings import Symptom, Verdict
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
@@ -394,3 +394,60 @@ def test_a_scale_that_makes_the_loss_infinite():
     assert report_of(finite, scaled(4, 7e5)).findings == []
     (finding,) = report_of(finite, scaled(4, "inf")).findings
     assert (finding.first_step, finding.subject.api) == (0, Families.SCALE)
+
+
+MOVED = "the farthest that one of the first updates moves a weight, in learning rates,"
+
+
+def moving(
+    *moved: float, norm: float = 1.0, rate: float = 1e-3, is_loaded: bool = False
+) -> TraceBuilder:
+    """Each update moves every weight by so many learning rates."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer(lr=rate).train()
+    if is_loaded:
+        trace._add(CheckpointEvent, op="load_state_dict", target="Adam", owner="opt0")
+    for by in moved:
+        trace.begin_step().zero_grad().forward("Net").backward()
+        begin = len(trace._events)
+        trace.optimizer_step()
+        for i, event in enumerate(trace._events[begin:], begin):
+            if event.kind == "state" and event.role == "parameter":
+                stats = {"norm": norm, "nonfinite": 0, "moved": by * rate}
+                summary = event.summary._replace(stats=stats)
+                trace._events[i] = event._replace(summary=summary)
+    return trace
+
+
+ADAM = (1.0, 1.001, 1.003, 1.005, 1.01, 0.99, 1.02, 1.03)
+
+
+def test_an_update_that_is_scaled_wrongly_is_told_in_its_step():
+    result = learn(moving(*ADAM).build())
+    assert f"In train.py, {MOVED} is at most 1.3." in texts(result, "bounded")
+    wrong = moving(1.0, 1.001, 1.43, 1.81)
+    (finding,) = report_of(result.invariants, wrong.build()).findings
+    assert (finding.code, finding.first_step) == ("bounded", 2)
+    assert "scaled wrongly" in finding.likely_cause
+    assert set(finding.variables) == {"Net.fc1.weight"}
+    for healthy in (moving(*ADAM, *ADAM), moving(*ADAM, rate=0.1)):
+        assert not report_of(result.invariants, healthy.build()).findings
+
+
+@pytest.mark.parametrize(
+    ("moved", "options"),
+    [
+        ((4.0, 1.1, 2.0, 0.7) * 2, {}),  # SGD: by what gradients are
+        ((1.0, 1.0, 3.0, 1.0) * 2, {}),
+        (ADAM, {"norm": 1e5}),  # elements so large that rounding takes part of an update away
+        (ADAM[:3], {}),
+    ],
+)
+def test_of_other_updates_nothing_is_claimed(moved, options):
+    said = texts(learn(moving(*moved, **options).build()), "bounded")
+    assert not any(MOVED in text for text in said)
+
+
+def test_an_optimizer_that_goes_on_from_a_file_is_left_alone():
+    claim = {"program": "train.py", "quantity": "moved", "high": 1.3}
+    assert broken(decide("bounded", claim, moving(1.0, 2.0).build()))
+    assert decide("bounded", claim, moving(1.0, 2.0, is_loaded=True).build()) == []

@@ -17,6 +17,7 @@ import torch
 
 from traincheck.collect.activations import FUNCTIONS, MODULES, Activation, share_of_units
 from traincheck.collect.emit import Clock, Emitter
+from traincheck.collect.moves import Moves
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
 from traincheck.schema.claims import Needs, without_some
@@ -45,7 +46,9 @@ LOSSES = frozenset(
 )  # fmt: skip
 # Of these, only masks are looked at: how much they leave out.
 MASKED = frozenset({"torch.nn.functional.scaled_dot_product_attention"})
-EVERYTHING = frozenset({"activation", "batch", "gradient", "input", "parameter"}) | LOSSES | MASKED
+EVERYTHING = (
+    frozenset({"activation", "batch", "gradient", "input", "parameter", "update"}) | LOSSES | MASKED
+)
 # Layers that may be the first of a model, and what they may be given that was not scaled.
 _FIRST_LAYERS = frozenset({torch.nn.Conv2d, torch.nn.Linear})
 _BRIGHT, _BYTE = 50, 255
@@ -83,6 +86,7 @@ class Numbers:
         self._always = every > 1  # few steps are recorded at all
         self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
         self._shifts = Shifts()
+        self.moves = Moves(is_asked="update" in self.asked)
         self.turn()
 
     def turn(self) -> None:
@@ -90,6 +94,7 @@ class Numbers:
         self.spans.clear()
         self._shifts.clear()
         step = self._clock.step
+        self.moves.turn(step)
         self.is_sampled = step is not None and (
             step < FIRST_STEPS or self._always or step % EVERY == 0
         )
@@ -278,6 +283,11 @@ class Numbers:
         if not _has_norm(tensor) or tensor.numel() > _LARGEST:
             return b""
         return self._text(em, tensor, _weights(tensor))
+
+    def before_update(self, parameters: Iterable[torch.Tensor]) -> None:
+        """An optimizer is about to step: `moves` tells later how far."""
+        if not _modes() and _level() is None:
+            self.moves.before(parameters)
 
     def takes_parameters(self, parameters: Iterable[tuple[Any, torch.Tensor]]) -> bool:
         """Whether norms of these parameters are taken in this step."""

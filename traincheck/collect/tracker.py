@@ -298,6 +298,17 @@ class Tracker:
 
     # -- looks
 
+    def before_update(self) -> None:
+        """An optimizer is about to step."""
+        numbers = self._numbers
+        if numbers is not None and numbers.moves.is_due:
+            numbers.before_update(
+                tensor
+                for root in self._live_roots()
+                for holder, key, _, _ in root.parameters.values()
+                if (tensor := holder.get(key)) is not None
+            )
+
     def look_parameters(self, em: Emitter, after: int) -> None:
         """Find the parameters of all tracked roots that differ from the last look."""
         look = self.looker.look
@@ -309,7 +320,7 @@ class Tracker:
                 for holder, key, variable, _ in root.parameters.values()
                 if (tensor := holder.get(key)) is not None
             ]
-            if numbers.takes_parameters(parameters):
+            if numbers.takes_parameters(parameters) or numbers.moves.has_any:
                 self._look_with_norms(em, parameters, after)
                 return
         for root in self._live_roots():
@@ -323,8 +334,9 @@ class Tracker:
     ) -> None:
         if self._numbers is not None:
             norms = self._numbers.norms([tensor for _, tensor in found])
+            moves = self._numbers.moves
             for (variable, tensor), norm in zip(found, norms):
-                variable.stats = norm
+                variable.stats = moves.added(norm, tensor) if moves.has_any else norm
                 self.looker.look(em, variable, tensor, after)
                 variable.stats = b""
 

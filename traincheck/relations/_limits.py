@@ -19,6 +19,7 @@ from traincheck.relations._reading import (
     LEAST_SHARE,
     LOSS_SCALE,
     MASK,
+    MOVED,
     NON_FINITE,
     SATURATED,
     SMALLEST,
@@ -42,6 +43,8 @@ _CLEAR_SHARE = 1e-4  # of the gradients, below which numbers may be nothing but 
 _VANISHED = 1e-3  # of the least share that was seen
 _CLEAR = 0.3  # of the largest magnitude, by which a sign is no accident
 _MIN_SERIES = 3
+_RATE = (0.9, 1.1)  # learning rates that the first update moves weights by, where gradients are
+_MOST_MOVED = 1.5  # divided by their size
 _AT_MOST = {
     "torch.nn.functional.nll_loss": 0.0,
     "torch.nn.functional.kl_div": 0.0,
@@ -115,6 +118,9 @@ class Samples:
         if key.quantity == GRADIENT_NORM:
             many = (self._is_echo or len(values) >= _MIN_MANY) and high > 0
             return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if many else None
+        if key.quantity == MOVED:
+            is_even = _RATE[0] <= values[0] <= _RATE[1] and high <= _MOST_MOVED
+            return {"high": math.ceil(_WIDER * high * 10) / 10} if is_even else None
         if key.quantity in _PLAIN:
             return _plain(key.quantity, low, high)
         return _sign(key, low, high, self._values)

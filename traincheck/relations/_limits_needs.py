@@ -16,6 +16,7 @@ from traincheck.relations._reading import (
     LOSS,
     LOSS_SCALE,
     MASK,
+    MOVED,
     NON_FINITE,
     SATURATED,
     SCALED_LOSS,
@@ -49,6 +50,12 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
         return Needs(calls=calls, kinds=kinds | {"batch"}, stats=some(api, "batch"))
     if quantity == NON_FINITE and name != GRADIENT:
         return Needs(kinds=kinds | {"batch"}, stats=some("batch"))
+    if quantity == MOVED:
+        return Needs(
+            states=frozenset({"parameter@step"}),
+            kinds=kinds | {"checkpoint", "optimizer"},
+            stats=frozenset({"parameter", "update"}),
+        )
     if quantity in (GRADIENT_NORM, NON_FINITE, LEAST_SHARE, FLAT):
         return Needs(
             calls=frozenset({Families.SCALE, Families.BACKWARD}),

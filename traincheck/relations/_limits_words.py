@@ -19,6 +19,7 @@ from traincheck.relations._reading import (
     LEAST_SHARE,
     LOSS_SCALE,
     MASK,
+    MOVED,
     NON_FINITE,
     SATURATED,
     SCALED_LOSS,
@@ -36,6 +37,10 @@ CAUSES = {
     CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or comes too early.",
     GENERATED: "The limit of a generation is computed from another length than it was.",
     GRADIENT_NORM: "Gradients are far larger than in every reference run.",
+    MOVED: (
+        "The update of the optimizer is scaled wrongly: a correction for its first steps, an "
+        "average or the rate itself is not what it is taken for."
+    ),
     FLAT: (
         "What lies between the weights and the loss has no slope: rounding, argmax, a comparison, "
         "or a graph of which every path is off."
@@ -61,6 +66,7 @@ SYMPTOMS = {
     LARGEST: Symptom.LOSS_INPUT,
     GRADIENT_NORM: Symptom.GRADIENT_SIZE,
     LEAST_SHARE: Symptom.GRADIENT_SIZE,
+    MOVED: Symptom.GRADIENT_SIZE,
     CLASSES: Symptom.LOSS_INPUT,
     END_TOKEN: Symptom.LOSS_INPUT,
     NON_FINITE: Symptom.NON_FINITE,
@@ -80,6 +86,7 @@ def what(params: Mapping[str, Any]) -> str:
         NON_FINITE: f"{name} of {api}" if api else name,
         END_TOKEN: f"labels of {api} that have padding",
         MASK: f"the mask of {short(api)}",
+        MOVED: "the farthest that one of the first updates moves a weight, in learning rates,",
         FLAT: "the norm of the gradients, unless the loss is zero,",
         LEAST_SHARE: "the share of the norm of all gradients that each weight has",
         DEAD: f"the share of units that {within} keeps off for a whole batch",

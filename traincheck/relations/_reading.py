@@ -19,12 +19,13 @@ LEAST_SHARE = "least share of the gradients"
 DEAD, SATURATED = "dead", "saturated"
 FLAT = "norm above zero"
 CLASSES = "classes"
+MOVED = "moved"
 END_TOKEN, MASK = "end token", "mask"
 QUANTITIES = frozenset(
     {
         NON_FINITE, LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM,
         LEAST_SHARE, DEAD, SATURATED, CLASSES, FLAT,
-        END_TOKEN, MASK,
+        END_TOKEN, MASK, MOVED,
     }
 )  # fmt: skip
 SCALED_LOSS = "the loss that GradScaler has scaled"

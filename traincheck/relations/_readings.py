@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.relations._magnitudes import Activity, Gradients
+from traincheck.relations._moved import Moves
 from traincheck.relations._padding import ATTENTION, Padding
 from traincheck.relations._reading import (
     CLASSES,
@@ -26,9 +27,11 @@ from traincheck.relations._variables import is_judged
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
+    CheckpointEvent,
     Event,
     Families,
     MarkEvent,
+    OptimizerEvent,
     StateEvent,
     StepEvent,
 )
@@ -200,6 +203,7 @@ class Readings:
         self._gradients = Gradients()
         self._activity = Activity()
         self._padding = Padding()
+        self._moves = Moves()
         self._has_scaled = False  # the loss of the backward that comes
 
     def observe(self, event: Event) -> Sequence[Reading]:
@@ -207,13 +211,20 @@ class Readings:
         if isinstance(event, StateEvent):
             if event.role == "gradient":
                 self._gradients.state(event)
+            elif event.role == "parameter":
+                self._moves.state(event)
         elif isinstance(event, CallEvent):
             return self._call(event)
         elif isinstance(event, StepEvent):
             self._activity.step()
-            return (*self._scale.step(event), *self._gradients.step(event))
+            gradients = self._gradients.step(event)
+            return (*self._scale.step(event), *gradients, *self._moves.step(event))
         elif isinstance(event, BatchEvent):
             return (*_batch(event), *self._padding.batch(event))
+        elif isinstance(event, OptimizerEvent):
+            self._moves.optimizer(event)
+        elif isinstance(event, CheckpointEvent):
+            self._moves.checkpoint(event)
         elif isinstance(event, MarkEvent) and event.text == "process group":
             self._scale.grouped(event)
         return ()

@@ -59,9 +59,10 @@ class Bounded(UsualRelation):
         norm that clipping finds is above zero; losses, gradients and batches are finite; a model
         is called so many times, at most, to go on with a sequence; the norm of the gradients is
         not far above what it was, and above zero unless the loss is zero; no weight has next to
-        none of it; most units of an activation are neither off for a whole batch nor at their
-        limits; cross_entropy has two classes or more; labels with padding hold the end token;
-        the mask of attention leaves out the padding.
+        none of it; the first ten updates move no weight by much more than the learning rate, where
+        the first of all moves some by just that; most units of an activation are neither off for a
+        whole batch nor at their limits; cross_entropy has two classes or more; labels with padding
+        hold the end token; the mask of attention leaves out the padding.
 
     Example:
         ``In train.py, the losses that backward is given over an update add up to 1 times the mean

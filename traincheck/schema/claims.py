@@ -121,7 +121,8 @@ class Needs:
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,
-            ``activation``, ``input``, or the name of an API, of whose arguments they are taken.
+            ``activation``, ``input``, or the name of an API, of whose arguments they are taken;
+            ``update``, of parameters: also how far the first updates move them.
             With ``@some`` behind it, at the first steps and then at each tenth is enough.
     """
 

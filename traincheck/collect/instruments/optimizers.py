@@ -243,6 +243,7 @@ class Optimizers(Instrument):
         if owner is not None:
             session.used_rates[owner] = session.rates_of(optimizer)
         self._groups(em, optimizer)
+        session.tracker.before_update()
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
