@@ -56,3 +56,10 @@ def test_a_configuration_that_raises_is_left_alone():
     model = nn.Linear(2, 2)
     model.config = Config()
     assert structure(model, "Linear")["tokens"] == {}
+
+
+def test_parameters_that_are_not_contiguous_are_named():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last))
+    assert "strided" not in structure(model, "Net")
+    model[0].weight = nn.Parameter(torch.randn(4, 3).t())
+    assert structure(model, "Net")["strided"] == ["Net.0.weight"]

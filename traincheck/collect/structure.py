@@ -30,6 +30,7 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("norm", (nn.LayerNorm, nn.GroupNorm, *([nn.RMSNorm] if hasattr(nn, "RMSNorm") else []))),
     ("embedding", (nn.Embedding, nn.EmbeddingBag)),
 )
+_MOST_STRIDED = 1000
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -37,8 +38,10 @@ def structure(top: nn.Module, name: str) -> dict[str, Any]:
     """The facts about a model, as JSON values.
 
     dtypes, devices: elements by dtype of parameters, by device of all tensors. modules: path ->
-    facts, in the order in which they were registered.
+    facts, in the order in which they were registered. strided: names of parameters whose elements
+    do not follow each other in memory.
     """
+    strided: list[str] = []
     by_dtype: Counter[str] = Counter()
     by_device: Counter[str] = Counter()
     modules: dict[str, dict[str, Any]] = {}
@@ -50,7 +53,11 @@ def structure(top: nn.Module, name: str) -> dict[str, Any]:
                 by_dtype[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
             for tensor in held:
                 by_device[str(tensor.device)] += tensor.numel()
-        modules[f"{name}.{path}" if path else name] = _facts(module)
+        inner = f"{name}.{path}" if path else name
+        strided += [
+            f"{inner}.{key}" for key, t in table(module._parameters).items() if _is_strided(t)
+        ]
+        modules[inner] = _facts(module)
     return {
         "name": name,
         "class": dotted(class_of(top)),
@@ -58,8 +65,18 @@ def structure(top: nn.Module, name: str) -> dict[str, Any]:
         "devices": dict(by_device),
         "cuda": _has_cuda(),
         "tokens": _tokens(top),
+        **({"strided": strided[:_MOST_STRIDED]} if strided else {}),
         "modules": modules,
     }
+
+
+def _is_strided(tensor: torch.Tensor | None) -> bool:
+    """Whether a parameter is not contiguous; not by its memory format, which kernels know."""
+    if tensor is None or is_lazy(tensor) or tensor.layout is not torch.strided:
+        return False
+    form = _FORMATS.get(tensor.dim())
+    is_formatted = form is not None and tensor.is_contiguous(memory_format=form)
+    return not (is_formatted or tensor.is_contiguous())
 
 
 def _has_cuda() -> bool:

@@ -24,6 +24,7 @@ from traincheck.schema.events import (
     CheckpointEvent,
     Event,
     Families,
+    MarkEvent,
     OptimizerEvent,
     StateEvent,
     StepEvent,
@@ -68,6 +69,7 @@ class Parameter:
     names: set[str]
     requires_grad: bool
     shape: tuple[int, ...] = ()
+    dtype: str = ""
     began_zero: bool = False
 
     @property
@@ -168,6 +170,7 @@ class Ledger:
         self.ever_reached: set[int] = set()
         self.buffers: set[str] = set()
         self.loaded: set[str] = set()  # targets of load_state_dict
+        self.strided: set[str] = set()  # parameters that are not contiguous
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
@@ -202,6 +205,8 @@ class Ledger:
             self._batch = (event.loader, event.epoch, event.index)
         elif isinstance(event, CheckpointEvent) and event.op == "load_state_dict":
             self.loaded.add(event.target or "")
+        elif isinstance(event, MarkEvent) and event.text == "model":
+            self.strided.update(event.data.get("strided") or ())
         self._last = event
         return self._facts
 
@@ -271,7 +276,7 @@ class Ledger:
         parameter.names.add(name)
         parameter.requires_grad = event.requires_grad
         if event.summary is not None:
-            parameter.shape = event.summary.shape
+            parameter.shape, parameter.dtype = event.summary.shape, event.summary.dtype
             if event.change in ("new", "replaced"):
                 is_zero = (event.summary.stats or {}).get("norm") == 0
                 parameter.began_zero = is_zero or event.summary.zero is True

@@ -64,7 +64,11 @@ class ParameterNotUpdated:
             "optimizer's step() does."
         ),
     )
-    needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"mark"}))
+    )
 
     def monitor(self) -> UpdateEffect:
         return UpdateEffect()
@@ -160,17 +164,29 @@ class UpdateEffect(StepMonitor):
             self._optimizers.pop(holder.event.id, None)
         for identity in awaited - stuck:
             self._parameters.pop(identity, None)
-        found = []
+        proven = []
         for identity in sorted(stuck, key=self.ledger.name):
             streak = _extend(self._parameters.get(identity), step)
             self._parameters[identity] = streak
             if streak.count >= _STUCK_STEPS:
-                found.append(self._violation(identity, streak, _STUCK_STEPS, moment, facts.event))
+                proven.append((identity, streak, _STUCK_STEPS))
             elif whole.count >= _STUCK_OPTIMIZER_STEPS:
-                found.append(
-                    self._violation(identity, whole, _STUCK_OPTIMIZER_STEPS, moment, facts.event)
-                )
-        return found
+                proven.append((identity, whole, _STUCK_OPTIMIZER_STEPS))
+        shares = self._shares(stuck, awaited) if proven else ""
+        return [self._violation(*proof, shares, moment, facts.event) for proof in proven]
+
+    def _shares(self, stuck: set[int], awaited: set[int]) -> str:
+        """How many parameters do not change, of those that should: by dtype and layout."""
+        counts: dict[str, list[int]] = {}
+        for identity in awaited:
+            parameter = self.ledger.parameters[identity]
+            is_strided = not self.ledger.strided.isdisjoint(parameter.names)
+            kind = f"{parameter.dtype}{' not contiguous' if is_strided else ''}".strip()
+            count = counts.setdefault(kind, [0, 0])
+            count[0] += identity in stuck
+            count[1] += 1
+        told = [f"{some} of {whole} {kind}" for kind, (some, whole) in sorted(counts.items())]
+        return f"{', '.join(told)} parameters unchanged"
 
     def _cancelled(self, stuck: set[int], facts: StepFacts) -> set[int]:
         """Biases beside a weight that moves: a normalization that follows subtracts them again."""
@@ -184,7 +200,13 @@ class UpdateEffect(StepMonitor):
         }
 
     def _violation(
-        self, identity: int, streak: _Streak, confirmed: int, moment: Moment, event: StepEvent
+        self,
+        identity: int,
+        streak: _Streak,
+        confirmed: int,
+        shares: str,
+        moment: Moment,
+        event: StepEvent,
     ) -> Violation:
         name = self.ledger.name(identity)
         label = self.ledger.holders[str(moment.call.owner)].label
@@ -200,7 +222,7 @@ class UpdateEffect(StepMonitor):
                 "rate that are not zero"
             ),
             expected=f"{name} differs after the step",
-            observed=f"unchanged in {streak.count} steps in a row",
+            observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),
         )
 

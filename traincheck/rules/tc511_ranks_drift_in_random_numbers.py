@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
 
+from traincheck.rules._random_states import Page, RandomStates
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, Event, RngEvent, StepEvent
+from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-
-_MOST_OPEN = 256
 
 
 class RanksDriftInRandomNumbers:
@@ -59,67 +57,22 @@ class RanksDriftInRandomNumbers:
         return Drift(self.steps)
 
 
-@dataclass(slots=True)
-class _Page:
-    """What one rank did in a step. content: of its batches."""
-
-    content: tuple[str, ...] = ()
-    state: RngEvent | None = None
-
-
-class Drift:
-    """Compares the steps that all ranks have ended."""
+class Drift(RandomStates):
+    """Compares states that should stay equal."""
 
     def __init__(self, steps: int) -> None:
-        self.triggered = 0
+        super().__init__()
         self._needed = steps
-        self._open: dict[int, _Page] = defaultdict(_Page)
-        self._ended: dict[int | None, dict[int, _Page]] = defaultdict(dict)
-        self._ranks: set[int] = set()
         self._equal = 0
         self._last: str | None = None
-        self._is_over = False
 
-    def observe(self, event: Event) -> list[Violation]:
-        if self._is_over or event.step is None:
-            return []
-        page = self._open[event.rank]
-        self._ranks.add(event.rank)
-        if isinstance(event, BatchEvent):
-            page.content += tuple(event.samples)
-        elif isinstance(event, RngEvent):
-            if event.source == "torch" and event.change == "state":
-                page.state = event
-        elif isinstance(event, StepEvent):
-            return self._end(event)
-        return []
-
-    def finish(self) -> list[Violation]:
-        """Nothing: a step that one rank has not ended says nothing."""
-        return []
-
-    def _end(self, event: StepEvent) -> list[Violation]:
-        page = self._open.pop(event.rank, _Page())
-        if not event.recorded:
-            self._is_over = True
-            return []
-        if not event.complete:
-            return []
-        pages = self._ended[event.step]
-        pages[event.rank] = page
-        if len(pages) < max(2, len(self._ranks)):
-            self._is_over = len(self._ended) > _MOST_OPEN
-            return []
-        del self._ended[event.step]
-        return self._compare(event, pages)
-
-    def _compare(self, event: StepEvent, pages: dict[int, _Page]) -> list[Violation]:
+    def compare(self, event: StepEvent, pages: Mapping[int, Page]) -> list[Violation]:
         contents = {page.content for page in pages.values()}
         if contents == {()}:
             return []
         states = [page.state for _, page in sorted(pages.items())]
         if len(contents) > 1 or None in states:
-            self._is_over = True  # they share the data out
+            self.is_over = True  # they share the data out
             return []
         digests = [state.fingerprint for state in states if state is not None]
         self.triggered += 1
@@ -127,7 +80,7 @@ class Drift:
             self._equal += digests[0] != self._last
             self._last = digests[0]
             return []
-        self._is_over = True
+        self.is_over = True
         if self._equal <= self._needed:
             return []
         told = ", ".join(

@@ -164,3 +164,12 @@ def test_quiet_when_a_wrapper_steps_around_the_optimizer() -> None:
             "__main__.Lookahead.step", family=Families.OPTIMIZER_STEP, owner="opt1"
         )
     assert quiet("TC102", events.build()) is Verdict.HELD
+
+
+def test_tells_how_many_do_not_change_by_dtype_and_layout() -> None:
+    finding = fires("TC102", net().steps(3, not_updated=[STUCK]).build())
+    assert "of opt0 (Adam): 1 of 4 float32 parameters unchanged" in finding.observed
+    trace = TraceBuilder().process().model("Net", MLP)
+    trace.mark("model", name="Net", strided=[STUCK]).optimizer().steps(3, not_updated=[STUCK])
+    observed = fires("TC102", trace.build()).observed
+    assert "0 of 3 float32, 1 of 1 float32 not contiguous parameters unchanged" in observed
