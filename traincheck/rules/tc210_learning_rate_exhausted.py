@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_SCHEDULING = frozenset({Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED})
+_IDLE = 10  # steps of a run without any other rate
 
 
 class LearningRateExhausted:
@@ -16,7 +19,8 @@ class LearningRateExhausted:
 
     What it checks:
         Once the learning rate of an optimizer has been above zero, it steps no more than a few
-        times with a rate of exactly zero in all its groups.
+        times with a rate of exactly zero in all its groups. Without a scheduler, the rate is above
+        zero at all.
 
     Why it matters:
         Nothing is learned from there on. Often the schedule was built for fewer steps than are
@@ -25,7 +29,8 @@ class LearningRateExhausted:
 
     Fires on:
         Three steps in a row with a rate of zero after one above it. Where the scheduler has been
-        stepped several times in a row for each optimizer step, at the first of these.
+        stepped several times in a row for each optimizer step, at the first of these. A run of ten
+        steps or more, each of which had gradients to apply and a rate of zero, and no scheduler.
 
     Stays quiet on:
         Warm-up from zero; a last step with a rate of zero; some groups at zero; schedules that are
@@ -53,7 +58,7 @@ class LearningRateExhausted:
             "each optimizer step."
         ),
     )
-    needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
+    needs = DISCOVERY | GRADIENTS | Needs(calls=_SCHEDULING)
 
     def __init__(self, steps: int = 3) -> None:
         self.steps = steps
@@ -67,13 +72,15 @@ class _Rate:
     """Of one optimizer.
 
     advanced: scheduler steps in a row since backward() or the step before; often: how many each
-    time, since which step, and the call.
+    time, since which step, and the call. idle: steps with a rate of zero before any other.
     """
 
     was_positive: bool = False
     zeros: int = 0
     first_zero: int | None = None
     advanced: int = 0
+    idle: int = 0
+    first_idle: tuple[Moment, StepFacts] | None = None
     often: int = 0
     often_since: int | None = None
     call: CallEvent | None = None
@@ -91,6 +98,7 @@ class Exhaustion(StepMonitor):
         self._steps = steps
         self._rates: dict[str, _Rate] = {}
         self._before: Mapping[str, Sequence[float]] = {}
+        self._has_scheduler = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
@@ -99,6 +107,7 @@ class Exhaustion(StepMonitor):
             return []
         for moment in facts.moments:
             owner = str(moment.call.owner)
+            self._has_scheduler |= moment.family in _SCHEDULING
             if owner in self.ledger.holders and moment.family == Families.SCHEDULER_STEP:
                 self._advance(self._rates.setdefault(owner, _Rate()), moment)
         for moment in facts.updates():
@@ -135,6 +144,9 @@ class Exhaustion(StepMonitor):
         facts: StepFacts,
     ) -> list[Violation]:
         now = facts.event.lr.get(owner)
+        if now and moment.applied and not rate.was_positive and not any((*(before or ()), *now)):
+            rate.idle += 1
+            rate.first_idle = rate.first_idle or (moment, facts)
         if not before or not now or not moment.applied:
             return []
         if any(value != 0 for value in before) or any(value != 0 for value in now):
@@ -147,6 +159,28 @@ class Exhaustion(StepMonitor):
         rate.first_zero = facts.event.step if rate.zeros == 0 else rate.first_zero
         rate.zeros += 1
         return [self._violation(owner, rate, moment, facts)] if rate.zeros == self._steps else []
+
+    def finish(self) -> list[Violation]:
+        found = []
+        for owner, rate in sorted(self._rates.items()):
+            if rate.was_positive or rate.idle < _IDLE or self._has_scheduler:
+                continue
+            assert rate.first_idle is not None
+            moment, facts = rate.first_idle
+            label = self.ledger.holders[owner].label
+            told = self._violation(owner, rate, moment, facts)
+            found.append(
+                replace(
+                    told,
+                    step=facts.event.step,
+                    subject=Subject(api=Families.OPTIMIZER_STEP),
+                    message=f"all {rate.idle} steps of {label} have a learning rate of zero",
+                    observed=f"the rate of {label} is 0 in all {rate.idle} steps",
+                    likely_cause=f"{label} was built with a learning rate of zero.",
+                    fix="Give the optimizer a learning rate above zero: lr=...",
+                )
+            )
+        return found
 
     def _violation(self, owner: str, rate: _Rate, moment: Moment, facts: StepFacts) -> Violation:
         label = self.ledger.holders[owner].label

@@ -46,3 +46,21 @@ def test_quiet_on_a_last_step_at_zero() -> None:
 def test_quiet_on_a_schedule_that_lasts() -> None:
     rates = [0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2]
     assert quiet("TC210", loop(rates, times=2)) is Verdict.NOT_TRIGGERED
+
+
+def unscheduled(rate: float, steps: int) -> list[Event]:
+    return net(lr=rate).steps(steps).build()
+
+
+def test_fires_on_a_rate_that_is_zero_throughout() -> None:
+    finding = fires("TC210", unscheduled(0.0, 12))
+    assert finding.first_step == 0
+    assert "opt0" in finding.likely_cause
+    assert "above zero" in finding.fix
+
+
+def test_quiet_on_a_short_run_or_another_rate_or_a_scheduler() -> None:
+    assert quiet("TC210", unscheduled(0.0, 8)) is Verdict.NOT_TRIGGERED
+    assert quiet("TC210", unscheduled(0.1, 12)) is Verdict.NOT_TRIGGERED
+    assert quiet("TC210", loop([0.0] * 20)) is Verdict.NOT_TRIGGERED
+    assert quiet("TC210", net(lr=0.0).steps(12, omit={"backward"}).build()) is Verdict.NOT_TRIGGERED
