@@ -291,7 +291,10 @@ class Numbers:
 
     def takes_parameters(self, parameters: Iterable[tuple[Any, torch.Tensor]]) -> bool:
         """Whether norms of these parameters are taken in this step."""
-        return self.is_sampled or sum(tensor.numel() for _, tensor in parameters) <= SMALL
+        if self.is_sampled or self.moves.has_any:
+            return True
+        is_always = "parameter" in self._always_asked
+        return is_always and sum(tensor.numel() for _, tensor in parameters) <= SMALL
 
 
 def read_norms(norms: Sequence[Any]) -> list[bytes]:

@@ -320,7 +320,7 @@ class Tracker:
                 for holder, key, variable, _ in root.parameters.values()
                 if (tensor := holder.get(key)) is not None
             ]
-            if numbers.takes_parameters(parameters) or numbers.moves.has_any:
+            if numbers.takes_parameters(parameters):
                 self._look_with_norms(em, parameters, after)
                 return
         for root in self._live_roots():

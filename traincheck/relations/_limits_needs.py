@@ -54,7 +54,7 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
         return Needs(
             states=frozenset({"parameter@step"}),
             kinds=kinds | {"checkpoint", "optimizer"},
-            stats=frozenset({"parameter", "update"}),
+            stats=some("parameter") | {"update"},
         )
     if quantity in (GRADIENT_NORM, NON_FINITE, LEAST_SHARE, FLAT):
         return Needs(
