@@ -12,6 +12,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import learn, texts
+from tests.relations.test_distinct import epochs, shuffled
 from traincheck.schema.events import CheckpointEvent, Families
 
 DROPOUT = "torch.nn.functional.dropout"
@@ -126,6 +127,18 @@ EXAMPLES = {
         run(1, accumulate=4),
         run(3, accumulate=2),
     ),
+    "count of a call that is missing": Example(
+        "torch.set_rng_state is called exactly 2 times in every training step",
+        run(12, called(2)),
+        run(1),
+        run(3),
+    ),
+    "distinct": Example(
+        "the batches of loader0 are others than in the epoch before",
+        epochs(shuffled, 4).build(),
+        epochs(shuffled, 1).build(),
+        epochs(lambda epoch, index: index, 2).build(),
+    ),
     "constant": Example(
         "functional.dropout is given p=0.2, training=True, and training=False in evaluation mode",
         run(12, evaluated),
@@ -194,6 +207,31 @@ def test_an_update_within_eight_steps_is_not_asked_of_fewer():
     without = {"omit": ("optimizer_step",)}
     assert text in texts(learn(run(12), run(3, **without)))
     assert text not in texts(learn(run(12), run(9, **without)))
+
+
+def test_another_program_of_the_same_file_name_takes_nothing_away():
+    other = TraceBuilder().process().model("Other", {"w": "Q", "v": "Q"}).optimizer().train()
+    both = learn(run(12, called(2)), other.steps(12).build())
+    assert any("torch.set_rng_state is called exactly 2" in text for text in texts(both))
+
+
+def test_of_limits_that_were_seen_often_enough_the_wider_one_stays():
+    def norms(steps: int, size: float) -> list:
+        trace = TraceBuilder().process().model("Net", MLP).optimizer().train()
+        for _ in range(steps):
+            trace.step()
+        return [
+            event._replace(summary=event.summary._replace(stats={"norm": size}))
+            if event.kind == "state" and event.role == "gradient" and event.change == "set"
+            else event
+            for event in trace.build()
+        ]
+
+    says = "the norm of the gradients of an update is at most"
+    for runs in ((norms(16, 4.0), norms(16, 1.0)), (norms(16, 4.0), norms(4, 1.0))):
+        for given in (runs, runs[::-1]):
+            assert [t for t in texts(learn(*given)) if says in t] == [f"In train.py, {says} 240."]
+    assert not any(says in text for text in texts(learn(norms(16, 0.1), norms(4, 4.0))))
 
 
 def test_a_short_run_adds_no_claims_of_its_own():

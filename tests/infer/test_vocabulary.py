@@ -34,6 +34,7 @@ LINEAR = "torch.nn.modules.linear.Linear"
     ("params", "expected"),
     [
         ({"program": "train.py"}, True),
+        ({"program": "train.py#123456abcdef"}, False),
         ({"program": "other.py"}, False),
         ({"api": Families.BACKWARD}, True),
         ({"api": "torch.nn.functional.mish"}, False),

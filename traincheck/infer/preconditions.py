@@ -17,7 +17,7 @@ from typing import Any
 
 from traincheck.infer.view import Features
 from traincheck.relations._names import is_private
-from traincheck.relations._programs import file_of
+from traincheck.relations._programs import alike
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 
 MAX_CLAUSES = 2
@@ -113,7 +113,7 @@ def levels(
     own = {
         name: learn(some)
         for name, some in sorted(by_program.items(), key=_name)
-        if file_of(name or "") not in silent
+        if not any(alike(name or "", other) for other in silent)
     }
     known = {name: learned for name, learned in own.items() if learned is not None}
     sure = {name: learned for name, learned in known.items() if is_enough(_own({name: learned}))}

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from traincheck.infer.examples import Decided, Rows, collect
 from traincheck.infer.excerpts import Trees, trees_of
 from traincheck.infer.propose import propose, subject_of
 from traincheck.infer.view import Features
 from traincheck.infer.vocabulary import Vocabulary
+from traincheck.relations._programs import alike
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.protocols import EventSource, Relation
 
@@ -175,11 +176,19 @@ class _Vouchers:
     def answer(self, claim: Hypothesis) -> bool:
         """Whether one of them implies ``claim``, or what the run could have told of it."""
         relation = self._relations[claim.relation]
-        fine = self._fine.get(subject_of(claim), ())
+        fine = [_as_of(one, claim) for one in self._fine.get(subject_of(claim), ())]
         bears_out = getattr(relation, "bears_out", None)
         if bears_out is not None:
             return any(bears_out(one, claim, self._words) for one in fine)
         return any(relation.implies(one, claim) for one in fine)
+
+
+def _as_of(fine: Hypothesis, claim: Hypothesis) -> Hypothesis:
+    """``fine``, of the program of ``claim`` if it may be the one it is of."""
+    mine, its = fine.params.get("program"), claim.params.get("program")
+    if mine is None or its is None or mine == its or not alike(mine, its):
+        return fine
+    return replace(fine, params={**fine.params, "program": its})
 
 
 def _is_understood(relation: Relation, claim: Hypothesis) -> bool:

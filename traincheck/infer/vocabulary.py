@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.relations._names import SEVERAL_RANKS, STEP, ProgramName
+from traincheck.relations._programs import Sketch, alike, file_of
 from traincheck.relations._variables import TELLING, variable_of
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, Families, StateEvent
@@ -31,8 +32,8 @@ Kind = tuple[str, str, str, str]  # of a variable: role, leaf, class of its modu
 class Vocabulary:
     """The words of one run.
 
-    programs: file names. calls: APIs, families, dtypes of autocast, and what else proposers saw.
-    modules: names of those that were called.
+    programs: file names, with a sketch of what they train. calls: APIs, families, dtypes of
+    autocast, and what else proposers saw. modules: names of those that were called.
     """
 
     programs: frozenset[str] = frozenset()
@@ -48,7 +49,8 @@ class Vocabulary:
         """
         antecedent = getattr(relation, "antecedent", None)
         params: Mapping[str, Any] = claim.params if antecedent is None else antecedent(claim)
-        if "program" in params and params["program"] not in self.programs:
+        program = params.get("program")
+        if program is not None and not any(alike(program, known) for known in self.programs):
             return False
         calls = [params[key] for key in _CALLS if params.get(key, STEP) != STEP]
         if params.get("autocast"):
@@ -75,6 +77,7 @@ class Listener:
 
     def __init__(self) -> None:
         self._program = ProgramName()
+        self._sketch = Sketch()
         self._calls: set[tuple[str, str | None, str | None, str | None]] = set()
         self._variables: set[Kind] = set()
         self._has_ranks = False
@@ -84,6 +87,8 @@ class Listener:
             self._calls.add((event.api, event.family, event.autocast, event.module))
             self._has_ranks |= event.rank > 0
         elif isinstance(event, StateEvent):
+            if event.change == "new":
+                self._sketch.observe(event)
             if event.change in TELLING and event.role != "gradient":
                 one = variable_of(event)
                 self._variables.add((one.role, one.leaf, one.module_class, one.model))
@@ -99,7 +104,7 @@ class Listener:
         calls |= {_STAND_FOR[word] for word in calls & _STAND_FOR.keys()}
         name = self._program.name
         return Vocabulary(
-            programs=frozenset() if name is None else frozenset({name}),
+            programs=frozenset() if name is None else frozenset({self._sketch.of(name)}),
             calls=frozenset(calls),
             modules=frozenset(module for *_, module in self._calls if module),
             variables=frozenset(self._variables),
@@ -108,8 +113,11 @@ class Listener:
 
 def joined(first: Vocabulary, second: Vocabulary) -> Vocabulary:
     """The words of two processes."""
+    programs = first.programs | second.programs
+    trained = {file_of(name) for name in programs if file_of(name) != name}
     return Vocabulary(
-        programs=first.programs | second.programs,
+        # A worker trains nothing, and is no other program.
+        programs=frozenset(name for name in programs if name not in trained),
         calls=first.calls | second.calls,
         modules=first.modules | second.modules,
         variables=first.variables | second.variables,

@@ -23,9 +23,9 @@ _MIN_STEPS = 2
 LATER = "updates after the first"
 
 
-def word(api: str, owner: str | None) -> str:
-    """Under which it is known whether there was such a call."""
-    return f"count {api} {owner or ''}"
+def word(api: str, owner: str) -> str:
+    """Under which it is known whether there was such a call of an optimizer or scheduler."""
+    return f"count {api} {owner}"
 
 
 class CountProposer:
@@ -81,8 +81,8 @@ class CountProposer:
                 yield Hypothesis(relation="count", params=params)
 
     def words(self) -> Iterator[str]:
-        """What is called, and whether there was more than one update."""
-        yield from (word(api, owner) for api, owner in self._seen)
+        """Whose calls there were, and whether there was more than one update."""
+        yield from (word(api, owner) for api, owner in self._seen if owner is not None)
         if self._later:
             yield LATER
 

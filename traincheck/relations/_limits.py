@@ -80,10 +80,9 @@ class Samples:
         """The limits of each key that has some; of all, however few readings, for an echo."""
         self._is_echo = is_echo
         for key, values in sorted(self._values.items()) if program is not None else ():
-            is_share = key.quantity in (DEAD, SATURATED)
-            is_enough = is_echo or len(values) >= (_MIN_SHARES if is_share else _MIN_READINGS)
-            limits = self._of(key, values) if is_enough else None
-            if is_echo:
+            is_enough = len(values) >= _ENOUGH.get(key.quantity, _MIN_READINGS)
+            limits = self._of(key, values) if is_echo or is_enough else None
+            if is_echo and not is_enough:
                 limits = self._tight(key, values) or limits
             if limits is not None:
                 params = {"program": program, "quantity": key.quantity, **limits}
@@ -95,7 +94,7 @@ class Samples:
         return map(word, self._values)
 
     def _tight(self, key: Key, values: Sequence[float]) -> Limits | None:
-        """Close to what was seen, where what is allowed beyond it would hide that runs agree."""
+        """What few readings bear out: closer limits than are proposed, so that they imply those."""
         low, high = min(values), max(values)
         if key.quantity == GRADIENT_NORM:
             return {"high": _up(_CLOSE * high)} if high > 0 else None
@@ -116,8 +115,7 @@ class Samples:
             is_limit = is_enough and 2 * ends.count(high) >= len(ends)
             return {"high": high} if is_limit else None
         if key.quantity == GRADIENT_NORM:
-            many = (self._is_echo or len(values) >= _MIN_MANY) and high > 0
-            return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if many else None
+            return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if high > 0 else None
         if key.quantity == MOVED:
             is_even = _RATE[0] <= values[0] <= _RATE[1] and high <= _MOST_MOVED
             return {"high": math.ceil(_WIDER * high * 10) / 10} if is_even else None
@@ -136,6 +134,9 @@ class Samples:
                 "high": math.ceil(high * _WIDER * 2) / 2,
             }
         return None
+
+
+_ENOUGH = {GRADIENT_NORM: _MIN_MANY, DEAD: _MIN_SHARES, SATURATED: _MIN_SHARES}
 
 
 def word(key: Key) -> str:

@@ -29,6 +29,24 @@ def file_of(program: str) -> str:
     return program.partition(_MARK)[0]
 
 
+def alike(first: str, second: str) -> bool:
+    """Whether both names, with what they train as far as it is told, may be of one program."""
+    if file_of(first) != file_of(second):
+        return False
+    mine, theirs = (_parts(name) for name in (first, second))
+    if not mine or not theirs:
+        return True  # nobody knows
+    # A sketch that is full holds the least parts only.
+    limit = min(max(parts) if len(parts) == _KEPT else "g" for parts in (mine, theirs))
+    mine, theirs = ({p for p in parts if p <= limit} for parts in (mine, theirs))
+    return len(mine & theirs) >= _SHARE * max(len(mine), len(theirs))
+
+
+def _parts(program: str) -> set[str]:
+    sketch = program.partition(_MARK)[2]
+    return {sketch[i : i + _DIGITS] for i in range(0, len(sketch), _DIGITS)}
+
+
 class Sketch:
     """The parameters of a process, by name, class of the module, and shape."""
 
@@ -59,11 +77,9 @@ class Sketch:
 
         is_whole: all parameters are known by now; else one that has some of them may have the rest.
         """
-        sketches = [program.partition(_MARK)[2] for program in programs]
-        return any(self._is_like(sketch, is_whole=is_whole) for sketch in sketches)
+        return any(self._is_like(_parts(program), is_whole=is_whole) for program in programs)
 
-    def _is_like(self, sketch: str, *, is_whole: bool) -> bool:
-        theirs = {sketch[i : i + _DIGITS] for i in range(0, len(sketch), _DIGITS)}
+    def _is_like(self, theirs: set[str], *, is_whole: bool) -> bool:
         if not theirs or not self._parts:
             return True  # nobody knows
         # A sketch that is full holds the least parts only.

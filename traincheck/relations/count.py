@@ -102,10 +102,10 @@ class Count(UsualRelation):
         return forms[0] == "exactly" and bool(times == theirs)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run with no more than one update says nothing, nor does one without the call."""
+        """A run with no more than one update says nothing, nor does one without the optimizer."""
         params = claim.params
-        kept = {key: params[key] for key in ("program", "module") if key in params}
-        return {**kept, "api": word(params["api"], params.get("owner")), "outer": LATER}
+        whose = {"api": word(params["api"], params["owner"])} if "owner" in params else {}
+        return {"program": params["program"], **whose, "outer": LATER}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Landmarks are errors; another function more or less is a warning."""

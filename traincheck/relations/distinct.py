@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._draws import (
@@ -145,6 +146,12 @@ class Distinct(UsualRelation):
             its["among"] = EVER
         return other.relation == self.name and mine == its
 
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """A run in which nothing could have come again says nothing."""
+        params = claim.params
+        key = params["of"], params["what"], params["among"]
+        return {"program": params["program"], "api": _word(key)}
+
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         cause, fix = _CAUSES[claim.params["of"], claim.params["among"]]
         loader = str(claim.params["what"]).partition(" ")[0]
@@ -178,6 +185,14 @@ class DistinctProposer:
             if holds and program is not None:
                 params = {"program": program, "of": of, "what": what, "among": among}
                 yield Hypothesis(relation="distinct", params=params)
+
+    def words(self) -> Iterator[str]:
+        """What could have come again."""
+        return map(_word, self._found)
+
+
+def _word(key: Key) -> str:
+    return f"distinct {' '.join(key)}"
 
 
 class DistinctDecider:
