@@ -77,8 +77,11 @@ class Evaluated:
         if model.forwards == 1:
             values = dict(list(zip(self._found, self._digests))[:_MOST_VALUES])
             em.event("mark", {"text": EVALUATED, "data": {"model": root.name, "values": values}})
+        if training:  # modules may mean to write then
+            self._found = {}
+            return
         self._copies = {name: self._found[name].detach().clone() for name in model.written}
-        self._trained_so_far, self.is_open = so_far, not training
+        self._trained_so_far, self.is_open = so_far, True
 
     def leave(self, em: Emitter, root: Root) -> None:
         """The forward has ended."""
