@@ -437,7 +437,8 @@ def test_an_update_that_is_scaled_wrongly_is_told_in_its_step():
     ("moved", "options"),
     [
         ((4.0, 1.1, 2.0, 0.7) * 2, {}),  # SGD: by what gradients are
-        ((1.0, 1.0, 3.0, 1.0) * 2, {}),
+        ((1.0, 1.0, 1.2, 1.0) * 2, {}),
+        ((1.0, 0.9, 0.7, 0.6) * 2, {}),  # by gradients that happen to be as large as one
         (ADAM, {"norm": 1e5}),  # elements so large that rounding takes part of an update away
         (ADAM[:3], {}),
     ],

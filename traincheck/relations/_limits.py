@@ -43,8 +43,9 @@ _CLEAR_SHARE = 1e-4  # of the gradients, below which numbers may be nothing but 
 _VANISHED = 1e-3  # of the least share that was seen
 _CLEAR = 0.3  # of the largest magnitude, by which a sign is no accident
 _MIN_SERIES = 3
-_RATE = (0.9, 1.1)  # learning rates that the first update moves weights by, where gradients are
-_MOST_MOVED = 1.5  # divided by their size
+# Learning rates that the first update moves weights by, and the later ones, where gradients are
+# divided by their size; so even are no others.
+_RATE, _RATES = (0.98, 1.06), (0.75, 1.15)
 _AT_MOST = {
     "torch.nn.functional.nll_loss": 0.0,
     "torch.nn.functional.kl_div": 0.0,
@@ -117,7 +118,7 @@ class Samples:
         if key.quantity == GRADIENT_NORM:
             return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if high > 0 else None
         if key.quantity == MOVED:
-            is_even = _RATE[0] <= values[0] <= _RATE[1] and high <= _MOST_MOVED
+            is_even = _RATE[0] <= values[0] <= _RATE[1] and _RATES[0] <= low <= high <= _RATES[1]
             return {"high": math.ceil(_WIDER * high * 10) / 10} if is_even else None
         if key.quantity in _PLAIN:
             return _plain(key.quantity, low, high)
