@@ -17,6 +17,7 @@ from traincheck.rules.tc109_frozen_norm_statistics import FrozenNormStatistics
 from traincheck.rules.tc110_weights_untied import WeightsUntied
 from traincheck.rules.tc111_written_in_evaluation import WrittenInEvaluation
 from traincheck.rules.tc112_loss_cut_off import LossCutOff
+from traincheck.rules.tc113_layer_not_registered import LayerNotRegistered
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
@@ -152,6 +153,7 @@ RULES: tuple[Rule, ...] = (
     WeightsUntied(),
     WrittenInEvaluation(),
     LossCutOff(),
+    LayerNotRegistered(),
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),

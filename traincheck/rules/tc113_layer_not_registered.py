@@ -1,0 +1,149 @@
+"""TC113: layers that a model calls and does not own. That they get gradients nothing else tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Ledger, StepFacts, proof
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import tensor_summary
+
+_CONFIRMED = 3
+_WITH_WEIGHTS = tuple(
+    f"torch.nn.modules.{name}" for name in ("linear.", "conv.", "rnn.", "sparse.Embedding")
+)
+
+
+class LayerNotRegistered:
+    """TC113 layer-not-registered: a model calls layers that are not among its modules.
+
+    What it checks:
+        Linear, convolutional, recurrent and embedding layers that run within the forward of a model
+        that is trained are modules of it.
+
+    Why it matters:
+        model.parameters() and state_dict() leave them out: they are neither trained nor saved, and
+        neither train(), eval() nor to() reaches them. The rest learns on top of random features.
+
+    Fires on:
+        Three training steps in a row in which such layers, in training mode, compute results that
+        require grad: a Python list, dict or tuple of layers, or a layer that is made in forward().
+
+    Stays quiet on:
+        nn.ModuleList and nn.ModuleDict; parts in evaluation mode or without gradients, as teachers
+        and feature networks are that are hidden on purpose; optimizers that were given parameters
+        of no module.
+
+    Fix:
+        Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and make them in
+        __init__(); put parts that are not to be trained into evaluation mode.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
+    """
+
+    info = CheckInfo(
+        check_id="TC113",
+        kind="rule",
+        code="TC113",
+        severity="warning",
+        title="{subject} calls layers that it does not register",
+        likely_cause=(
+            "Layers are kept in a Python list, dict or tuple, or made in forward(): {observed}."
+        ),
+        fix=(
+            "Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and make them in "
+            "__init__(); put parts that are not to be trained into evaluation mode."
+        ),
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
+
+    def monitor(self) -> Unregistered:
+        return Unregistered()
+
+
+@dataclass(slots=True)
+class _Model:
+    """Of one outermost module. strangers: calls in its forward passes of this step."""
+
+    strangers: list[CallEvent] = field(default_factory=list)
+    steps: int = 0
+    first: int | None = None
+    is_told: bool = False
+
+
+class Unregistered:
+    """Puts nameless calls to the forward pass that they are part of."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._ledger = Ledger()
+        self._nameless: list[CallEvent] = []  # since the last outermost call ended
+        self._models: dict[str, _Model] = {}
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if isinstance(event, CallEvent) and event.family == Families.MODULE:
+            if event.root:
+                self._enter(event)
+            elif event.module is None and _is_trained(event):
+                self._nameless.append(event)
+        facts = self._ledger.observe(event)
+        return () if facts is None else self._judge(facts)
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _enter(self, root: CallEvent) -> None:
+        nameless, self._nameless = self._nameless, []
+        if not root.module or not (root.grad_enabled and root.training):
+            return
+        self.triggered += 1
+        model = self._models.setdefault(root.module, _Model())
+        model.strangers += nameless  # what is not outermost itself ran within it
+
+    def _judge(self, facts: StepFacts) -> list[Violation]:
+        self._nameless.clear()
+        is_loose = any(
+            holder.is_loose(identity)
+            for holder in self._ledger.holders.values()
+            for identity in holder.names
+        )
+        found = []
+        for name, model in sorted(self._models.items()):
+            strangers, model.strangers = model.strangers, []
+            if not facts.is_whole or is_loose or not strangers or not facts.updates():
+                model.steps = 0
+                continue
+            model.steps += 1
+            model.first = facts.event.step if model.steps == 1 else model.first
+            if model.steps >= _CONFIRMED and not model.is_told:
+                model.is_told = True
+                found.append(self._violation(name, strangers, model.first, facts))
+        return found
+
+    def _violation(
+        self, name: str, strangers: Sequence[CallEvent], step: int | None, facts: StepFacts
+    ) -> Violation:
+        kinds = sorted({call.api.removesuffix(".forward").rpartition(".")[2] for call in strangers})
+        count = len(strangers)
+        calls = f"{count} call{'' if count == 1 else 's'} of {', '.join(kinds)} in a step"
+        return proof(
+            ("TC113", Symptom.NOT_IN_OPTIMIZER),
+            facts,
+            step=step,
+            subject=Subject(api=strangers[0].api, module=name),
+            message=f"{calls} of {name} are of layers that are no modules of it",
+            expected=f"each layer that {name} calls is a module of it",
+            observed=f"{calls} are of layers that {name} does not own",
+            evidence=strangers[:1],
+        )
+
+
+def _is_trained(event: CallEvent) -> bool:
+    result = tensor_summary(event.result)
+    is_of_graph = result is None or result.requires_grad
+    is_on = event.grad_enabled and event.training and event.exception is None
+    return bool(is_on and is_of_graph and event.api.startswith(_WITH_WEIGHTS))
