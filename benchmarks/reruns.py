@@ -4,8 +4,9 @@
 
 Two programs with other seeds, numbers of steps, batch sizes, learning rates and workers, recorded
 in full, selectively (``collect -i``) and every third step (``--every 3``); and each clean pipeline
-of the benchmark of silent bugs with other seeds, in full and as these views would show it. Exits
-with 1 when anything is said of any of them: 0 alarms are asked for.
+of the benchmark of silent bugs with other seeds, in full and as these views would show it, some
+recorded anew for each view. Exits with 1 when anything is said of any of them: 0 alarms are asked
+for.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchmarks.cases import CNN, MLP, REFERENCE_SEED, REFERENCE_STEPS, TARGET_S
 from benchmarks.harness import Variables
 from benchmarks.lab import made_once
 from benchmarks.silent_bugs.case import clean_pipelines, launcher_of
-from benchmarks.silent_bugs.recordings import Recordings
+from benchmarks.silent_bugs.recordings import Recordings, words_of
 from traincheck.check.engine import run_checks
 from traincheck.infer.engine import infer
 from traincheck.infer.tasks import Run
@@ -34,10 +35,23 @@ from traincheck.relations._table import RELATIONS
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
-from traincheck.schema.invariant_file import read_invariants
+from traincheck.schema.invariant_file import read_invariants, write_invariants
 from traincheck.schema.protocols import EventSource
 from traincheck.store.reader import TraceReader
 
+# Of unlike kinds: these are recorded selectively and sampled, and not only shown so.
+RECORDED = (
+    "accumulation",
+    "amp_scaler",
+    "finetune_frozen",
+    "gan",
+    "lightning_digits",
+    "lm_tied",
+    "resume",
+    "trainer_gpt2",
+    "two_ranks_ddp",
+    "workers_augment",
+)
 FULL, SELECTIVE, SAMPLED = "full", "selective", "sampled"
 VIEWS = (FULL, SELECTIVE, SAMPLED)
 EVERY = 3
@@ -48,6 +62,8 @@ CHANGES: dict[str, Variables] = {
     "learning rate": {"UP_LR": 0.003},
     "workers": {"UP_WORKERS": 2},
 }
+RECORDED_ANEW = "seeds, recorded anew"
+GROUPS = {"seeds": "clean pipelines", RECORDED_ANEW: "clean pipelines recorded anew"}
 HEADER = ["program", "changed", "view", "invariants", "triggered", "violated", "findings"]
 
 
@@ -137,6 +153,25 @@ def reseeded(script: Path, recordings: Recordings) -> Iterator[Any]:
     needs = reduce(or_, (one.needs for one in learned), Needs())
     for view in VIEWS:
         yield line(script.stem, "seeds", view, Seen(run, view, needs), learned)
+    if script.stem in RECORDED:
+        yield from anew(script, learned)
+
+
+def anew(script: Path, learned: Sequence[Invariant]) -> Iterator[Any]:
+    """A clean pipeline that is recorded selectively and sampled."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "invariant.json"
+        write_invariants(file, learned, {}, ["other"])
+        for view in (SELECTIVE, SAMPLED):
+            run = Path(scratch) / view
+            harness.collect(
+                words_of(script, launcher_of(script)),
+                run,
+                invariants=file if view == SELECTIVE else None,
+                every=EVERY if view == SAMPLED else 1,
+                more=["--quiet"],
+            ).expect()
+            yield line(script.stem, RECORDED_ANEW, view, TraceReader(run), learned)
 
 
 def lines(folder: Path, only: str) -> Iterator[Any]:
@@ -165,7 +200,7 @@ def _summed(found: Iterable[Any]) -> Iterator[Any]:
         if one["violated"]:
             yield one
         else:
-            group = "clean pipelines" if one["changed"] == "seeds" else "workloads"
+            group = GROUPS.get(one["changed"], "workloads")
             quiet.setdefault((group, one["view"]), []).append(one)
     for (group, view), members in quiet.items():
         sums = {key: sum(one[key] for one in members) for key in HEADER[3:]}

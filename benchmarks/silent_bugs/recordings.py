@@ -50,11 +50,10 @@ class Recordings:
         staged = made_once(
             self.folder / f"{name}.src", lambda out: _stage(script, out, is_reseeded=is_reseeded)
         )
-        before = (self.python, *(_TORCHRUN if launcher == "torchrun" else ()))
 
         def record(out: Path) -> None:
             done = harness.collect(
-                [*before, staged / _program(script)],
+                words_of(staged / _program(script), launcher, self.python),
                 out,
                 rules=view == "rules",
                 more=["--quiet"],
@@ -75,6 +74,11 @@ class Recordings:
     def check(self, run: Path, invariants: Path | None) -> Report:
         """By invariants alone, or by rules alone when there are none."""
         return checked(run, invariants, rules=invariants is None)
+
+
+def words_of(script: Path, launcher: str, python: str = sys.executable) -> list[str | Path]:
+    """What starts a program."""
+    return [python, *(_TORCHRUN if launcher == "torchrun" else ()), script]
 
 
 def _program(script: Path) -> str:
