@@ -59,6 +59,11 @@ GRADIENTS = Needs(
 MODES = Needs(calls=MODAL | {Families.MODULE, Families.EVAL})
 
 
+def is_loose(name: str) -> bool:
+    """Whether an optimizer holds it, and no module owns it."""
+    return _LOOSE.match(name) is not None
+
+
 @dataclass(slots=True)
 class Parameter:
     """A parameter that a module owns.
@@ -100,7 +105,7 @@ class Holder:
 
     def is_loose(self, identity: int) -> bool:
         """Whether no module ever owned this one: a tensor that is optimized for itself."""
-        return _LOOSE.match(self.names[identity]) is not None
+        return is_loose(self.names[identity])
 
 
 class Moment(NamedTuple):

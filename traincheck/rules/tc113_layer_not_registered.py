@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Ledger, StepFacts, proof
+from traincheck.rules._ledger import is_loose
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
@@ -59,7 +59,10 @@ class LayerNotRegistered:
             "__init__(); put parts that are not to be trained into evaluation mode."
         ),
     )
-    needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
+    needs = Needs(
+        calls=frozenset({Families.MODULE, Families.OPTIMIZER_STEP}),
+        kinds=frozenset({"optimizer", "step"}),
+    )
 
     def monitor(self) -> Unregistered:
         return Unregistered()
@@ -80,21 +83,32 @@ class Unregistered:
 
     def __init__(self) -> None:
         self.triggered = 0
-        self._ledger = Ledger()
+        self._loose: set[str] = set()  # optimizers that hold tensors of no module
+        self._has_stepped = False
         self._nameless: list[CallEvent] = []  # since the last outermost call ended
         self._models: dict[str, _Model] = {}
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if isinstance(event, CallEvent) and event.family == Families.MODULE:
-            if event.root:
-                self._enter(event)
-            elif event.module is None and _is_trained(event):
-                self._nameless.append(event)
-        facts = self._ledger.observe(event)
-        return () if facts is None else self._judge(facts)
+        if isinstance(event, CallEvent):
+            self._call(event)
+        elif isinstance(event, OptimizerEvent):
+            names = (name for group in event.groups for name in group.params)
+            if any(map(is_loose, names)):
+                self._loose.add(event.id)
+        elif isinstance(event, StepEvent):
+            return self._judge(event)
+        return ()
 
     def finish(self) -> Sequence[Violation]:
         return ()
+
+    def _call(self, event: CallEvent) -> None:
+        if event.family == Families.OPTIMIZER_STEP:
+            self._has_stepped |= event.exception is None
+        elif event.root:
+            self._enter(event)
+        elif event.module is None and _is_trained(event):
+            self._nameless.append(event)
 
     def _enter(self, root: CallEvent) -> None:
         nameless, self._nameless = self._nameless, []
@@ -104,41 +118,40 @@ class Unregistered:
         model = self._models.setdefault(root.module, _Model())
         model.strangers += nameless  # what is not outermost itself ran within it
 
-    def _judge(self, facts: StepFacts) -> list[Violation]:
+    def _judge(self, event: StepEvent) -> list[Violation]:
         self._nameless.clear()
-        is_loose = any(
-            holder.is_loose(identity)
-            for holder in self._ledger.holders.values()
-            for identity in holder.names
-        )
+        has_stepped, self._has_stepped = self._has_stepped, False
+        is_proof = event.recorded and event.complete and has_stepped and not self._loose
         found = []
         for name, model in sorted(self._models.items()):
             strangers, model.strangers = model.strangers, []
-            if not facts.is_whole or is_loose or not strangers or not facts.updates():
+            if not strangers or not is_proof:
                 model.steps = 0
                 continue
             model.steps += 1
-            model.first = facts.event.step if model.steps == 1 else model.first
+            model.first = event.step if model.steps == 1 else model.first
             if model.steps >= _CONFIRMED and not model.is_told:
                 model.is_told = True
-                found.append(self._violation(name, strangers, model.first, facts))
+                found.append(self._violation(name, strangers, model.first, event))
         return found
 
     def _violation(
-        self, name: str, strangers: Sequence[CallEvent], step: int | None, facts: StepFacts
+        self, name: str, strangers: Sequence[CallEvent], step: int | None, event: StepEvent
     ) -> Violation:
         kinds = sorted({call.api.removesuffix(".forward").rpartition(".")[2] for call in strangers})
         count = len(strangers)
         calls = f"{count} call{'' if count == 1 else 's'} of {', '.join(kinds)} in a step"
-        return proof(
-            ("TC113", Symptom.NOT_IN_OPTIMIZER),
-            facts,
+        return Violation(
+            check_id="TC113",
             step=step,
+            rank=event.rank,
+            stage="train",
+            symptom=Symptom.NOT_IN_OPTIMIZER,
             subject=Subject(api=strangers[0].api, module=name),
             message=f"{calls} of {name} are of layers that are no modules of it",
             expected=f"each layer that {name} calls is a module of it",
             observed=f"{calls} are of layers that {name} does not own",
-            evidence=strangers[:1],
+            evidence=tuple(strangers[:1]),
         )
 
 
