@@ -19,6 +19,7 @@ from traincheck.infer.statistics import distinct, statistics_of
 from traincheck.infer.statistics_file import read_statistics, write_statistics
 from traincheck.infer.tasks import Run
 from traincheck.infer.view import sampled, selective
+from traincheck.infer.vocabulary import Vocabulary
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Families
@@ -223,3 +224,29 @@ def test_what_is_learned_stands_the_replay_by_the_engine_in_every_view(name):
     for view in (events, less, few):
         verdicts = report_of(invariants, view).verdicts.values()
         assert not {Verdict.VIOLATED, Verdict.NOT_OBSERVABLE} & set(verdicts)
+
+
+def test_runs_of_other_programs_are_not_asked_what_one_does(monkeypatch):
+    """There may be hundreds of them, each with claims of its own."""
+    asked = []
+    could_tell = Vocabulary.could_tell
+
+    def counted(self, relation, claim):
+        asked.append((self.programs, claim.params.get("program")))
+        return could_tell(self, relation, claim)
+
+    monkeypatch.setattr(Vocabulary, "could_tell", counted)
+    traces = {
+        name: TraceBuilder().process(argv0=name).model("Net", MLP).optimizer().train()
+        for name in ("a.py", "b.py", "c.py")
+    }
+    runs = [
+        Run(name=name, source=Recorded(trace.steps(9, scheduler=i == 1).build()))
+        for i, (name, trace) in enumerate(traces.items())
+    ]
+    assert any("a.py" in text for text in texts(infer(runs)))
+    assert asked
+    assert all(
+        program is None or any(known.startswith(program.partition("#")[0]) for known in programs)
+        for programs, program in asked
+    )

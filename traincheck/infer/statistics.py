@@ -15,7 +15,7 @@ from traincheck.infer.excerpts import Trees, trees_of
 from traincheck.infer.propose import propose, subject_of
 from traincheck.infer.view import Features
 from traincheck.infer.vocabulary import Vocabulary
-from traincheck.relations._programs import alike
+from traincheck.relations._programs import alike, file_of
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.protocols import EventSource, Relation
 
@@ -147,17 +147,24 @@ def merged(runs: Sequence[RunStatistics], relations: Mapping[str, Relation]) -> 
         and told.claim.relation in common
         and _is_understood(relations[told.claim.relation], told.claim)
     }
-    vouchers = [_Vouchers(run, relations) for run in runs]
+    vouchers = [(run, _Vouchers(run, relations)) for run in runs]
+    # Of other programs' runs nobody asks what one does: there may be hundreds.
+    by_file: dict[str, list[tuple[RunStatistics, _Vouchers]]] = defaultdict(list)
+    for entry in vouchers:
+        for file in {file_of(name) for name in entry[0].vocabulary.programs}:
+            by_file[file].append(entry)
     for key, claim in sorted(claims.items()):
         one = Merged(key, claim)
         relation = relations[claim.relation]
-        for run, vouching in zip(runs, vouchers):
+        program = claim.params.get("program")
+        asked = vouchers if program is None else by_file.get(file_of(program), ())
+        for run, vouching in asked:
             told = run.told.get(key)
             if told is not None:
                 one.add(told)
             elif run.vocabulary.could_tell(relation, claim) and not vouching.answer(claim):
-                for program in run.vocabulary.programs or ("",):
-                    one.silent[program].append(run.name)
+                for name in run.vocabulary.programs or ("",):
+                    one.silent[name].append(run.name)
         yield one
 
 
