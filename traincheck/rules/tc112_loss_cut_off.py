@@ -38,8 +38,8 @@ class LossCutOff:
 
     Stays quiet on:
         Gradients that reach any parameter, of this model or another; an optimizer that had
-        gradients before; parameters that change all the same (gradients assigned by hand,
-        optimizers within backward()); optimizers that do not step.
+        gradients before; gradients of zeros, which are TC704's; parameters that change all the same
+        (gradients assigned by hand, optimizers within backward()); optimizers that do not step.
 
     Fix:
         Compute the loss from the model's results by operations of torch, without detach(), .data,
@@ -92,8 +92,10 @@ class CutOff(StepMonitor):
         if not facts.is_whole or backward is None:
             self._runs.clear()
             return []
-        owners = {str(moment.call.owner) for moment in facts.updates()} & self.ledger.holders.keys()
+        updates = {str(m.call.owner): m for m in facts.updates()}
+        owners = updates.keys() & self.ledger.holders.keys()
         self.triggered += bool(owners)
+        owners -= {owner for owner in owners if updates[owner].present}  # of zeros, perhaps: TC704
         idle = {owner for owner in owners if self._is_cut_off(self.ledger.holders[owner], facts)}
         self._runs = {owner: run for owner, run in self._runs.items() if owner in idle}
         found = []

@@ -63,6 +63,16 @@ def test_quiet_when_parameters_change_all_the_same() -> None:
     assert quiet("TC112", events.build()) is Verdict.HELD
 
 
+def test_quiet_on_gradients_of_zeros() -> None:
+    events = net()
+    for _ in range(4):
+        events.begin_step().zero_grad().forward().backward(skip=ALL)
+        for parameter in events.models["Net"].parameters.values():
+            events._state(parameter, "gradient", "set", zero=True)
+        events.optimizer_step(skip=ALL)
+    assert quiet("TC112", events.build()) is Verdict.HELD
+
+
 def test_quiet_on_an_optimizer_that_waits_for_its_turn() -> None:
     events = TraceBuilder().process().model().optimizer(names=ALL[:2]).optimizer(names=ALL[2:])
     events.steps(5, no_gradient=ALL[2:])
