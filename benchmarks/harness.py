@@ -25,14 +25,7 @@ _TAIL = 2000  # characters of stderr worth showing when a command fails
 
 
 class CommandFailedError(Exception):
-    """A command of a measurement ended with a status that makes its figures worthless.
-
-    stderr: all that it printed there.
-    """
-
-    def __init__(self, message: str, stderr: str) -> None:
-        super().__init__(message)
-        self.stderr = stderr
+    """A command of a measurement ended with a status that makes its figures worthless."""
 
 
 # On a busy machine one job of two ranks in some twenty ends like this, recorded or not: a thread of
@@ -65,9 +58,7 @@ class Done:
         if self.returncode not in (statuses or (0,)):
             command = " ".join(self.argv)
             said = f"{self.stdout[-_TAIL:]}\n{self.stderr[-_TAIL:]}"
-            raise CommandFailedError(
-                f"{command}\nended with {self.returncode}:\n{said}", self.stderr
-            )
+            raise CommandFailedError(f"{command}\nended with {self.returncode}:\n{said}")
         return self
 
 

@@ -39,10 +39,8 @@ from traincheck.schema.findings import Verdict
 
 ASKED_PERCENT = 0.3  # violated of triggered on clean pipelines, at most: as of many inputs
 RULES, PRESETS = "rules", "presets"
-# A program that asks for what an installation lacks is no failure of traincheck's.
-_LACKS = re.compile(
-    r"^(?:\[rank\d+\]: )?(?:ModuleNotFoundError|ImportError): (.+?)(?: \(|$)", re.MULTILINE
-)
+# The error that ends a program, of the rank that tells it.
+_ERROR = re.compile(r"^(?:\[rank\d+\]: )?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 _PROBE = (
     "import json, platform, torch, traincheck;"
     "print(json.dumps({'python': platform.python_version(), 'torch': torch.__version__,"
@@ -120,15 +118,24 @@ def judged_case(case: Case, recordings: Recordings) -> Line:
     }
 
 
-def outcome(name: str, judged: Callable[[], Line]) -> Line:
-    """The line of a program; what an installation lacks and what fails is said in it."""
+def outcome(name: str, judged: Callable[[], Line], plain: Callable[[], harness.Done]) -> Line:
+    """The line of a program; what fails is said in it.
+
+    plain: runs the program unrecorded, when something failed. If that fails too, it lacks what this
+    installation does not have; else the fault is ours.
+    """
     try:
         return {"program": name, **judged()}
-    except harness.CommandFailedError as error:
-        lacks = _LACKS.findall(error.stderr)
-        return {"program": name, "lacks" if lacks else "error": lacks[-1] if lacks else str(error)}
-    except (subprocess.TimeoutExpired, TraincheckError) as error:
-        return {"program": name, "error": str(error)}
+    except (harness.CommandFailedError, subprocess.TimeoutExpired, TraincheckError) as error:
+        said = str(error)
+    try:
+        done = plain()
+    except subprocess.TimeoutExpired as error:
+        return {"program": name, "error": f"{said}\nunrecorded: {error}"}
+    if done.returncode == 0:
+        return {"program": name, "error": said}
+    told = _ERROR.search(done.stderr)
+    return {"program": name, "lacks": told[1] if told else f"it ends with {done.returncode}"}
 
 
 def judged(
@@ -138,16 +145,24 @@ def judged(
     folder = keep / one.name
     folder.mkdir(parents=True, exist_ok=True)
     recordings = Recordings(folder, one.executable)
+
+    def of_clean(script: Path) -> Line:
+        return outcome(
+            script.stem,
+            lambda: judged_clean(script, recordings),
+            lambda: recordings.plain(script, launcher_of(script)),
+        )
+
+    def of_case(case: Case) -> Line:
+        return outcome(
+            case.id,
+            lambda: judged_case(case, recordings),
+            lambda: recordings.plain(case.healthy, case.launcher),
+        )
+
     with ThreadPoolExecutor(jobs) as pool:
-        clean = [
-            pool.submit(outcome, path.stem, lambda path=path: judged_clean(path, recordings))
-            for path in pipelines
-        ]
-        bugs = [
-            pool.submit(outcome, case.id, lambda case=case: judged_case(case, recordings))
-            for case in cases
-        ]
-        lines = {"clean": [x.result() for x in clean], "bugs": [x.result() for x in bugs]}
+        clean, bugs = pool.map(of_clean, pipelines), pool.map(of_case, cases)
+        lines = {"clean": list(clean), "bugs": list(bugs)}
     return {"python": one.python, "torch": one.torch, **sums(**lines), **lines}
 
 

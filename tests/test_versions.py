@@ -50,26 +50,33 @@ def test_what_is_broken_is_told():
 
 LACKING = """Traceback (most recent call last):
 [rank0]: ImportError: cannot import name 'fully_shard' from 'torch.distributed.fsdp' (/a/b.py)
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: main.py FAILED
 """
 
 
-def ended(stderr):
-    def judged():
-        raise harness.CommandFailedError("ended with 1", stderr)
+def done(returncode, stderr=""):
+    return harness.Done(
+        argv=(),
+        returncode=returncode,
+        stdout="",
+        stderr=stderr,
+        wall_s=0,
+        cpu_s=0,
+        peak_mb=0,
+    )
 
-    return judged
+
+def unreadable():
+    raise UsageError("no events", fix="record again")
 
 
 def test_a_program_that_an_installation_cannot_run_is_no_failure():
-    lacks = "cannot import name 'fully_shard' from 'torch.distributed.fsdp'"
-    assert versions.outcome("a", ended(LACKING)) == {"program": "a", "lacks": lacks}
-    failed = versions.outcome("a", ended("RuntimeError: shapes differ"))
-    assert failed == {"program": "a", "error": "ended with 1"}
-
-    def unreadable():
-        raise UsageError("no events", fix="record again")
-
-    assert "no events" in versions.outcome("a", unreadable)["error"]
+    lacks = versions.outcome("a", unreadable, lambda: done(1, LACKING))["lacks"]
+    assert lacks.startswith("ImportError: cannot import name 'fully_shard'")
+    assert versions.outcome("a", unreadable, lambda: done(3))["lacks"] == "it ends with 3"
+    failed = versions.outcome("a", lambda: done(1, LACKING).expect(), lambda: done(0))
+    assert "fully_shard" in failed["error"]
+    assert "no events" in versions.outcome("a", unreadable, lambda: done(0))["error"]
 
 
 def test_one_case_of_each_kind_stands_for_all():

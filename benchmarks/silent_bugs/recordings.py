@@ -65,6 +65,13 @@ class Recordings:
 
         return made_once(self.folder / f"{name}-{view}", record)
 
+    def plain(self, script: Path, launcher: str) -> harness.Done:
+        """The program alone, unrecorded."""
+        return harness.run([*self._before(launcher), script], timeout_s=_TIMEOUT_S)
+
+    def _before(self, launcher: str) -> tuple[str, ...]:
+        return (self.python, *(_TORCHRUN if launcher == "torchrun" else ()))
+
     def invariants(self, runs: Sequence[Path]) -> Path:
         """What these runs have in common."""
         digest = hashlib.sha256(" ".join(run.name for run in runs).encode()).hexdigest()[:10]
