@@ -10,7 +10,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.ranks import RankBuilder, two_ranks
-from traincheck.schema.events import CheckpointEvent, RngEvent
+from traincheck.schema.events import CheckpointEvent, Event, RngEvent
 from traincheck.schema.findings import Symptom
 from traincheck.schema.values import TensorSummary, tensor_json
 
@@ -268,3 +268,50 @@ def test_samples_of_an_epoch_that_come_again_when_it_is_resumed_are_told():
 def test_an_epoch_that_is_begun_again_is_no_resumption():
     assert decide("distinct", RESUMED, resuming(ORDER[::-1], skip=0).build()) == []
     assert decide("distinct", RESUMED, resuming(ORDER[::-1], skip=1).build()) == []
+
+
+def parts(orders: list[list[int]]) -> list[Event]:
+    """Each rank takes its order in batches of eight."""
+
+    def run(rank: RankBuilder) -> None:
+        order = orders[rank.rank]
+        for index in range(len(order) // 8):
+            indices = order[8 * index : 8 * index + 8]
+            rank.begin_step()
+            batch(rank, rank.rank, rows=8, index=index, indices=indices, drawn=8)
+            rank.zero_grad().forward().backward().optimizer_step()
+
+    return two_ranks(run, wrap=False)
+
+
+SHARED_OUT = {**BATCHES, "among": "parts"}
+
+
+def test_samples_that_go_to_two_ranks_are_told():
+    apart = [list(range(0, 160, 2)), list(range(1, 160, 2))]
+    result = learn(parts(apart))
+    said = "In train.py, no sample of loader0 goes to two ranks in an epoch."
+    assert said in texts(result, "distinct")
+    padded = [apart[0], [*apart[1][:-1], 0]]
+    assert broken(decide("distinct", SHARED_OUT, parts(padded))) == []
+    other = [apart[0], [n + n % 4 // 2 for n in apart[1]]]
+    found = broken(decide("distinct", SHARED_OUT, parts(other)))
+    assert found[0] == (0, Symptom.REPEATED_DATA, "loader0")
+
+
+def test_a_batch_of_one_sample_is_told():
+    def run(is_one: bool) -> TraceBuilder:
+        trace = TraceBuilder().process().model("Net", MLP).optimizer()
+        for index in range(9):
+            trace.begin_step()
+            samples = [f"{index}-{0 if is_one else row}" for row in range(8)]
+            indices = list(range(8 * index, 8 * index + 8))
+            trace.batch(samples=samples, index=index, indices=indices, drawn=8)
+            trace.zero_grad().forward("Net").backward().optimizer_step()
+        return trace
+
+    result = learn(run(is_one=False).build())
+    said = "In train.py, no batch of loader0 holds one sample in all its rows."
+    assert said in texts(result, "distinct")
+    first = report_of(result.invariants, run(is_one=True).build()).findings[0]
+    assert (first.code, first.first_step, "buffer" in first.likely_cause) == ("distinct", 0, True)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.events import CheckpointEvent, Families
+from traincheck.schema.events import CheckpointEvent, Event, Families
 from traincheck.schema.findings import Symptom
 
 BASE = {"program": "train.py"}
@@ -165,3 +165,35 @@ def test_a_number_that_is_no_count_of_epochs_or_steps_says_nothing():
         "In train.py, the epoch of last.pt is never lower than when it was saved before."
     ]
     assert decide("restored", {**COUNTED, "of": "seed of last.pt"}, counting(1, 2).build()) == []
+
+
+def evaluated(*contents: str, wrote: int | None = None) -> list[Event]:
+    """A model is evaluated with this content after each two steps; ``wrote``: it changes then."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    for index, content in enumerate(contents):
+        trace.steps(2).begin_step()
+        values = {f"Net.{name}": content for name in MLP}
+        trace.mark("evaluated", model="Net", values=values)
+        if index == wrote:
+            trace.mark("evaluation wrote", model="Net", names=["Net.fc2.weight"], parameters=1)
+        trace.zero_grad().forward("Net").backward().optimizer_step()
+    return [
+        event._replace(summary=event.summary._replace(fingerprint="first"))
+        if event.kind == "state" and event.role == "parameter" and event.change == "new"
+        else event
+        for event in trace.build()
+    ]
+
+
+def test_weights_that_evaluation_finds_as_they_began_or_writes_are_told():
+    result = learn(evaluated("a", "b", "c"))
+    assert texts(result, "restored") == [
+        "In train.py, after updates, Net is not evaluated with the weights that it began with.",
+        "In train.py, no forward in evaluation changes the weights of Net.",
+    ]
+    (stale,) = report_of(result.invariants, evaluated("first", "first", "first")).findings
+    assert (stale.code, stale.first_step, stale.subject.module) == ("restored", 5, "Net")
+    (written,) = report_of(result.invariants, evaluated("a", "b", wrote=1)).findings
+    assert (written.first_step, written.subject.variable) == (5, "Net.fc2.weight")
+    # The first updates may be by a rate of zero
+    assert not report_of(result.invariants, evaluated("first", "a", "b")).findings

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.schema.events import CallEvent, CheckpointEvent, Event, Families, StateEvent
+from traincheck.schema.events import (
+    CallEvent,
+    CheckpointEvent,
+    Event,
+    Families,
+    MarkEvent,
+    OptimizerEvent,
+    StateEvent,
+    StepEvent,
+)
 
 MODEL, OPTIMIZER, SCHEDULER = "model", "optimizer", "scheduler"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
 TRAINED, COUNTS = "trained", "counts"
+EVALUATED, LEFT = "evaluated", "left"  # texts of marks begin with the first, and what they tell
+_WROTE = "evaluation wrote"
+_MOST_NAMES = 8  # parameters of one evaluation that count as examples
 _MOST_COUNTED = 64  # values of one load or save that count as examples
 # A value that comes back tells twice: its name and its shape must both be those of the model.
 _PER_VALUE = 2
@@ -43,6 +56,7 @@ class Checkpoints:
         self._began: dict[str, str] = {}  # parameters of models as they were before any update
         self._fresh: set[str] = set()  # those of which none was made since
         self._numbers: dict[tuple[str, str], tuple[int, int]] = {}  # the last, and how far it rose
+        self._evaluations = Evaluations()
         self._update: CallEvent | None = None  # the first since the last load or save
 
     def observe(self, event: Event) -> Iterator[Fact]:
@@ -62,6 +76,8 @@ class Checkpoints:
             if event.change == "new" and summary is not None and summary.fingerprint:
                 self._began[event.name] = summary.fingerprint
                 self._fresh.add(event.name)
+        elif isinstance(event, (MarkEvent, OptimizerEvent, StepEvent)):
+            yield from self._evaluations.observe(event, self._began, self._fresh)
         elif isinstance(event, CallEvent):
             if event.family == Families.OPTIMIZER_STEP:
                 self._fresh.clear()
@@ -105,6 +121,55 @@ class Checkpoints:
                 for kind, name in names.items():
                     key = (ALSO, f"{_target(load)} {kind}")
                     yield Fact(key, kind in kinds, weight, name, update, (load, update))
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """With which weights models are evaluated, and whether that leaves them as they are."""
+
+    _seen: dict[str, MarkEvent] = field(default_factory=dict)  # of this step, by model
+    _first: set[str] = field(default_factory=set)  # models that were evaluated as they began
+
+    def observe(
+        self,
+        event: MarkEvent | OptimizerEvent | StepEvent,
+        began: Mapping[str, str],
+        fresh: Set[str],
+    ) -> Iterator[Fact]:
+        """Enter what tells of an evaluation. began: parameters, some of which are fresh yet."""
+        if isinstance(event, StepEvent):
+            yield from self._left()
+        elif isinstance(event, OptimizerEvent):
+            if event.change == "created":  # a fold or trial may begin with the same weights
+                self._first.clear()
+        else:
+            yield from self._mark(event, began, fresh)
+
+    def _mark(self, event: MarkEvent, began: Mapping[str, str], fresh: Set[str]) -> Iterator[Fact]:
+        model = str(event.data.get("model"))
+        values, names = event.data.get("values"), event.data.get("names")
+        if event.text == EVALUATED and isinstance(values, Mapping):
+            self._seen[model] = event
+            known = (values.keys() & began.keys()) - fresh
+            has_moved = any(values[name] != began[name] for name in known)
+            was_first = model in self._first
+            self._first.discard(model)
+            if known and not has_moved:
+                self._first.add(model)
+            if known and (has_moved or was_first):  # a first update may be one by a rate of zero
+                weight = min(_MOST_NAMES, len(known))
+                yield Fact((EVALUATED, model), has_moved, weight, model, event, (event,))
+        elif event.text == _WROTE and isinstance(names, Sequence) and names:
+            self._seen.pop(model, None)
+            yield Fact((LEFT, model), False, 1, str(names[0]), event, (event,))
+
+    def _left(self) -> Iterator[Fact]:
+        """The step of these evaluations has ended: nothing was written."""
+        for model, event in self._seen.items():
+            values = event.data.get("values")
+            weight = min(_MOST_NAMES, len(values) if isinstance(values, Mapping) else 1)
+            yield Fact((LEFT, model), True, weight, model, event, (event,))
+        self._seen.clear()
 
 
 def _of_load(event: CheckpointEvent) -> Iterator[Fact]:

@@ -25,11 +25,12 @@ from traincheck.schema.values import tensors_in
 BATCHES, DRAWS, STATES = "batches", "draws", "states"
 EPOCH, EPOCHS, RANKS, STEPS, DATASET = "epoch", "epochs", "ranks", "steps", "dataset"
 WORKERS, EVER = "workers", "ever"
-RESUMED = "resumed"
+RESUMED, ROWS, PARTS = "resumed", "rows", "parts"
 _MOST_COUNTED = 8  # samples of a batch that count as examples
 _MIN_ROWS = 4  # of fewer samples two batches may be equal by chance
 _MIN_ORDER = 8  # so many samples do not come in one order twice
 _MOST_KEPT = 4096
+_MOST_INDICES = 1 << 20  # of an epoch that are remembered
 _MOST_COMPARED = 32  # workers that one is held against
 _WORKER = "worker"
 
@@ -110,6 +111,7 @@ class Repeats:
         self._training: dict[tuple[int, str], _Training] = defaultdict(_Training)
         self._loaders: dict[tuple[int, str, str], _Loader] = defaultdict(_Loader)
         self._by_rank: dict[tuple[str, int, int], dict[int, str]] = {}
+        self._parts: dict[tuple[str, int], dict[int, set[int]]] = {}  # indices by rank
         self._generators: dict[tuple[int, str, str], _Generator] = defaultdict(_Generator)
         self._resumptions = Resumptions()
         self._waiting: list[MarkEvent] = []
@@ -151,6 +153,10 @@ class Repeats:
             holds = not event.sampler.endswith(".SequentialSampler")
             how = "a SequentialSampler draws them in the order of the dataset"
             yield _of_batch(event, DATASET, how, holds)
+        yield from self._on_parts(event)
+        if len(event.samples) >= _MIN_ROWS and len(event.samples) == len(set(event.indices)):
+            how = "all its samples are one and the same, at different indices"
+            yield _of_batch(event, ROWS, how, len(set(event.samples)) > 1)
         digest, rows = _content(event)
         if digest is None or rows < _MIN_ROWS:
             return
@@ -169,6 +175,22 @@ class Repeats:
                 how = f"epoch {event.epoch} begins with the batches of the one before, in its order"
                 yield _of_batch(event, EPOCHS, how, before != digest)
         yield from self._on_ranks(event, digest)
+
+    def _on_parts(self, event: BatchEvent) -> Iterator[Comparison]:
+        """Whether ranks share the samples of an epoch out among them, by their indices."""
+        known = self._parts.setdefault((event.loader, event.epoch), {})
+        if len(self._parts) > _MIN_ROWS:  # epochs that no rank is in any more
+            del self._parts[next(iter(self._parts))]
+        mine = set(event.indices)
+        others = [seen for rank, seen in known.items() if rank != event.rank]
+        if others and len(mine) >= _MIN_ROWS:
+            shared = len(mine & set().union(*others))
+            how = f"{shared} of its samples went to another rank in this epoch"
+            # Where parts are made equally long, fewer samples than there are ranks come twice.
+            yield _of_batch(event, PARTS, how, shared <= len(others))
+        seen = known.setdefault(event.rank, set())
+        if len(seen) < _MOST_INDICES:
+            seen |= mine
 
     def _on_ranks(self, event: BatchEvent, digest: str) -> Iterator[Comparison]:
         place = (event.loader, event.epoch, event.index)

@@ -7,17 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
+from traincheck.relations._distinct_words import CAUSES, TEXTS
 from traincheck.relations._draws import (
     BATCHES,
-    DATASET,
-    DRAWS,
     EPOCH,
     EPOCHS,
     EVER,
     RANKS,
     RESUMED,
     STATES,
-    STEPS,
     WORKERS,
     Comparison,
     Key,
@@ -30,59 +28,6 @@ from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})
-_TEXTS = {
-    (BATCHES, EPOCH): "No batch of {what} comes twice in an epoch",
-    (BATCHES, EPOCHS): "The batches of {what} are others than in the epoch before",
-    (BATCHES, RANKS): "No batch of {what} goes to two ranks",
-    (BATCHES, DATASET): "The batches of {what} are not drawn in the order of the dataset",
-    (BATCHES, RESUMED): "No sample of an epoch of {what} comes again when the epoch is resumed",
-    (DRAWS, WORKERS): "No two workers of an epoch begin with {what} in one state",
-    (DRAWS, EPOCHS): "No worker begins with {what} in a state of an earlier epoch",
-    (DRAWS, EVER): "No two workers, of whatever epoch, begin with {what} in one state",
-    (STATES, STEPS): "The random generator of {what} is never in a state of an earlier step",
-}
-# Likely cause, and what to do
-_CAUSES = {
-    (BATCHES, EPOCH): (
-        "Every worker of {loader} yields the whole dataset, or one batch is kept and used again.",
-        "Split an iterable dataset by get_worker_info(); take a new batch in every iteration.",
-    ),
-    (BATCHES, EPOCHS): (
-        "{loader} is shuffled with the same seed in every epoch: set_epoch() of its sampler is "
-        "not called, or the generator is seeded anew.",
-        "Call sampler.set_epoch(epoch) before each epoch; seed once, before the first.",
-    ),
-    (BATCHES, RANKS): (
-        "{loader} has no DistributedSampler, so that every rank draws the same samples.",
-        "Give the loader a DistributedSampler, or split the data by rank.",
-    ),
-    (BATCHES, DATASET): (
-        "{loader} does not shuffle: a shuffle=True is missing, or a sampler.",
-        "Pass shuffle=True to the DataLoader, unless the dataset is in random order.",
-    ),
-    (BATCHES, RESUMED): (
-        "The generator of the sampler is not restored, so the order of the epoch was drawn anew "
-        "before its first batches were skipped.",
-        "Restore the sampler's generator as it was when the epoch began, or seed it by epoch.",
-    ),
-    (DRAWS, WORKERS): (
-        "Workers of {loader} get copies of one generator, or are all seeded alike.",
-        "Seed each worker by torch.initial_seed(), or make the generator in worker_init_fn.",
-    ),
-    (DRAWS, EPOCHS): (
-        "Workers of {loader} are seeded with numbers that do not depend on the epoch.",
-        "Seed each worker by torch.initial_seed(), which differs from epoch to epoch.",
-    ),
-    (DRAWS, EVER): (
-        "Workers of {loader} get copies of one generator, or are seeded with numbers that depend "
-        "neither on the worker nor on the epoch.",
-        "Seed each worker by torch.initial_seed(), which differs by worker and epoch.",
-    ),
-    (STATES, STEPS): (
-        "The generator is seeded again within training, as by manual_seed() in the loop.",
-        "Seed once, before training.",
-    ),
-}
 
 
 class Distinct(UsualRelation):
@@ -90,7 +35,8 @@ class Distinct(UsualRelation):
 
     What it says:
         The batches of a loader that feeds training are pairwise different within an epoch, from one
-        epoch to the next, or on different ranks, or are not in the order of the dataset. An epoch
+        epoch to the next, or on different ranks, or are not in the order of the dataset; their rows
+        are not all one sample, and ranks share the samples of an epoch out among them. An epoch
         that is resumed in the middle gives none of the samples that it was trained on before. The
         generators that workers draw from begin in states of their own, in each worker and epoch. A
         generator is not in the state that it had after an earlier step.
@@ -103,8 +49,9 @@ class Distinct(UsualRelation):
         One example for each batch, worker or step that has one to be compared with, by the exact
         fingerprints of all tensors of a batch. Batches of fewer than four samples are not compared,
         nor is the order of fewer than eight. Of each batch of a resumed epoch, eight samples count
-        at most, by their indices; and a resumption only if as many batches are left out as were
-        done. A step in which nothing is drawn is none that repeats.
+        at most; and a resumption only if as many batches are left out as were done. What ranks
+        share, and where an epoch goes on, is told by indices. A step in which nothing is drawn is
+        none that repeats.
 
     Chance:
         A coin for each example.
@@ -128,15 +75,14 @@ class Distinct(UsualRelation):
         kinds = frozenset({"mark", "step", "rng" if of == STATES else "batch"})
         calls = frozenset({Families.BACKWARD} if of != STATES else ())
         among = claim.params["among"]
-        if among == RESUMED:
-            kinds |= {"checkpoint"}
-        is_content = of == BATCHES and among not in (DATASET, RESUMED)
+        kinds |= {"checkpoint"} if among == RESUMED else set()
+        is_content = of == BATCHES and among in (EPOCH, EPOCHS, RANKS)
         states = SEEN | ({BATCH_CONTENT} if is_content else set())
         return Needs(kinds=kinds, calls=calls, states=states)
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
-        said = _TEXTS[params["of"], params["among"]]
+        said = TEXTS[params["of"], params["among"]]
         return in_program(params, said.format(what=params["what"]))
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
@@ -153,7 +99,7 @@ class Distinct(UsualRelation):
         return {"program": params["program"], "api": _word(key)}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        cause, fix = _CAUSES[claim.params["of"], claim.params["among"]]
+        cause, fix = CAUSES[claim.params["of"], claim.params["among"]]
         loader = str(claim.params["what"]).partition(" ")[0]
         return CheckInfo(
             check_id=check_id,
@@ -202,7 +148,7 @@ class DistinctDecider:
         self._claims: dict[Key, list[int]] = defaultdict(list)
         for index, claim in enumerate(claims):
             params = claim.params
-            if (params.get("of"), params.get("among")) not in _TEXTS or "what" not in params:
+            if (params.get("of"), params.get("among")) not in TEXTS or "what" not in params:
                 raise ValueError(f"nothing is known of {dict(params)}")
             key = (params["of"], params["what"], params["among"])
             self._claims[key].append(index)

@@ -10,7 +10,9 @@ from traincheck.relations._checkpoints import (
     ALSO,
     COPIES,
     COUNTS,
+    EVALUATED,
     FILE,
+    LEFT,
     LOADS,
     PART,
     SCHEDULER,
@@ -25,7 +27,7 @@ from traincheck.schema.events import Event, Families
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})
-_SAID = (ALSO, COPIES, COUNTS, FILE, LOADS, PART, TRAINED)
+_SAID = (ALSO, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)
 
 
 class Restored(UsualRelation):
@@ -35,8 +37,10 @@ class Restored(UsualRelation):
         So many values come back when a model is loaded. Whenever a model is loaded and training
         goes on, so is an optimizer, or a learning-rate scheduler. A file holds these parts, with so
         many parameters. What is loaded after updates is not what the model began with. The number
-        of the epoch, or step, that a file holds is never lower than the time before. And of any
-        program: what is loaded are copies, not the model's own tensors.
+        of the epoch, or step, that a file holds is never lower than the time before. After updates
+        a model is not evaluated with the weights that it began with, and evaluation leaves its
+        weights as they are. And of any program: what is loaded are copies, not the model's own
+        tensors.
 
     Example:
         ``In train.py, whenever Net is loaded and training goes on, the state of an optimizer is
@@ -66,6 +70,11 @@ class Restored(UsualRelation):
 
     def needs(self, claim: Hypothesis) -> Needs:
         calls = frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_CREATED})
+        if claim.params["what"] in (EVALUATED, LEFT):
+            states = frozenset({"parameter@evaluation", "parameter@new"})
+            steps = frozenset({Families.OPTIMIZER_STEP})
+            kinds = frozenset({"mark", "optimizer", "step"})
+            return Needs(calls=steps, kinds=kinds, states=states, exact=True)
         if claim.params["what"] == COUNTS:
             calls = frozenset({Families.OPTIMIZER_STEP})
         is_of_steps = claim.params["what"] in (ALSO, COUNTS)
@@ -103,7 +112,9 @@ class RestoredProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         for key, value in sorted(self._values.items()):
             what, of = key
-            if key in self._varying or (what in (ALSO, COPIES, COUNTS, TRAINED) and not value):
+            if key in self._varying or (
+                what in (ALSO, COPIES, COUNTS, EVALUATED, LEFT, TRAINED) and not value
+            ):
                 continue
             params = {"what": what, "of": of, "value": value}
             if what != COPIES and self._program.name is not None:
@@ -162,6 +173,10 @@ def _said(params: Mapping[str, Any]) -> str:
         return f"What is loaded into {of} after updates is not what it began with"
     if what == FILE:
         return f"Every file {of} holds {', '.join(value)}"
+    if what == EVALUATED:
+        return f"After updates, {of} is not evaluated with the weights that it began with"
+    if what == LEFT:
+        return f"No forward in evaluation changes the weights of {of}"
     if what == COUNTS:
         return f"The {of} is never lower than when it was saved before"
     if what == PART:
@@ -186,6 +201,10 @@ def _observed(params: Mapping[str, Any], fact: Fact) -> str:
         missing = sorted(set(params["value"]) - set(value))
         more = sorted(set(value) - set(params["value"]))
         return f"{', '.join(missing)} is missing" if missing else f"it holds {', '.join(more)} too"
+    if what == EVALUATED:
+        return "again it is evaluated with exactly these, though it was updated"
+    if what == LEFT:
+        return f"each forward in evaluation changes {fact.name}"
     if what == COUNTS:
         return "it is lower: training does not go on from the number that was saved"
     if what == PART:
@@ -200,7 +219,10 @@ def _negative(params: Mapping[str, Any], fact: Fact) -> Example:
         step=fact.event.step,
         rank=fact.event.rank,
         stage=fact.event.stage,
-        subject=Subject(module=fact.name),
+        subject=Subject(
+            module=None if params["what"] == LEFT else fact.name,
+            variable=fact.name if params["what"] == LEFT else None,
+        ),
         expected=_said(params),
         observed=_observed(params, fact),
         evidence=fact.evidence,
