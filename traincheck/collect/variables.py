@@ -453,7 +453,8 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _is_zero(gradient: torch.Tensor) -> bool:
-    values = gradient.detach()
+    # Of a DTensor this shard, as its digest: counting all asks the ranks, where torch can at all.
+    values = getattr(gradient, "_local_tensor", gradient).detach()
     if values.layout is torch.sparse_coo:
         values = values.coalesce().values()
     return not bool(torch.count_nonzero(values))

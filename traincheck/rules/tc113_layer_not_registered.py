@@ -16,6 +16,9 @@ _WITH_WEIGHTS = tuple(
     f"torch.nn.modules.{name}" for name in ("linear.", "conv.", "rnn.", "sparse.Embedding")
 )
 
+# Up to torch 2.5, what it runs for some backends are copies of the model's own layers.
+_COMPILED = "torch._dynamo.eval_frame.OptimizedModule.forward"
+
 
 class LayerNotRegistered:
     """TC113 layer-not-registered: a model calls layers that are not among its modules.
@@ -34,8 +37,8 @@ class LayerNotRegistered:
 
     Stays quiet on:
         nn.ModuleList and nn.ModuleDict; parts in evaluation mode or without gradients, as teachers
-        and feature networks are that are hidden on purpose; optimizers that were given parameters
-        of no module.
+        and feature networks are that are hidden on purpose; what a compiled model runs; optimizers
+        that were given parameters of no module.
 
     Fix:
         Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and make them in
@@ -105,7 +108,10 @@ class Unregistered:
     def _call(self, event: CallEvent) -> None:
         if event.family == Families.OPTIMIZER_STEP:
             self._has_stepped |= event.exception is None
-        elif event.root:
+            return
+        if event.api == _COMPILED:
+            self._nameless = [call for call in self._nameless if call.parent != event.span]
+        if event.root:
             self._enter(event)
         elif event.module is None and _is_trained(event):
             self._nameless.append(event)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.events import Families
+from traincheck.schema.events import CallEvent, Families
 from traincheck.schema.findings import Verdict
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
@@ -78,3 +78,27 @@ def test_quiet_on_parameters_given_to_the_optimizer_by_hand() -> None:
 
 def test_quiet_on_an_outermost_layer() -> None:
     assert quiet("TC113", run(root=True).build()) is Verdict.HELD
+
+
+COMPILED = "torch._dynamo.eval_frame.OptimizedModule.forward"
+
+
+def compiled(parent_of_strangers: int | None = None) -> list[Any]:
+    """The broken run with a compiled model; its layers without a name run in it, or elsewhere."""
+    made, waiting = [], []
+    for event in BROKEN:
+        if isinstance(event, CallEvent) and event.api == LINEAR and event.module is None:
+            waiting.append(event)
+        elif isinstance(event, CallEvent) and event.root:
+            parent = parent_of_strangers or event.span
+            made += [stranger._replace(parent=parent) for stranger in waiting]
+            made.append(event._replace(api=COMPILED))
+            waiting = []
+        else:
+            made.append(event)
+    return made
+
+
+def test_quiet_on_copies_that_a_compiled_model_runs() -> None:
+    quiet("TC113", compiled())
+    fires("TC113", compiled(parent_of_strangers=10_000))
