@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import recording
+from traincheck.collect.variables import _is_zero
 from traincheck.schema.claims import Needs
 
 PARAMETERS = ("parameter", "gradient", "buffer", "optimizer_state")
@@ -557,3 +558,19 @@ def test_a_gradient_without_memory_of_its_own_is_read_by_its_parts(tmp_path):
                 weight.grad = None
             optimizer.step()
     assert "Net.head.weight" in per_step(run, "gradient", "set")[1]
+
+
+class Sharded:
+    """A distributed tensor of a torch that cannot count over its shards."""
+
+    def __init__(self, local):
+        self._local_tensor = local
+
+    def detach(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("made", [Sharded, torch.Tensor.to_sparse, torch.Tensor.clone])
+def test_a_gradient_of_zeros_is_told_in_any_layout(made):
+    assert _is_zero(made(torch.zeros(2, 3)))
+    assert not _is_zero(made(torch.eye(3)))
