@@ -37,6 +37,19 @@ def test_a_part_more_or_less_makes_no_other_program():
     assert verdict(run({**MLP, "head.weight": LINEAR}, **FAULT)) is Verdict.VIOLATED
 
 
+def test_a_program_that_has_lost_most_of_its_model_is_the_same():
+    """Layers in a plain list are none of a model: what is left of it is all of the reference."""
+    whole = {f"block{i}.weight": LINEAR for i in range(12)}
+    left = dict(list(whole.items())[:4])
+    reference = [i for i in learn(run(whole)).invariants if i.text == OWN]
+    for model, expected in (
+        (left, Verdict.VIOLATED),
+        ({**left, **{f"new{i}.weight": LINEAR for i in range(12)}}, Verdict.NOT_TRIGGERED),
+    ):
+        report = report_of(reference, run(model, **FAULT))
+        assert report.verdicts[reference[0].id] is expected
+
+
 @pytest.mark.parametrize(("model", "program"), [(MLP, "other.py"), (CONV, "train.py")])
 def test_another_name_or_another_model_is_another_program(model, program):
     assert verdict(run(model, program, **FAULT)) is Verdict.NOT_TRIGGERED

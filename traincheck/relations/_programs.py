@@ -16,6 +16,7 @@ _MARK = "#"  # between the file name and the sketch
 _DIGITS = 6  # of each part of a sketch, in hex
 _KEPT = 16  # parts of a sketch: the least ones, a fair sample
 _SHARE = 0.5  # of the parts that must agree
+_ENOUGH = 4  # parts of a program that has some of another's, and no others: it has lost the rest
 
 
 def program_of(mark: MarkEvent) -> str | None:
@@ -39,7 +40,8 @@ def alike(first: str, second: str) -> bool:
     # A sketch that is full holds the least parts only.
     limit = min(max(parts) if len(parts) == _KEPT else "g" for parts in (mine, theirs))
     mine, theirs = ({p for p in parts if p <= limit} for parts in (mine, theirs))
-    return len(mine & theirs) >= _SHARE * max(len(mine), len(theirs))
+    is_part = min(len(mine), len(theirs)) >= _ENOUGH and (mine <= theirs or theirs <= mine)
+    return is_part or len(mine & theirs) >= _SHARE * max(len(mine), len(theirs))
 
 
 def _parts(program: str) -> set[str]:
@@ -85,6 +87,8 @@ class Sketch:
         # A sketch that is full holds the least parts only.
         limit = max(theirs) if len(theirs) == _KEPT else "g"
         mine = {part for part in self._parts if part <= limit}
+        if len(mine) >= _ENOUGH and mine <= theirs:
+            return True
         common = len(mine & theirs)
         shares = (common / len(theirs), common / max(1, len(mine)))
         return (min(shares) if is_whole else max(shares)) >= _SHARE
