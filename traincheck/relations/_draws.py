@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.relations._resumed import Resumed, Resumptions
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -20,6 +19,7 @@ from traincheck.schema.events import (
     RngEvent,
     StepEvent,
 )
+from traincheck.schema.resumptions import Resumed, Resumptions
 from traincheck.schema.values import tensors_in
 
 BATCHES, DRAWS, STATES = "batches", "draws", "states"

@@ -25,7 +25,15 @@ _MAX_LEAVES = 16
 _MAX_DEPTH = 3
 
 
-_UNKNOWN = ("loader", 0, 0, None, 0, None, True)  # an iterator from before the start of the recording
+_UNKNOWN = (
+    "loader",
+    0,
+    0,
+    None,
+    0,
+    None,
+    True,
+)  # an iterator from before the start of the recording
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Epochs that go on where a file was saved: what of them is given again. Judges nothing.
 
-Of programs that draw the epoch once more and leave out what was done.
+Of programs that draw the epoch once more and leave out what was done. For relations and rules,
+neither of which knows the other.
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ _SKIPPING = "Skip"  # in the name of a sampler that leaves the first batches out
 
 
 class Resumed(NamedTuple):
-    """A batch of a resumed epoch. known: its samples; again: those that were trained on before."""
+    """A batch of a resumed epoch.
+
+    load: what resumed it; done: batches that the epoch had by then; known: samples of this one;
+    again: those that were trained on before.
+    """
 
     batch: BatchEvent
+    load: CheckpointEvent
+    done: int
     known: int
     again: int
 
@@ -73,6 +80,7 @@ class _Course:
 
     epoch: _Epoch | None = None
     resumed: _Epoch | None = None
+    load: CheckpointEvent | None = None
 
 
 class Resumptions:
@@ -108,7 +116,7 @@ class Resumptions:
                     done.loader, done.number, done.sampler, trained, batches=done.batches
                 )
         elif event.op == "load" and path in self._saved and _has_optimizer(event):
-            course.resumed, course.epoch = self._saved[path], None
+            course.resumed, course.load, course.epoch = self._saved[path], event, None
 
 
 def _has_optimizer(load: CheckpointEvent) -> bool:
@@ -131,9 +139,10 @@ def _enter(course: _Course, event: BatchEvent) -> None:
 def _trained(course: _Course) -> Iterator[Resumed]:
     epoch, before = course.epoch, course.resumed
     batch = None if epoch is None else epoch.take()
-    if epoch is None or batch is None or before is None:
+    if epoch is None or batch is None or before is None or course.load is None:
         return
     if epoch.repeats or not epoch.goes_on(before):
         course.resumed = None
     else:
-        yield Resumed(batch, len(batch.indices), epoch.done_again(before, batch))
+        again = epoch.done_again(before, batch)
+        yield Resumed(batch, course.load, before.batches, len(batch.indices), again)
