@@ -23,17 +23,8 @@ from traincheck.schema.claims import BATCH_CONTENT
 MAX_SAMPLES = 64  # fingerprinted rows of a batch
 _MAX_LEAVES = 16
 _MAX_DEPTH = 3
-
-
-_UNKNOWN = (
-    "loader",
-    0,
-    0,
-    None,
-    0,
-    None,
-    True,
-)  # an iterator from before the start of the recording
+# An iterator from before the start of the recording.
+_UNKNOWN = ("loader", 0, 0, None, 0, None, True)
 
 
 @dataclass(slots=True)
