@@ -18,6 +18,7 @@ from traincheck.rules.tc110_weights_untied import WeightsUntied
 from traincheck.rules.tc111_written_in_evaluation import WrittenInEvaluation
 from traincheck.rules.tc112_loss_cut_off import LossCutOff
 from traincheck.rules.tc113_layer_not_registered import LayerNotRegistered
+from traincheck.rules.tc114_written_between_steps import WrittenBetweenSteps
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
@@ -154,6 +155,7 @@ RULES: tuple[Rule, ...] = (
     WrittenInEvaluation(),
     LossCutOff(),
     LayerNotRegistered(),
+    WrittenBetweenSteps(),
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),

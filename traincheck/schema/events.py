@@ -373,7 +373,8 @@ class MarkEvent(NamedTuple):
             loaded, and whether it equals the trained model "of": null if that was written to by
             hand), "evaluated" (a model without grad, after training has begun: fingerprints of its
             first trained parameters), "evaluation wrote" (names of parameters that forwards in
-            evaluation mode change each time), "instrument disabled", "dropped", or a user's.
+            evaluation mode change each time), "parameters between steps" (names of those that are
+            not as their optimizer left them), "instrument disabled", "dropped", or a user's.
         data: what belongs to it.
     """
 

@@ -16,6 +16,7 @@ import orjson
 import torch
 from torch.optim import Optimizer
 
+from traincheck.collect.between import Between
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import place, where
@@ -73,6 +74,7 @@ class Optimizers(Instrument):
         self._heads: dict[tuple[type, str | None], bytes] = {}  # of records of steps
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
         self._stepping: set[int] = set()
+        self._between = Between(self.session)
         self.replace(Optimizer, "__init__", self._wrap_init)
         self.replace(Optimizer, "add_param_group", self._wrap_add_group)
         self.replace(Optimizer, "zero_grad", self._wrap_zero_grad)
@@ -242,6 +244,7 @@ class Optimizers(Instrument):
         owner = self.owner(optimizer)
         if owner is not None:
             session.used_rates[owner] = session.rates_of(optimizer)
+            self._between.before(em, owner, optimizer)
         self._groups(em, optimizer)
         session.tracker.before_update()
 
@@ -255,6 +258,7 @@ class Optimizers(Instrument):
             tracker.look_parameters(em, span)
         if tracker.wants("optimizer_state", "step"):
             tracker.look_optimizer(em, span, owner, optimizer)
+        self._between.after(owner, optimizer)
         for look in session.after_optimizer:
             look()
 

@@ -1,0 +1,84 @@
+"""Parameters between two steps of an optimizer: which of them something else wrote to.
+
+Looks at few steps, on the CPU. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from traincheck.collect.emit import Emitter
+from traincheck.collect.fingerprint import PLAIN_TYPES, fingerprint
+
+if TYPE_CHECKING:
+    from traincheck.collect.session import Session
+
+BETWEEN = "parameters between steps"
+MOMENT = "between"  # in ``parameter@between``
+_FIRST, _EVERY = 4, 10  # the first steps, and then each tenth
+_LARGEST = 1 << 22  # elements of an optimizer that are looked at
+_MOST_NAMES = 20
+
+
+class _Seen(NamedTuple):
+    """What an optimizer left behind."""
+
+    step: int
+    digests: dict[str, str | None]
+
+
+class Between:
+    """Looks after a step of an optimizer, and before the next one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._is_wanted = session.tracker.wants("parameter", MOMENT)
+        self._seen: dict[str, _Seen] = {}
+
+    def before(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step."""
+        seen = self._seen.pop(owner, None)
+        step = self._session.clock.step
+        if seen is None or step is None or seen.step != step - 1:
+            return
+        now = self._digests(owner, optimizer)
+        names = [name for name, digest in now.items() if seen.digests.get(name, digest) != digest]
+        data = {"owner": owner, "names": names[:_MOST_NAMES], "parameters": len(names)}
+        em.event("mark", {"text": BETWEEN, "data": data})
+
+    def after(self, owner: str, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has stepped."""
+        step = self._session.clock.step
+        if self._is_wanted and step is not None and _is_due(step + 1):
+            self._seen[owner] = _Seen(step, self._digests(owner, optimizer))
+
+    def _digests(self, owner: str, optimizer: torch.optim.Optimizer) -> dict[str, str | None]:
+        """Of the parameters that no other optimizer holds, up to so many elements."""
+        session = self._session
+        holders = Counter(
+            id(parameter)
+            for _, other in session.live_optimizers()
+            for group in other.param_groups
+            for parameter in group["params"]
+        )
+        found: dict[str, str | None] = {}
+        left = _LARGEST
+        for name, parameter in session.tracker.held(owner, optimizer):
+            if holders[id(parameter)] != 1 or not _is_plain(parameter):
+                continue
+            left -= parameter.numel()
+            if left < 0:
+                break
+            found[name] = fingerprint(parameter)
+        return found
+
+
+def _is_due(step: int) -> bool:
+    return step <= _FIRST or not step % _EVERY
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided

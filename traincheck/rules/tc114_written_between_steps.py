@@ -1,0 +1,108 @@
+"""TC114: something other than the optimizer writes to parameters, time and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traincheck.rules._single import SingleEvents
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CheckpointEvent, Event, Families, MarkEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_IN_A_ROW = 3
+
+
+class WrittenBetweenSteps:
+    """TC114 written-between-steps: parameters change between two steps of their optimizer.
+
+    What it checks:
+        Parameters that an optimizer updates are changed by its step, by a load, and by nothing
+        else.
+
+    Why it matters:
+        What a step has learned is overwritten, and the momentum of the optimizer belongs to weights
+        that are gone. The loss may fall all the same.
+
+    Fires on:
+        Weights that are copied, scaled, clamped or averaged in the loop in three looks in a row:
+        looks are taken at the first steps, and then before each tenth.
+
+    Stays quiet on:
+        Weights that were loaded; parameters that two optimizers hold; the first step; models on a
+        device; what is written back to what it was before the next step, as averages that are
+        swapped in for an evaluation.
+
+    Fix:
+        Let the optimizer do it: weight_decay, a parametrization, or averages in a model of their
+        own. If it is meant, as the limits of a critic are, ignore TC114.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd
+    """
+
+    info = CheckInfo(
+        check_id="TC114",
+        kind="rule",
+        code="TC114",
+        severity="info",
+        title="Something other than the optimizer writes to {variables}",
+        likely_cause="The loop, or a forward pass, changes weights in place between two steps.",
+        fix="Let the optimizer do it, unless this is meant.",
+    )
+    needs = Needs(
+        states=frozenset({"parameter@between"}),
+        calls=frozenset({Families.OPTIMIZER_STEP}),
+        kinds=frozenset({"mark", "checkpoint"}),
+    )
+
+    def monitor(self) -> Looks:
+        return Looks()
+
+
+class Looks(SingleEvents):
+    """Counts the looks in a row at which a parameter was another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._times: dict[str, dict[str, int]] = {}  # optimizer -> its parameters
+        self._first: dict[str, int | None] = {}
+        self._told: set[str] = set()
+        self._is_loaded = False  # since the last look
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, CheckpointEvent):
+            self._is_loaded |= event.op.startswith("load")
+        if not isinstance(event, MarkEvent) or event.text != "parameters between steps":
+            return []
+        is_loaded, self._is_loaded = self._is_loaded, False
+        if is_loaded:
+            return []
+        self.triggered += 1
+        given: Any = event.data.get("names")
+        written = [str(name) for name in given] if isinstance(given, list) else []
+        owner = str(event.data.get("owner"))
+        before = self._times.get(owner, {})
+        self._times[owner] = {name: before.get(name, 0) + 1 for name in written}
+        found = []
+        for name, times in self._times[owner].items():
+            if times == 1:
+                self._first[name] = event.step
+            elif times >= _IN_A_ROW and name not in self._told:
+                self._told.add(name)
+                found.append(_violation(event, owner, name, self._first[name]))
+        return found
+
+
+def _violation(event: MarkEvent, owner: str, name: str, step: int | None) -> Violation:
+    return Violation(
+        check_id="TC114",
+        step=step,
+        rank=event.rank,
+        stage="train",
+        subject=Subject(variable=name),
+        symptom=Symptom.ADVICE,
+        message=f"{name} is changed between two steps of {owner}, which updates it",
+        expected=f"{name} is as {owner} left it when {owner} steps again",
+        observed=f"it is another one, at {_IN_A_ROW} looks in a row",
+        evidence=(event,),
+    )
