@@ -69,19 +69,20 @@ class Restored(UsualRelation):
         return RestoredDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
+        """Not `exact`: new parameters have their exact fingerprints in every view."""
         calls = frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_CREATED})
         if claim.params["what"] in (EVALUATED, LEFT):
             states = frozenset({"parameter@evaluation", "parameter@new"})
             steps = frozenset({Families.OPTIMIZER_STEP})
             kinds = frozenset({"mark", "optimizer", "step"})
-            return Needs(calls=steps, kinds=kinds, states=states, exact=True)
+            return Needs(calls=steps, kinds=kinds, states=states)
         if claim.params["what"] == COUNTS:
             calls = frozenset({Families.OPTIMIZER_STEP})
         is_of_steps = claim.params["what"] in (ALSO, COUNTS)
         kinds = frozenset({"checkpoint", "mark"})
         if claim.params["what"] == TRAINED:
             calls = frozenset({Families.OPTIMIZER_STEP})
-            return Needs(calls=calls, kinds=kinds, states=frozenset({"parameter@new"}), exact=True)
+            return Needs(calls=calls, kinds=kinds, states=frozenset({"parameter@new"}))
         return Needs(calls=calls if is_of_steps else frozenset(), kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
