@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from traincheck.collect.emit import Emitter
-from traincheck.collect.fingerprint import PLAIN_TYPES, fingerprint
+from traincheck.collect.fingerprint import fingerprint, is_at_hand
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
@@ -67,7 +67,7 @@ class Between:
         found: dict[str, str | None] = {}
         left = _LARGEST
         for name, parameter in session.tracker.held(owner, optimizer):
-            if holders[id(parameter)] != 1 or not _is_plain(parameter):
+            if holders[id(parameter)] != 1 or not is_at_hand(parameter):
                 continue
             left -= parameter.numel()
             if left < 0:
@@ -78,7 +78,3 @@ class Between:
 
 def _is_due(step: int) -> bool:
     return step <= _FIRST or not step % _EVERY
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from traincheck.collect.emit import Emitter
-from traincheck.collect.fingerprint import PLAIN_TYPES, fingerprint
+from traincheck.collect.fingerprint import fingerprint, is_at_hand
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
@@ -123,7 +123,7 @@ class Evaluated:
             left -= tensor.numel()
             if left < 0:
                 break
-            if type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided:
+            if is_at_hand(tensor):
                 found[variable.name] = tensor
         return found
 

@@ -100,6 +100,11 @@ def fingerprint(tensor: torch.Tensor) -> str | None:
 PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
+def is_at_hand(tensor: torch.Tensor) -> bool:
+    """Whether a fingerprint waits for no device, and tells of the tensor's own elements."""
+    return type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided
+
+
 def _unusual(tensor: torch.Tensor) -> str | None:
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         parts = components(tensor)

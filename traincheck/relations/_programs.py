@@ -40,8 +40,13 @@ def alike(first: str, second: str) -> bool:
     # A sketch that is full holds the least parts only.
     limit = min(max(parts) if len(parts) == _KEPT else "g" for parts in (mine, theirs))
     mine, theirs = ({p for p in parts if p <= limit} for parts in (mine, theirs))
-    is_part = min(len(mine), len(theirs)) >= _ENOUGH and (mine <= theirs or theirs <= mine)
-    return is_part or len(mine & theirs) >= _SHARE * max(len(mine), len(theirs))
+    if _is_part(mine, theirs) or _is_part(theirs, mine):
+        return True
+    return len(mine & theirs) >= _SHARE * max(len(mine), len(theirs))
+
+
+def _is_part(some: set[str], of: set[str]) -> bool:
+    return len(some) >= _ENOUGH and some <= of
 
 
 def _parts(program: str) -> set[str]:
@@ -87,7 +92,7 @@ class Sketch:
         # A sketch that is full holds the least parts only.
         limit = max(theirs) if len(theirs) == _KEPT else "g"
         mine = {part for part in self._parts if part <= limit}
-        if len(mine) >= _ENOUGH and mine <= theirs:
+        if _is_part(mine, theirs):
             return True
         common = len(mine & theirs)
         shares = (common / len(theirs), common / max(1, len(mine)))

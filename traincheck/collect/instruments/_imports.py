@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-class WhenImported:
+class WhenImported(importlib.abc.MetaPathFinder):
     """A meta path finder. Modules that are there already are for its owner to look after.
 
     Args:
@@ -25,27 +25,17 @@ class WhenImported:
         action: Callable[[types.ModuleType], None],
         fault: Callable[[Callable[..., Any], Exception], None],
     ) -> None:
-        self._finder = _Finder(covers, action, fault)
-
-    def install(self) -> None:
-        """Look at what is imported from now on."""
-        sys.meta_path.insert(0, self._finder)
-
-    def remove(self) -> None:
-        """Look no longer."""
-        sys.meta_path.remove(self._finder)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(
-        self,
-        covers: Callable[[str], bool],
-        action: Callable[[types.ModuleType], None],
-        fault: Callable[[Callable[..., Any], Exception], None],
-    ) -> None:
         self._covers = covers
         self.action = action
         self.fault = fault
+
+    def install(self) -> None:
+        """Look at what is imported from now on."""
+        sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        """Look no longer."""
+        sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -59,7 +49,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, finder: _Finder) -> None:
+    def __init__(self, loader: Any, finder: WhenImported) -> None:
         self._loader = loader
         self._finder = finder
 
