@@ -144,6 +144,17 @@ class Emitter:
         self.seq = seq + 1
         return seq
 
+    def now(self) -> bytes:
+        """Time and common fields of a record."""
+        return b"%d,%b" % (monotonic_ns(), self.clock.fields)
+
+    def put(self, lines: list[bytes], seq: int) -> None:
+        """Buffer complete records; ``seq`` is the number of the next one."""
+        self.seq = seq
+        self.buffer += lines
+        if len(self.buffer) >= BATCH:
+            self.full()
+
     def line(self, line: bytes) -> None:
         """Buffer a complete record."""
         self.buffer.append(line)

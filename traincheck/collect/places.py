@@ -8,24 +8,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 import torch
 
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _OWN_DIR = str(Path(__file__).parent)
+_MOST_CODES = 4096  # functions and lines made on the fly must not grow the training process
 
-
-class _UserCode(dict[CodeType, bool]):
-    """Whether code is the user's. Looking at each file name again would take 1 us a frame."""
-
-    def __missing__(self, code: CodeType) -> bool:
-        found = self[code] = not code.co_filename.startswith((_TORCH_DIR, _OWN_DIR, "<"))
-        return found
-
-
-_user_code = _UserCode()
+# Code by id, and its serialized lines by instruction; None where it is not the user's. The code is
+# kept, so that no other gets its id. Not by the code itself, which hashes all its names and
+# constants each time, nor by line, which is searched for in a table: ten times as long.
+_Known: TypeAlias = tuple[CodeType, "dict[int, bytes] | None"]
+_known: dict[int, _Known] = {}
 
 
 def where() -> str | None:
@@ -38,17 +34,21 @@ def place(frame: Any) -> bytes:
     """`where`, serialized, from ``frame`` outwards."""
     while frame is not None:
         code = frame.f_code
-        if _user_code[code]:
-            key = (code, frame.f_lineno)
-            found = _places.get(key)
+        _, lines = _known.get(id(code)) or _meet(code)
+        if lines is not None:
+            found = lines.get(frame.f_lasti)
             if found is None:
-                if len(_places) >= _MOST_PLACES:
-                    _places.clear()
-                found = _places[key] = orjson.dumps(f"{code.co_filename}:{frame.f_lineno}")
+                text = orjson.dumps(f"{code.co_filename}:{frame.f_lineno}")
+                found = lines[frame.f_lasti] = text
             return found
         frame = frame.f_back
     return b"null"
 
 
-_places: dict[tuple[CodeType, int], bytes] = {}
-_MOST_PLACES = 4096  # lines made on the fly must not grow the training process
+def _meet(code: CodeType) -> _Known:
+    """Code that was not seen before: whether it is the user's."""
+    if len(_known) >= _MOST_CODES:
+        _known.clear()
+    is_users = not code.co_filename.startswith((_TORCH_DIR, _OWN_DIR, "<"))
+    known = _known[id(code)] = code, {} if is_users else None
+    return known

@@ -311,23 +311,17 @@ class Tracker:
 
     def look_parameters(self, em: Emitter, after: int) -> None:
         """Find the parameters of all tracked roots that differ from the last look."""
-        look = self.looker.look
         numbers = self._numbers
-        if numbers is not None and numbers.parameter:
-            parameters = [
-                (variable, tensor)
-                for root in self._live_roots()
-                for holder, key, variable, _ in root.parameters.values()
-                if (tensor := holder.get(key)) is not None
-            ]
-            if numbers.takes_parameters(parameters):
-                self._look_with_norms(em, parameters, after)
-                return
-        for root in self._live_roots():
-            for holder, key, variable, _ in root.parameters.values():
-                tensor = holder.get(key)
-                if tensor is not None:
-                    look(em, variable, tensor, after)
+        found = [
+            (variable, tensor)
+            for root in self._live_roots()
+            for holder, key, variable, _ in root.parameters.values()
+            if (tensor := holder.get(key)) is not None
+        ]
+        if numbers is not None and numbers.parameter and numbers.takes_parameters(found):
+            self._look_with_norms(em, found, after)
+        else:
+            self.looker.look_all(em, found, after)
 
     def _look_with_norms(
         self, em: Emitter, found: list[tuple[Variable, torch.Tensor]], after: int
@@ -342,19 +336,20 @@ class Tracker:
 
     def look_gradients(self, em: Emitter, after: int, *, norms: bool = False) -> None:
         """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen."""
-        looker = self.looker
-        look = looker.look_gradient
         if norms and self._numbers is not None and self._numbers.gradient:
             self._take_norms()
+        found: list[tuple[Variable, torch.Tensor | None]] = []
         for root in self._live_roots():
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)
                 if tensor is None:
                     continue
                 if tensor.requires_grad is not parameter.requires_grad:
-                    looker.flags(em, parameter, tensor, after)
-                look(em, gradient, tensor.grad, after)
-                gradient.stats = b""
+                    self.looker.flags(em, parameter, tensor, after)
+                found.append((gradient, tensor.grad))
+        self.looker.look_gradients(em, found, after)
+        for gradient, _ in found:
+            gradient.stats = b""
 
     def _take_norms(self) -> None:
         """Of all gradients at once: the next look at each records them."""
@@ -373,20 +368,23 @@ class Tracker:
 
         The version counter is no hint: ``grad.data.zero_()`` leaves it as it was.
         """
-        look = self.looker.look_gradient
-        for root in self._live_roots():
-            for holder, key, _, gradient in root.parameters.values():
-                if gradient.identity:
-                    tensor = holder.get(key)
-                    found = None if tensor is None else tensor.grad
-                    look(em, gradient, found, after)
+        found = [
+            (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
+            for root in self._live_roots()
+            for holder, key, _, gradient in root.parameters.values()
+            if gradient.identity
+        ]
+        if found:
+            self.looker.look_gradients(em, found, after)
 
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
         """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""
-        for holder, key, variable in root.buffers.values():
-            tensor = holder.get(key)
-            if tensor is not None:
-                self.looker.look(em, variable, tensor, after)
+        found = [
+            (variable, tensor)
+            for holder, key, variable in root.buffers.values()
+            if (tensor := holder.get(key)) is not None
+        ]
+        self.looker.look_all(em, found, after)
 
     def look_optimizer(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
@@ -396,12 +394,13 @@ class Tracker:
         plan = self._plans.get(owner)
         if plan is None or not plan.fits(states, self.names_version):
             plan = self._plans[owner] = self._plan(em, after, owner, optimizer)
-        look = self.looker.look
-        for state, tensors in zip(states.values(), plan.tensors):
-            for key, variable in tensors:
-                tensor = state.get(key)
-                if tensor is not None:
-                    look(em, variable, tensor, after)
+        found = [
+            (variable, tensor)
+            for state, tensors in zip(states.values(), plan.tensors)
+            for key, variable in tensors
+            if (tensor := state.get(key)) is not None
+        ]
+        self.looker.look_all(em, found, after)
 
     def _plan(self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer) -> _Plan:
         known = self._optimizer_state.setdefault(owner, {})

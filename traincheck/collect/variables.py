@@ -10,9 +10,10 @@ decides; where there is nothing exact to compare that with, the answer is "unkno
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from time import monotonic_ns
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 import torch
@@ -40,8 +41,13 @@ UNKNOWN = "unknown"
 GRADIENT = "gradient"
 PARAMETER = "parameter"
 _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable itself is as it was
+_CLEARED = ("cleared", None, False)
+_MARK = b',"fingerprint":"%b"'
 _ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
 _STRIDED = torch.strided
+# What must be as it was for a look to read the memory; one call into C for all four
+_Kind: TypeAlias = tuple[bool, torch.layout, torch.dtype, torch.Size]
+_kind_of: Callable[[torch.Tensor], _Kind] = attrgetter("is_cpu", "layout", "dtype", "shape")
 
 
 class Variable:
@@ -55,10 +61,10 @@ class Variable:
     """
 
     __slots__ = (
-        "address", "content", "digest", "dtype", "exact_only", "fixed", "head", "identity",
-        "is_odd", "is_small", "lines", "module_class", "name", "owner", "parts", "probe",
-        "requires_grad", "role", "seed", "shape", "size", "stats", "storage", "view", "zero",
-        "zero_digest", "zero_probe",
+        "address", "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_odd",
+        "is_small", "kind", "lines", "module_class", "name", "owner", "parts", "probe",
+        "requires_grad", "role", "seed", "shape", "size", "stats", "storage", "usual", "view",
+        "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +85,7 @@ class Variable:
         self.storage = 0
         self.requires_grad = False
         self.is_odd = True
+        self.kind: _Kind | None = None  # None where looks cannot simply read the memory
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
         self.seed = 0
@@ -90,9 +97,8 @@ class Variable:
         self.head = b""  # serialized dtype, shape and device
         self.fixed = b""  # serialized name, role, identity ...
         self.lines: dict[Any, bytes] = {}  # templates of its records, made of the two
-        self.content: bytes | None = (
-            None  # the one for a change that says no more, not of gradients
-        )
+        # The one for what nearly all looks find: other content, or a gradient that is not zero
+        self.usual: bytes | None = None
         self.stats: Any = b""  # numbers for the next record; a tensor while they are on a device
 
     def describe(self, tensor: torch.Tensor) -> None:
@@ -104,10 +110,11 @@ class Variable:
             "device": str(tensor.device),
         }
         self.head = orjson.dumps(fields)[:-1]
-        self.lines, self.content = {}, None
+        self.lines, self.usual = {}, None
         self.address = -1
         # a distributed tensor says that it is contiguous and on the CPU, and has no memory
         self.is_odd = type(tensor) not in PLAIN_TYPES or not is_plain_cpu(tensor)
+        self.kind = None if self.is_odd else _kind_of(tensor)
         self.zero_digest = self.zero_probe = None
         if not self.is_odd:
             self.size = tensor.nbytes
@@ -140,7 +147,7 @@ class Variable:
         self.storage = _storage(tensor)
         self.requires_grad = tensor.requires_grad
         self.fixed = b""
-        self.lines, self.content = {}, None
+        self.lines, self.usual = {}, None
 
 
 class Looker:
@@ -155,6 +162,7 @@ class Looker:
 
     def __init__(self, *, exact: bool) -> None:
         self.exact = exact
+        self._usual = ("content", None, exact), ("set", False, exact)
         self.compares_ranks = False
         self._pending: list[tuple[Variable, torch.Tensor, torch.Tensor, int | None, Any]] = []
 
@@ -181,6 +189,54 @@ class Looker:
         self.baseline(variable, tensor)
         self.write(em, variable, change, tensor, variable.digest, after)
 
+    def look_all(
+        self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor]], after: int
+    ) -> None:
+        """`look` at each of many. Nearly all lie where and as they did, and hold something else.
+
+        Those records are made here, without a call on the way and with one time for all.
+        """
+        exact = self.exact
+        lines: list[bytes] = []
+        seq, when, span = em.seq, em.now(), b"%d" % after
+        try:
+            for variable, tensor in found:
+                usual = variable.usual
+                if (
+                    usual is not None
+                    and not variable.stats
+                    and (exact or not variable.exact_only)
+                    and _kind_of(tensor) == variable.kind
+                    and tensor.is_contiguous()
+                ):
+                    address = tensor.data_ptr()
+                    if exact:
+                        digest = f"xxh3-128:{hex128(variable.view(address), variable.seed)}"
+                        if digest != variable.digest:
+                            variable.digest = digest
+                            lines.append(usual % (seq, when, _MARK % digest.encode(), span))
+                            seq += 1
+                            continue
+                    else:
+                        if address != variable.address:
+                            variable.locate(address)
+                        found_now = variable.seed
+                        for part in variable.parts:  # `probe`, inlined
+                            found_now = hash64(part, found_now)
+                        if found_now != variable.probe:
+                            variable.probe, variable.digest = found_now, None
+                            lines.append(usual % (seq, when, span))
+                            seq += 1
+                            continue
+                if lines:
+                    em.put(lines, seq)
+                    lines = []
+                self.look(em, variable, tensor, after)
+                seq, when = em.seq, em.now()
+        finally:
+            if lines:
+                em.put(lines, seq)
+
     def look(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
         """Record the tensor when it differs from the last look."""
         if not (tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous()):
@@ -191,35 +247,18 @@ class Looker:
             if variable.is_odd:
                 self._look_odd(em, variable, tensor, after)
                 return
-        address = tensor.data_ptr()
         if self.exact or variable.exact_only:
-            digest = f"xxh3-128:{hex128(variable.view(address), variable.seed)}"
+            digest = variable.exact_digest(tensor)
             if digest != variable.digest:
                 self._changed(em, variable, tensor, digest, after)
             elif tensor.requires_grad is not variable.requires_grad and variable.role != GRADIENT:
                 self.flags(em, variable, tensor, after)
             return
-        if address != variable.address:
-            variable.locate(address)
-        if variable.is_small:
-            found = hash64(variable.parts[0], variable.seed)
-        else:
-            head, middle, tail = variable.parts
-            found = hash64(tail, hash64(middle, hash64(head, variable.seed)))
+        found = variable.probed(tensor)
         if found == variable.probe:
             self._look_closer(em, variable, tensor, after)
             return
-        # It differs; what it is exactly is not taken, but for zeros
-        variable.probe = found
-        line = variable.content
-        if (
-            line is not None and not variable.stats
-        ):  # `write`, inlined: three looks in four end here
-            variable.digest = None
-            seq = em.seq
-            em.seq = seq + 1
-            em.line(line % (seq, monotonic_ns(), em.clock.fields, after))
-            return
+        variable.probe = found  # it differs; what it is exactly is not taken, but for zeros
         is_zero = variable.role == GRADIENT and found == variable.zero_probe
         exact = variable.exact_digest(tensor) if is_zero else None
         self._changed(em, variable, tensor, exact, after)
@@ -278,16 +317,69 @@ class Looker:
 
     # -- gradients: they come and go
 
-    def look_gradient(
-        self, em: Emitter, variable: Variable, gradient: torch.Tensor | None, after: int
+    def look_gradients(
+        self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor | None]], after: int
     ) -> None:
-        """Record a gradient that appeared, vanished or changed."""
-        if gradient is None:
-            if variable.identity:
-                variable.identity = 0
-                variable.digest = variable.probe = variable.zero = None
-                self.write(em, variable, "cleared", None, None, after)
-            return
+        """Record gradients that appeared, vanished or changed.
+
+        As in `look_all` the usual ones are done here: None again, or there and not zero.
+        """
+        exact = self.exact
+        lines: list[bytes] = []
+        seq, when, span = em.seq, em.now(), b"%d" % after
+        try:
+            for variable, gradient in found:
+                if gradient is None:
+                    if variable.identity:
+                        variable.identity = 0
+                        variable.digest = variable.probe = variable.zero = None
+                        cleared = variable.lines.get(_CLEARED) or _template(variable, *_CLEARED)
+                        lines.append(cleared % (seq, when, span))
+                        seq += 1
+                    continue
+                usual = variable.usual
+                if (
+                    usual is not None
+                    and not variable.identity
+                    and not variable.stats
+                    and (exact or not variable.exact_only)
+                    and type(gradient) is torch.Tensor
+                    and _kind_of(gradient) == variable.kind
+                    and gradient.is_contiguous()
+                ):
+                    address = gradient.data_ptr()
+                    if exact:
+                        digest = f"xxh3-128:{hex128(variable.view(address), variable.seed)}"
+                        if digest != variable.zero_digest:
+                            variable.identity, variable.digest = id(gradient), digest
+                            variable.zero = False
+                            lines.append(usual % (seq, when, _MARK % digest.encode(), span))
+                            seq += 1
+                            continue
+                    else:
+                        if address != variable.address:
+                            variable.locate(address)
+                        found_now = variable.seed
+                        for part in variable.parts:  # `probe`, inlined
+                            found_now = hash64(part, found_now)
+                        if found_now != variable.zero_probe:
+                            variable.identity, variable.probe = id(gradient), found_now
+                            variable.digest, variable.zero = None, False
+                            lines.append(usual % (seq, when, span))
+                            seq += 1
+                            continue
+                if lines:
+                    em.put(lines, seq)
+                    lines = []
+                self._look_gradient(em, variable, gradient, after)
+                seq, when = em.seq, em.now()
+        finally:
+            if lines:
+                em.put(lines, seq)
+
+    def _look_gradient(
+        self, em: Emitter, variable: Variable, gradient: torch.Tensor, after: int
+    ) -> None:
         if not variable.identity:
             variable.identity = id(gradient)
             self._appeared(em, variable, gradient, after)
@@ -375,13 +467,16 @@ class Looker:
             variable.stats = b""
             mark += b',"stats":%b' % stats
         key = (change, variable.zero, bool(mark))
-        line = variable.lines.get(key) or _template(variable, *key)
-        seq = em.seq
-        em.seq = seq + 1
+        line = variable.lines.get(key)
+        if line is None:
+            line = _template(variable, *key)
+            if key == self._usual[variable.role == GRADIENT]:
+                variable.usual = line
+        span = b"%d" % after
         if mark:
-            em.line(line % (seq, monotonic_ns(), em.clock.fields, mark, after))
+            em.line(line % (em.take_seq(), em.now(), mark, span))
         else:
-            em.line(line % (seq, monotonic_ns(), em.clock.fields, after))
+            em.line(line % (em.take_seq(), em.now(), span))
 
     def _write_new(
         self,
@@ -395,7 +490,7 @@ class Looker:
         if change in _REPEATED:
             fixed = variable.fixed or _fixed(variable)
         else:
-            variable.lines, variable.content = {}, None
+            variable.lines, variable.usual = {}, None
             fixed = _fixed(variable)
             if variable.storage:
                 fixed += b',"storage":%d' % variable.storage
@@ -416,13 +511,11 @@ class Looker:
 def _template(variable: Variable, change: str, zero: bool | None, is_marked: bool) -> bytes:
     """A record of a change, but for its number, time, place in the run, digest, stats and span."""
     fixed = variable.fixed or _fixed(variable)
-    line = b'{"k":"state","n":%d,"t":%d,%b,' + escaped(fixed) + b',"change":"%b"' % change.encode()
+    line = b'{"k":"state","n":%d,"t":%b,' + escaped(fixed) + b',"change":"%b"' % change.encode()
     if change != "cleared":
         mark = b"%b" if is_marked else b""
         line += b',"summary":' + escaped(variable.head) + mark + _ZERO[zero] + b"}"
-    line = variable.lines[change, zero, is_marked] = line + b',"after":%d}'
-    if change == "content" and not is_marked and variable.role != GRADIENT:
-        variable.content = line
+    line = variable.lines[change, zero, is_marked] = line + b',"after":%b}'
     return line
 
 

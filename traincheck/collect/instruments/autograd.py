@@ -67,7 +67,7 @@ class Autograd(Instrument):
             for name, value in (*zip(names, args), *kwargs.items())
             if value is not None
         ]
-        parts = (_HEAD, b",".join(given), place(sys._getframe(1)))
+        parts = (_HEAD, b",".join(given), place(sys._getframe(4)))
         return b'%b,"args":{%b},"where":%b' % parts
 
 

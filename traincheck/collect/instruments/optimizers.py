@@ -273,7 +273,7 @@ class Optimizers(Instrument):
             fields = {"api": f"{dotted(key[0])}.step", "family": Families.OPTIMIZER_STEP}
             head = self._heads[key] = orjson.dumps({**fields, "owner": key[1]})[1:-1]
         given = b"" if closure is None else b'"closure":' + encode(closure)
-        parts = (head, given, encode(result), place(sys._getframe(1)))
+        parts = (head, given, encode(result), place(sys._getframe(4)))
         return b'%b,"args":{%b},"result":%b,"where":%b' % parts
 
     # -- zero_grad
@@ -289,7 +289,7 @@ class Optimizers(Instrument):
             if head is None:
                 fields = {"api": f"{dotted(key[0])}.zero_grad", "family": Families.ZERO_GRAD}
                 head = heads[key] = orjson.dumps({**fields, "owner": key[1]})[1:-1]
-            parts = (head, _set_to_none(args, kwargs), place(sys._getframe(1)))
+            parts = (head, _set_to_none(args, kwargs), place(sys._getframe(4)))
             return b'%b,"args":%b,"where":%b' % parts
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
