@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
 MOST_HELD = 2048  # records that wait for numbers of theirs from a device
-BATCH = 64  # records a write; after SIGKILL at most this many are missing from a thread
+BATCH = 128  # records a write; after SIGKILL at most this many are missing from a thread
 _SPANS_PER_THREAD = 1 << 40
 
 _LATE = re.compile(rb"\0(\d+)\0")

@@ -312,8 +312,10 @@ class Session:
             self.fault(self._finish_step, error)
         em.busy = busy
         self.clock.set(self.steps.step + 1, self.clock.stage)
-        self.numbers.turn()
+        was_on = self.switch.on
         self._apply_sampling()
+        if was_on or self.switch.on:
+            self.numbers.turn()
         if self.after_step:
             self._after_step(em)
 

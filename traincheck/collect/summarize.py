@@ -61,13 +61,9 @@ def encode(value: Any) -> bytes:
     if type(value) in _TENSORS:
         try:
             key = _home_key_of(value)
-            found = _cached(key)
-            if found is None:
-                found = _found(value, key)
+            return _cached(key) or _found(value, key)
         except (TypeError, RuntimeError):  # symbolic sizes, nested layouts: the slow path knows
-            found = None
-        if found is not None:
-            return found
+            pass
     elif type(value) is bool or value is None:
         return _SIMPLE[value]
     return orjson.dumps(summarize(value), default=repr)

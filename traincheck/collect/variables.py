@@ -317,7 +317,7 @@ class Looker:
 
     # -- gradients: they come and go
 
-    def look_gradients(
+    def look_gradients(  # noqa: PLR0912  # each call on the way costs a third of a look
         self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor | None]], after: int
     ) -> None:
         """Record gradients that appeared, vanished or changed.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 from torch import is_grad_enabled
-from torch.compiler import is_compiling
 
-from traincheck.collect.emit import BATCH, CALL_HEAD, Emitter, any_autocast, context, hidden
+from traincheck.collect.compiling import is_traced, state
+from traincheck.collect.emit import BATCH, CALL_HEAD, Emitter, context, hidden
 from traincheck.collect.summarize import encode, escaped, summarize
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def span_wrapper(
     switch, local = session.switch, session.local
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
+        if is_traced() or state._is_compiling_flag:
             return function(*args, **kwargs)
         if count is not None:
             _tell(session, count, args, kwargs)  # may end the step, and so turn the switch
@@ -155,7 +155,7 @@ def function_wrapper(
     switch, local = session.switch, session.local
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not switch.on:
+        if is_traced() or not switch.on or state._is_compiling_flag:
             return function(*args, **kwargs)
         em = local.em or session.emitter()
         inner = em.inner
@@ -178,13 +178,15 @@ def function_wrapper(
         try:
             inside, outside = templates[(len(args), *kwargs) if kwargs else len(args)]
             given = (*args, *kwargs.values()) if kwargs else args
-            values = map(encode, given) if argument is None else [argument(em, v) for v in given]
+            if argument is None:  # lists: a tuple is made faster of them than of a map
+                values = [encode(given[0])] if len(given) == 1 else list(map(encode, given))
+            else:
+                values = [argument(em, value) for value in given]
             if outcome is None or (sampled is not None and not sampled.is_due):
                 told = encode(result)
             else:
                 told = outcome(em, result)
-            is_default = is_grad_enabled() and not (switch.autocast and any_autocast())
-            tail = b"" if is_default else context()
+            tail = b"" if is_grad_enabled() and not switch.autocast else context()
             seq = em.seq
             em.seq = seq + 1
             now, place = monotonic_ns(), em.clock.fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from traincheck.schema.claims import BATCH_CONTENT
 MAX_SAMPLES = 64  # fingerprinted rows of a batch
 _MAX_LEAVES = 16
 _MAX_DEPTH = 3
+_INDEX = frozenset({int})
 # An iterator from before the start of the recording.
 _UNKNOWN = ("loader", 0, 0, None, 0, None, True)
 
@@ -241,21 +243,24 @@ def _drawn(iterator: Any) -> dict[str, Any]:
         return {}
     if isinstance(drawn, int):
         drawn = [drawn]
-    if not isinstance(drawn, (list, tuple)) or not all(isinstance(i, int) for i in drawn):
+    # All at once in C: a generator over a batch takes four times as long
+    if not isinstance(drawn, (list, tuple)) or not _INDEX.issuperset(map(type, drawn)):
         return {}
     return {"indices": list(drawn[:MAX_SAMPLES]), "drawn": len(drawn)}
 
 
 def _leaf(tensor: torch.Tensor, has_content: bool) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-        "device": str(tensor.device),
-    }
+    out = {**_kind(tensor.dtype, tensor.shape, tensor.device)}
     digest = fingerprint(tensor) if has_content and tensor.is_cpu else None
     if digest is not None:
         out["fingerprint"] = digest
     return out
+
+
+@functools.lru_cache(maxsize=256)
+def _kind(dtype: torch.dtype, shape: torch.Size, device: torch.device) -> dict[str, Any]:
+    name = str(dtype).removeprefix("torch.")
+    return {"dtype": name, "shape": list(shape), "device": str(device)}
 
 
 def _leaves(path: str, value: Any, depth: int = 0) -> list[tuple[str, torch.Tensor]]:

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import orjson
 import torch
 from torch import is_grad_enabled
-from torch.compiler import is_compiling
 
+from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.evaluated import Evaluated
 from traincheck.collect.fingerprint import fingerprint
@@ -52,7 +52,7 @@ class Modules(Instrument):
 
         def __init__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            if not is_compiling():
+            if not is_traced() and not state._is_compiling_flag:
                 created.add(module)
 
         return hidden(__init__)
@@ -84,7 +84,7 @@ class Modules(Instrument):
         enter, leave, record = self._enter_root, self._leave_root, self._record
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or switch.idle:
+            if is_traced() or switch.idle or state._is_compiling_flag:
                 return original(module, *args, **kwargs)
             em = local.em or session.emitter()
             if em.busy:

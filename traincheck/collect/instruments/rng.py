@@ -62,5 +62,8 @@ class Rng(Instrument):
         em.event("rng", fields)
 
     def _state(self, em: Emitter) -> None:
-        state = torch.default_generator.get_state()
-        em.event("rng", {"source": "torch", "change": "state", "fingerprint": fingerprint(state)})
+        found = fingerprint(torch.default_generator.get_state()) or ""
+        em.ready("rng", _STATE % found.encode())
+
+
+_STATE = b'"source":"torch","change":"state","fingerprint":"%b"'
