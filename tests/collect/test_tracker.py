@@ -219,6 +219,29 @@ def test_a_healthy_loop(tmp_path, last, needs):
     }
 
 
+@pytest.mark.parametrize("needs", [None, CHANGED], ids=["all", "selective"])
+def test_records_of_one_look_are_numbered_in_the_order_in_which_they_are_written(tmp_path, needs):
+    """Among usual ones is one frozen and thawed, one replaced and one that is not contiguous."""
+    with recording(tmp_path, needs=needs) as run:
+        model = Net()
+        optimizer = torch.optim.Adam(model.parameters())
+        train(model, optimizer, steps=2)
+        model.norm.bias.requires_grad_(False)
+        model.body.weight.data = model.body.weight.data.t().contiguous().t()
+        train(model, optimizer, steps=2)
+        model.norm.bias.requires_grad_(True)
+        train(model, optimizer, steps=2)
+    assert [e.seq for e in run.events] == list(range(len(run.events)))
+    times = [e.time_ns for e in run.events]
+    assert times == sorted(times)
+    flags = [(e.step, e.name) for e in run.of("state") if e.change == "flags"]
+    assert [name for _, name in flags] == ["Net.norm.bias"] * 2
+    updated = per_step(run, "parameter", "content")
+    frozen = sorted(set(NAMES) - {"Net.norm.bias"})
+    found = [sorted(names) for names in updated.values()]
+    assert found == [sorted(NAMES)] * 2 + [frozen] * 2 + [sorted(NAMES)] * 2
+
+
 def test_looks_name_the_call_they_follow(tmp_path):
     with recording(tmp_path) as run:
         model = Net()

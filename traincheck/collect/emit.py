@@ -116,11 +116,14 @@ class Emitter:
         """Record a call whose own fields are already JSON."""
         seq = self.seq
         self.seq = seq + 1
+        now, place = monotonic_ns(), self.clock.fields
         if parent is None:
-            self.line(_CALL % (seq, monotonic_ns(), self.clock.fields, span, start_ns, body))
+            line = _CALL % (seq, now, place, span, start_ns, body)
         else:
-            head = (seq, monotonic_ns(), self.clock.fields, span, parent)
-            self.line(_INNER_CALL % (*head, start_ns, body))
+            line = _INNER_CALL % (seq, now, place, span, parent, start_ns, body)
+        self.buffer.append(line)  # `line`, inlined
+        if len(self.buffer) >= BATCH:
+            self.full()
 
     def state(self, time_ns: int, body: bytes) -> None:
         """Record a state change whose own fields are already JSON."""

@@ -66,6 +66,8 @@ def encode(value: Any) -> bytes:
             pass
     elif type(value) is bool or value is None:
         return _SIMPLE[value]
+    elif type(value) is float and value - value == 0:  # finite
+        return orjson.dumps(value)
     return orjson.dumps(summarize(value), default=repr)
 
 

@@ -1,0 +1,55 @@
+"""Which line of the user's program a record names."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import nn
+
+from tests.collect.recording import recording
+from traincheck.collect.places import place, where
+
+
+def here() -> bytes:
+    return place(sys._getframe(1))
+
+
+def line(offset: int = 0) -> int:
+    return sys._getframe(1).f_lineno + offset
+
+
+def test_each_line_of_a_function_is_told_apart():
+    first, at_first = here(), line()
+    second, at_second = here(), line()
+    assert first == f'"{__file__}:{at_first}"'.encode()
+    assert second == f'"{__file__}:{at_second}"'.encode()
+
+
+def test_one_line_is_one_place_however_often():
+    assert len({here() for _ in range(3)}) == 1
+
+
+def test_frames_of_torch_are_passed_over(tmp_path):
+    model = nn.Linear(2, 1)
+    with recording(tmp_path) as run:
+        model(torch.ones(1, 2)).sum().backward()
+        at = line(-1)
+    (backward,) = run.calls("torch.autograd.backward")
+    assert backward.where == f"{__file__}:{at}"
+
+
+def test_code_that_lives_where_dead_code_was_has_its_own_place():
+    """Ids are used again, more often than as many codes are remembered."""
+    for number in range(5000):
+        spot = {"here": here}
+        exec(compile("found = here()", f"made{number}.py", "exec"), spot)
+        assert spot["found"] == f'"made{number}.py:1"'.encode()
+
+
+def test_outside_of_any_program_there_is_no_place():
+    spot = {"place": place, "sys": sys}
+    exec(compile("found = place(sys._getframe())", "<made>", "exec"), spot)
+    assert spot["found"].startswith(f'"{__file__}:'.encode()), "the next frame outwards"
+    assert place(None) == b"null"
+    assert where() is not None

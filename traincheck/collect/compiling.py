@@ -1,0 +1,28 @@
+"""Whether torch compiles or exports the program instead of running it: then nothing is recorded.
+
+`torch.compiler.is_compiling`, which is two calls deep, taken apart. Wrappers ask
+
+    is_traced() or ... or state._is_compiling_flag
+
+so that a step that is not recorded pays for one call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import compiler
+
+
+class _Asked:
+    """Stands in for a flag that this torch does not have."""
+
+    @property
+    def _is_compiling_flag(self) -> bool:
+        return compiler.is_compiling()
+
+
+# Dynamo knows this function by name and takes it for true: nothing behind it enters its graphs.
+is_traced = compiler.is_dynamo_compiling
+# Where the flag is that is set while torch exports, and while a backend compiles.
+state: Any = compiler if hasattr(compiler, "_is_compiling_flag") else _Asked()
