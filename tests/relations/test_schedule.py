@@ -156,9 +156,13 @@ def test_parameters_that_no_version_wrote_are_refused():
         decide("schedule", shape("sawtooth"), [])
 
 
-def by_epoch(epochs: int, batches: int, *, every: str = "epoch", rate: float = 0.1) -> list:
-    """A scheduler that is stepped after each epoch, or after each batch, or never."""
-    trace = TraceBuilder().process().model("Net", MLP).optimizer().train()
+def by_epoch(epochs: int, batches: int, *, every: str | None = "epoch", rate: float = 0.1) -> list:
+    """A scheduler that is stepped after each epoch, or after each batch, or never; None: none."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    if every is not None:
+        api = "torch.optim.lr_scheduler.StepLR.__init__"
+        trace.call(api, family=Families.SCHEDULER_CREATED, owner="opt0")
+    trace.train()
     for epoch in range(epochs):
         for index in range(batches):
             trace.optimizers["opt0"].hyper["lr"] = rate / (epoch + 1)
@@ -176,6 +180,8 @@ def test_a_scheduler_that_is_stepped_once_an_epoch():
     assert len(claims) == 1
     for healthy in (by_epoch(6, 3), by_epoch(2, 20), by_epoch(1, 8, every="never")):
         assert report_of(claims, healthy).findings == []
+    without = report_of(claims, by_epoch(6, 3, every=None))
+    assert set(without.verdicts.values()) == {Verdict.NOT_TRIGGERED}, "it trains at one rate"
     assert report_of(claims, by_epoch(3, 6, every="never")).findings[0].first_step == 6
     assert report_of(claims, by_epoch(3, 6, every="batch")).findings[0].first_step == 1
     for other in (by_epoch(12, 1, every="batch"), by_epoch(4, 6, every="batch")):

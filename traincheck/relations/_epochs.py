@@ -23,13 +23,17 @@ class Turn(NamedTuple):
 
 @dataclass(slots=True)
 class Turns:
-    """Follows one process. An epoch is one of the loader whose batch the next backward is of."""
+    """Follows one process. An epoch is one of the loader whose batch the next backward is of.
+
+    Of a run that makes no scheduler there is nothing to say: it trains at one rate on purpose.
+    """
 
     _batch: BatchEvent | None = None
     _is_known: bool = False  # a backward came since the last update, and its batch is known
     _is_new: bool = False
     _is_stepped: bool = False
     _is_first: bool = True
+    _has_scheduler: bool = False
 
     def observe(self, event: Event) -> Turn | None:
         """What ended with ``event``, if it is an update."""
@@ -44,8 +48,10 @@ class Turns:
 
     def _call(self, event: CallEvent) -> Turn | None:
         family = event.family or event.api
-        if family == Families.SCHEDULER_STEP:
-            self._is_stepped = True
+        if family == Families.SCHEDULER_CREATED:
+            self._has_scheduler = True
+        elif family == Families.SCHEDULER_STEP:
+            self._has_scheduler = self._is_stepped = True
         elif family == Families.BACKWARD and self._batch is not None:
             self._is_known = True
             self._is_new |= self._batch.index == 0 and self._batch.epoch > 0
@@ -54,7 +60,7 @@ class Turns:
             turn = Turn(self._is_new, self._is_stepped, event)
             is_first, self._is_first = self._is_first, False
             self._is_known = self._is_new = self._is_stepped = False
-            return None if is_first else turn
+            return None if is_first or not self._has_scheduler else turn
         return None
 
 

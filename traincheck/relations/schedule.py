@@ -80,7 +80,8 @@ class Schedule(UsualRelation):
     def needs(self, claim: Hypothesis) -> Needs:
         kinds = frozenset({"mark", "optimizer", "step"})
         if claim.params["shape"] == BY_EPOCH:
-            calls = {Families.SCHEDULER_STEP, Families.BACKWARD, Families.OPTIMIZER_STEP}
+            calls = {Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP}
+            calls |= {Families.BACKWARD, Families.OPTIMIZER_STEP}
             return Needs(calls=frozenset(calls), kinds=kinds | {"batch"})
         return Needs(calls=frozenset({Families.SCHEDULER_STEP}), kinds=kinds)
 
