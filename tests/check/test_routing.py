@@ -7,7 +7,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from traincheck.check.routing import Router, roles_of
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families, StateEvent, StepEvent
+from traincheck.schema.events import TELLING, CallEvent, Event, Families, StateEvent, StepEvent
 
 HEAD = (0, 0, 0, "train", 0, "p1-t0")
 
@@ -76,6 +76,20 @@ def test_one_api_may_have_several_families() -> None:
     assert router.route(call("same")) == ()
 
 
+@pytest.mark.parametrize("change", ["new", "replaced", "flags", "gone"])
+def test_who_asks_which_variables_there_are_is_told(change: str) -> None:
+    event = state("parameter")._replace(change=change)
+    assert Router([(needs(states={"parameter@new"}), "it")]).route(event) == ("it",)
+
+
+@pytest.mark.parametrize("change", ["content", "unknown"])
+def test_and_is_not_told_what_they_do(change: str) -> None:
+    event = state("parameter")._replace(change=change)
+    assert Router([(needs(states={"parameter@new"}), "it")]).route(event) == ()
+    both = needs(states={"parameter@new", "parameter@step"})
+    assert Router([(both, "it")]).route(event) == ("it",)
+
+
 def test_roles_do_not_depend_on_the_moment() -> None:
     assert roles_of(needs(states={"gradient@backward", "gradient@*", "parameter@new"})) == {
         "gradient",
@@ -88,6 +102,8 @@ def test_agrees_with_asking_every_receiver() -> None:
         needs(calls={Families.OPTIMIZER_STEP}, states={"parameter@step"}, kinds={"step"}),
         needs(calls={"torch.nn.functional.linear"}),
         needs(states={"gradient@backward", "optimizer_state@*"}, kinds={"optimizer", "mark"}),
+        needs(states={"parameter@new", "buffer@new"}),
+        needs(states={"parameter@new", "parameter@evaluation"}),
         Needs(),
     ]
 
@@ -95,7 +111,8 @@ def test_agrees_with_asking_every_receiver() -> None:
         if isinstance(event, CallEvent):
             return event.api in ask.calls or event.family in ask.calls
         if isinstance(event, StateEvent):
-            return event.role in roles_of(ask)
+            of_role = {s for s in ask.states if s.startswith(f"{event.role}@")}
+            return bool(of_role if event.change in TELLING else of_role - {f"{event.role}@new"})
         return event.kind in ask.kinds
 
     router = Router([(ask, index) for index, ask in enumerate(wanted)])

@@ -165,7 +165,10 @@ def test_steps_and_events_are_counted():
 
 
 class Fickle:
-    """Claims that parameters hold still in a selective view: true in full only."""
+    """Claims that inner modules are called, and asks for the family: true in full only.
+
+    In a selective view only the outermost are recorded for their family.
+    """
 
     name = "fickle"
 
@@ -185,10 +188,10 @@ class Fickle:
         return FickleDecider()
 
     def needs(self, claim):
-        return Needs(kinds=frozenset({"step"}), states=frozenset({"parameter@new"}))
+        return Needs(kinds=frozenset({"step"}), calls=frozenset({"torch.nn.Module.forward"}))
 
     def text(self, claim):
-        return "Parameters were seen to change in the step"
+        return "Inner modules are called in the step"
 
     def chance(self, claim, positive):
         return 0.5**positive
@@ -207,8 +210,8 @@ class FickleDecider:
     def observe(self, event):
         from traincheck.schema.findings import Example
 
-        if event.kind == "state":
-            self.seen |= event.change == "content"
+        if event.kind == "call":
+            self.seen |= not event.root
         if event.kind != "step":
             return ()
         seen, self.seen = self.seen, False

@@ -19,7 +19,7 @@ from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.claims import Invariant, Needs
-from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StepEvent
+from traincheck.schema.events import TELLING, Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
 from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is_for_run
 
@@ -221,7 +221,8 @@ class Engine:
             if seats is None:
                 seats = router.learn(key)
         elif kind == "state":
-            seats = router.states.get(event.role, ())  # type: ignore[union-attr]
+            table = router.telling if event.change in TELLING else router.changes  # type: ignore[union-attr]
+            seats = table.get(event.role, ())  # type: ignore[union-attr]
         else:
             self._control(process, event)
             seats = process.router.route(event)

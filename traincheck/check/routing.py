@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import KINDS, ROLES, Event
+from traincheck.schema.events import KINDS, ROLES, TELLING, Event
 
 T = TypeVar("T")
 
+NEW = "new"  # the moment in Needs.states of who asks which variables there are, not what they do
 ANY = "*"  # in Needs.calls: every call; in the role or moment of Needs.states: all of them
 
 
@@ -31,7 +32,8 @@ class Router(Generic[T]):
 
     Attributes:
         calls: by API and family; what is not in it yet, `learn` finds.
-        states: by role.
+        telling: by role, of changes that say which variables there are.
+        changes: by role, of all others: not for those who only ask which variables are ``new``.
         kinds: by kind, of events that are neither.
     """
 
@@ -39,7 +41,8 @@ class Router(Generic[T]):
         self._receivers = tuple(receivers)
         # Filled on demand: a trace names the same few hundred APIs over and over.
         self.calls: dict[tuple[str, str | None], tuple[T, ...]] = {}
-        self.states = {role: self._for_role(role) for role in ROLES}
+        self.telling = {role: self._for_role(role) for role in ROLES}
+        self.changes = {role: self._for_role(role, changes=True) for role in ROLES}
         self.kinds = {kind: self._for_kind(kind) for kind in KINDS}
 
     def route(self, event: Event) -> tuple[T, ...]:
@@ -48,7 +51,8 @@ class Router(Generic[T]):
             key = (event.api, event.family)  # type: ignore[union-attr]
             return self.calls[key] if key in self.calls else self.learn(key)
         if event.kind == "state":
-            return self.states.get(event.role, ())  # type: ignore[union-attr]
+            table = self.telling if event.change in TELLING else self.changes  # type: ignore[union-attr]
+            return table.get(event.role, ())  # type: ignore[union-attr]
         return self.kinds.get(event.kind, ())
 
     def learn(self, key: tuple[str, str | None]) -> tuple[T, ...]:
@@ -65,11 +69,13 @@ class Router(Generic[T]):
         self.calls[key] = receivers
         return receivers
 
-    def _for_role(self, role: str) -> tuple[T, ...]:
+    def _for_role(self, role: str, *, changes: bool = False) -> tuple[T, ...]:
+        left_out = {f"{role}@{NEW}", f"{ANY}@{NEW}"} if changes else set()
         return tuple(
             receiver
             for needs, receiver in self._receivers
-            if "state" in needs.kinds or not roles_of(needs).isdisjoint((role, ANY))
+            if "state" in needs.kinds
+            or any(s.partition("@")[0] in (role, ANY) for s in needs.states - left_out)
         )
 
     def _for_kind(self, kind: str) -> tuple[T, ...]:

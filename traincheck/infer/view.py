@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traincheck.check.routing import Router
 from traincheck.schema.claims import Context, Hypothesis, Needs, Scalar
-from traincheck.schema.events import CallEvent, Event, Families, StateEvent, StepEvent
+from traincheck.schema.events import TELLING, CallEvent, Event, Families, StateEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.invariant_file import needs_json
 from traincheck.schema.protocols import Decider, Relation
@@ -18,7 +18,6 @@ from traincheck.schema.protocols import Decider, Relation
 SELECTIVE, SAMPLED = "the selective view", "the sampled view"
 EVERY = 3  # of so many steps one is in the sampled view
 _ALWAYS = frozenset({"step", "stage", "mark"})
-_TELLING = frozenset({"new", "gone", "replaced", "flags"})  # of variables, whatever was asked for
 _MOMENTS = {"parameter": "step", "optimizer_state": "step", "buffer": "forward"}
 _MOST_KNOWN = 256  # answers remembered
 
@@ -45,7 +44,7 @@ def selective(event: Event, needs: Needs) -> Event | None:
     if kind == "state":
         role, change = event.role, event.change  # type: ignore[union-attr]
         moment = _MOMENTS.get(role) or ("zero_grad" if change == "cleared" else "backward")
-        is_wanted = change in _TELLING or not needs.states.isdisjoint(
+        is_wanted = change in TELLING or not needs.states.isdisjoint(
             (f"{role}@{moment}", f"{role}@*")
         )
         return event if is_wanted else None

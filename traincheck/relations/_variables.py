@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.schema.claims import Context
-from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.events import TELLING, OptimizerEvent, StateEvent, StepEvent
 
-TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
 # Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.
 _MAY_STAY = frozenset({"max_exp_avg_sq", "mu", "eta", "step_size"})

@@ -11,9 +11,10 @@ from traincheck.relations._changes import ChangeDecider, ChangeProposer
 from traincheck.relations._inside import CallDecider, CallProposer
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, in_program
-from traincheck.relations._variables import TELLING, Variables
+from traincheck.relations._variables import Variables
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import (
+    TELLING,
     CallEvent,
     Event,
     Families,
@@ -147,7 +148,7 @@ class ContainsDecider:
         changes = [(i, p) for i, p in numbered if "role" in p]
         self._calls = CallDecider(calls, self._variables)
         self._changes = ChangeDecider(changes, self._variables)
-
+        self._enter = self._changes.state
         self._last = Joined()
 
     def observe(self, event: Event) -> Examples:
@@ -155,7 +156,7 @@ class ContainsDecider:
         if isinstance(event, StateEvent):
             if event.change in TELLING:
                 self._variables.observe(event)
-            self._changes.state(event)
+            self._enter(event)
         elif isinstance(event, CallEvent):
             if event.family in _OUTER:
                 self._changes.call(event)

@@ -22,6 +22,7 @@ from traincheck.schema.values import TensorSummary, Value
 
 STAGES = ("init", "train", "eval", "checkpoint")
 ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
+TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
 
 
 class CallEvent(NamedTuple):
