@@ -113,7 +113,8 @@ class Needs:
     Attributes:
         calls: API or family names.
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
-            ``role@*``; ``parameter@ranks``: with exact fingerprints where there are several ranks;
+            ``role@*``; ``role@new``: only which there are, not what becomes of them;
+            ``parameter@ranks``: with exact fingerprints where there are several ranks;
             BATCH_CONTENT: with fingerprints of what batches hold; ``average@loaded``: marks of
             models that no optimizer holds, when they change soon after their load;
             ``parameter@evaluation``: marks of the weights that models are evaluated with, and of
