@@ -347,7 +347,7 @@ class Tracker:
                 if tensor.requires_grad is not parameter.requires_grad:
                     self.looker.flags(em, parameter, tensor, after)
                 found.append((gradient, tensor.grad))
-        self.looker.look_gradients(em, found, after)
+        self.looker.look_all(em, found, after)
         for gradient, _ in found:
             gradient.stats = b""
 
@@ -375,7 +375,7 @@ class Tracker:
             if gradient.identity
         ]
         if found:
-            self.looker.look_gradients(em, found, after)
+            self.looker.look_all(em, found, after)
 
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
         """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""

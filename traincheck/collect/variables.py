@@ -44,7 +44,7 @@ _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable it
 _CLEARED = ("cleared", None, False)
 _MARK = b',"fingerprint":"%b"'
 _ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
-_STRIDED = torch.strided
+_STRIDED, _TENSOR = torch.strided, torch.Tensor
 # What must be as it was for a look to read the memory; one call into C for all four
 _Kind: TypeAlias = tuple[bool, torch.layout, torch.dtype, torch.Size]
 _kind_of: Callable[[torch.Tensor], _Kind] = attrgetter("is_cpu", "layout", "dtype", "shape")
@@ -61,8 +61,8 @@ class Variable:
     """
 
     __slots__ = (
-        "address", "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_odd",
-        "is_small", "kind", "lines", "module_class", "name", "owner", "parts", "probe",
+        "address", "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_gradient",
+        "is_odd", "is_small", "kind", "lines", "module_class", "name", "owner", "parts", "probe",
         "requires_grad", "role", "seed", "shape", "size", "stats", "storage", "usual", "view",
         "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
@@ -72,6 +72,7 @@ class Variable:
     ) -> None:
         self.name = name
         self.role = role
+        self.is_gradient = role == GRADIENT
         self.module_class = module_class
         self.owner = owner
         self.digest: str | None = None
@@ -120,7 +121,7 @@ class Variable:
             self.size = tensor.nbytes
             self.seed, self.view = seed_of(tensor), byte_view(self.size)
             self.is_small = self.size <= PROBED
-            if self.role == GRADIENT:
+            if self.is_gradient:
                 zeros = torch.zeros(tensor.shape, dtype=tensor.dtype)
                 self.zero_digest = fingerprint(zeros)
                 self.zero_probe = probe(slices(zeros.data_ptr(), self.size), self.seed)
@@ -174,7 +175,7 @@ class Looker:
             variable.exact_only = True
         elif not self.exact:
             variable.probe = variable.probed(tensor)
-        if variable.role == GRADIENT:
+        if variable.is_gradient:
             variable.zero = variable.digest == variable.zero_digest
 
     def first(
@@ -189,49 +190,62 @@ class Looker:
         self.baseline(variable, tensor)
         self.write(em, variable, change, tensor, variable.digest, after)
 
-    def look_all(
-        self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor]], after: int
+    def look_all(  # noqa: C901, PLR0912  # each call on the way costs a third of a look
+        self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor | None]], after: int
     ) -> None:
-        """`look` at each of many. Nearly all lie where and as they did, and hold something else.
+        """Record which of many differ from the last look; None for gradients that are not there.
 
-        Those records are made here, without a call on the way and with one time for all.
+        Nearly all lie where and as they did and hold something else, or are gradients that appear
+        and are not zero, or vanish: their records are made here, with one time for all.
         """
         exact = self.exact
         lines: list[bytes] = []
         seq, when, span = em.seq, em.now(), b"%d" % after
         try:
             for variable, tensor in found:
-                usual = variable.usual
+                if tensor is None:
+                    if variable.identity:
+                        variable.identity = 0
+                        variable.digest = variable.probe = variable.zero = None
+                        cleared = variable.lines.get(_CLEARED) or _template(variable, *_CLEARED)
+                        lines.append(cleared % (seq, when, span))
+                        seq += 1
+                    continue
+                usual, is_gradient = variable.usual, variable.is_gradient
                 if (
                     usual is not None
                     and not variable.stats
                     and (exact or not variable.exact_only)
                     and _kind_of(tensor) == variable.kind
                     and tensor.is_contiguous()
+                    and not (is_gradient and (variable.identity or type(tensor) is not _TENSOR))
                 ):
+                    values: tuple[Any, ...] = ()
                     address = tensor.data_ptr()
                     if exact:
                         digest = f"xxh3-128:{hex128(variable.view(address), variable.seed)}"
-                        if digest != variable.digest:
+                        if digest != (variable.zero_digest if is_gradient else variable.digest):
                             variable.digest = digest
-                            lines.append(usual % (seq, when, _MARK % digest.encode(), span))
-                            seq += 1
-                            continue
+                            values = seq, when, _MARK % digest.encode(), span
                     else:
                         if address != variable.address:
                             variable.locate(address)
-                        found_now = variable.seed
+                        probed = variable.seed
                         for part in variable.parts:  # `probe`, inlined
-                            found_now = hash64(part, found_now)
-                        if found_now != variable.probe:
-                            variable.probe, variable.digest = found_now, None
-                            lines.append(usual % (seq, when, span))
-                            seq += 1
-                            continue
+                            probed = hash64(part, probed)
+                        if probed != (variable.zero_probe if is_gradient else variable.probe):
+                            variable.probe, variable.digest = probed, None
+                            values = seq, when, span
+                    if values:
+                        if is_gradient:
+                            variable.identity, variable.zero = id(tensor), False
+                        lines.append(usual % values)
+                        seq += 1
+                        continue
                 if lines:
                     em.put(lines, seq)
                     lines = []
-                self.look(em, variable, tensor, after)
+                (self._look_gradient if is_gradient else self.look)(em, variable, tensor, after)
                 seq, when = em.seq, em.now()
         finally:
             if lines:
@@ -251,7 +265,7 @@ class Looker:
             digest = variable.exact_digest(tensor)
             if digest != variable.digest:
                 self._changed(em, variable, tensor, digest, after)
-            elif tensor.requires_grad is not variable.requires_grad and variable.role != GRADIENT:
+            elif tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
                 self.flags(em, variable, tensor, after)
             return
         found = variable.probed(tensor)
@@ -259,7 +273,7 @@ class Looker:
             self._look_closer(em, variable, tensor, after)
             return
         variable.probe = found  # it differs; what it is exactly is not taken, but for zeros
-        is_zero = variable.role == GRADIENT and found == variable.zero_probe
+        is_zero = variable.is_gradient and found == variable.zero_probe
         exact = variable.exact_digest(tensor) if is_zero else None
         self._changed(em, variable, tensor, exact, after)
 
@@ -269,7 +283,7 @@ class Looker:
         """A probe found nothing: if it did not read all, the exact fingerprint decides."""
         digest = None if variable.is_small else variable.exact_digest(tensor)
         if digest is None:
-            if tensor.requires_grad is not variable.requires_grad and variable.role != GRADIENT:
+            if tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
                 self.flags(em, variable, tensor, after)
         elif variable.digest is None:
             variable.digest, variable.exact_only = digest, True
@@ -277,7 +291,7 @@ class Looker:
         elif digest != variable.digest:
             variable.exact_only = True
             self._changed(em, variable, tensor, digest, after)
-        elif tensor.requires_grad is not variable.requires_grad and variable.role != GRADIENT:
+        elif tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
             self.flags(em, variable, tensor, after)
 
     def _look_odd(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
@@ -290,7 +304,7 @@ class Looker:
         digest = fingerprint(tensor)
         if digest != variable.digest:
             self._changed(em, variable, tensor, digest, after)
-        elif tensor.requires_grad is not variable.requires_grad and variable.role != GRADIENT:
+        elif tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
             self.flags(em, variable, tensor, after)
 
     def _changed(
@@ -302,7 +316,7 @@ class Looker:
         after: int | None,
     ) -> None:
         variable.digest = digest
-        if variable.role == GRADIENT:
+        if variable.is_gradient:
             variable.zero = (
                 digest == variable.zero_digest if variable.zero_digest else _is_zero(tensor)
             )
@@ -316,66 +330,6 @@ class Looker:
         self.write(em, variable, "flags", tensor, variable.digest, after)
 
     # -- gradients: they come and go
-
-    def look_gradients(  # noqa: PLR0912  # each call on the way costs a third of a look
-        self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor | None]], after: int
-    ) -> None:
-        """Record gradients that appeared, vanished or changed.
-
-        As in `look_all` the usual ones are done here: None again, or there and not zero.
-        """
-        exact = self.exact
-        lines: list[bytes] = []
-        seq, when, span = em.seq, em.now(), b"%d" % after
-        try:
-            for variable, gradient in found:
-                if gradient is None:
-                    if variable.identity:
-                        variable.identity = 0
-                        variable.digest = variable.probe = variable.zero = None
-                        cleared = variable.lines.get(_CLEARED) or _template(variable, *_CLEARED)
-                        lines.append(cleared % (seq, when, span))
-                        seq += 1
-                    continue
-                usual = variable.usual
-                if (
-                    usual is not None
-                    and not variable.identity
-                    and not variable.stats
-                    and (exact or not variable.exact_only)
-                    and type(gradient) is torch.Tensor
-                    and _kind_of(gradient) == variable.kind
-                    and gradient.is_contiguous()
-                ):
-                    address = gradient.data_ptr()
-                    if exact:
-                        digest = f"xxh3-128:{hex128(variable.view(address), variable.seed)}"
-                        if digest != variable.zero_digest:
-                            variable.identity, variable.digest = id(gradient), digest
-                            variable.zero = False
-                            lines.append(usual % (seq, when, _MARK % digest.encode(), span))
-                            seq += 1
-                            continue
-                    else:
-                        if address != variable.address:
-                            variable.locate(address)
-                        found_now = variable.seed
-                        for part in variable.parts:  # `probe`, inlined
-                            found_now = hash64(part, found_now)
-                        if found_now != variable.zero_probe:
-                            variable.identity, variable.probe = id(gradient), found_now
-                            variable.digest, variable.zero = None, False
-                            lines.append(usual % (seq, when, span))
-                            seq += 1
-                            continue
-                if lines:
-                    em.put(lines, seq)
-                    lines = []
-                self._look_gradient(em, variable, gradient, after)
-                seq, when = em.seq, em.now()
-        finally:
-            if lines:
-                em.put(lines, seq)
 
     def _look_gradient(
         self, em: Emitter, variable: Variable, gradient: torch.Tensor, after: int
@@ -437,9 +391,9 @@ class Looker:
         for (variable, tensor, _, after, _), pair, stats in zip(pending, words, numbers):
             digest = finish_device(pair, tensor)
             variable.stats = stats
-            if variable.role == GRADIENT and variable.zero_digest is None:
+            if variable.is_gradient and variable.zero_digest is None:
                 variable.zero_digest = fingerprint(torch.zeros_like(tensor))
-            if variable.role == GRADIENT and variable.digest is None:
+            if variable.is_gradient and variable.digest is None:
                 variable.digest, variable.zero = digest, digest == variable.zero_digest
                 self.write(em, variable, "set", tensor, digest, after)
             elif digest != variable.digest:
@@ -470,7 +424,7 @@ class Looker:
         line = variable.lines.get(key)
         if line is None:
             line = _template(variable, *key)
-            if key == self._usual[variable.role == GRADIENT]:
+            if key == self._usual[variable.is_gradient]:
                 variable.usual = line
         span = b"%d" % after
         if mark:
@@ -524,7 +478,7 @@ def _fixed(variable: Variable) -> bytes:
     fields: dict[str, Any] = {"name": variable.name, "role": variable.role}
     if variable.requires_grad:
         fields["requires_grad"] = True
-    if variable.role != GRADIENT:
+    if not variable.is_gradient:
         fields["identity"] = variable.identity
     if variable.module_class is not None:
         fields["module_class"] = variable.module_class

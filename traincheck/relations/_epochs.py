@@ -8,6 +8,10 @@ from typing import NamedTuple
 from traincheck.schema.events import BatchEvent, CallEvent, Event, Families, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
+FOLLOWED = frozenset({
+    Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP, Families.BACKWARD, Families.OPTIMIZER_STEP
+})  # fmt: skip
+
 
 class Turn(NamedTuple):
     """What lies between two updates."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from traincheck.relations._base import UsualRelation
-from traincheck.relations._epochs import Turn, Turns, out_of_turn
+from traincheck.relations._epochs import FOLLOWED, Turn, Turns, out_of_turn
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._rates import (
@@ -80,9 +80,7 @@ class Schedule(UsualRelation):
     def needs(self, claim: Hypothesis) -> Needs:
         kinds = frozenset({"mark", "optimizer", "step"})
         if claim.params["shape"] == BY_EPOCH:
-            calls = {Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP}
-            calls |= {Families.BACKWARD, Families.OPTIMIZER_STEP}
-            return Needs(calls=frozenset(calls), kinds=kinds | {"batch"})
+            return Needs(calls=FOLLOWED, kinds=kinds | {"batch"})
         return Needs(calls=frozenset({Families.SCHEDULER_STEP}), kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
