@@ -70,7 +70,10 @@ _WATCHER = "traincheck-progress"
 )
 @click.option("--show-suppressed", is_flag=True, help="Show what was suppressed too, and by whom.")
 @click.option(
-    "-v", "--verbose", is_flag=True, help="Show every finding in full, with all that it explains."
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show every finding in full, with all that it explains, and why checks were not decided.",
 )
 @click.option("--show-info", is_flag=True, help="Show advice (severity info) in full.")
 @click.option(

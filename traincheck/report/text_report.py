@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traincheck.check.findings import where
+from traincheck.check.verdicts import reasons
 from traincheck.report._beside import beside
 from traincheck.report._by_name import place_by_name
 from traincheck.report._places import code_at, code_of
@@ -25,6 +26,7 @@ _COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _PLAIN_WIDTH = 80  # of a file or a pipe
 _MAX_WIDTH = 110  # longer lines are hard to read
 _SHOWN_NAMES = 12
+_REASONS = 4  # why checks could not be decided: up to so many are told one by one
 
 
 def write_text(report: Report, stream: TextIO) -> None:
@@ -197,9 +199,21 @@ def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> Non
     if report.suppressed:
         hint = "" if report.presentation.suppressed else ": --show-suppressed shows them"
         table.add_row(Text("findings"), Text(f"{suppressions(report)}{hint}"))
-    for note in notes_of(report):
+    for note in _notes(report):
         table.add_row(Text("note"), Text(note))
     console.print(table)
+
+
+def _notes(report: Report) -> list[str]:
+    """A trace recorded for some checks lacks what others need, each something else: one line."""
+    notes, why = notes_of(report), reasons(report.unobservable)
+    if report.presentation.verbose or len(why) <= _REASONS:
+        return notes
+    lacking = (
+        f"{len(report.unobservable)} checks not observable: what they need was not recorded "
+        f"({len(why)} reasons; --verbose lists them)"
+    )
+    return [*(note for note in notes if note not in why), lacking]
 
 
 def _at(step: int | None) -> str:
