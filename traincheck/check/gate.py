@@ -75,14 +75,13 @@ class Gate:
                 self._questions.append(question)
             question.invariants.append(invariant)
         self._decider = relation.decider(list(claims.values()))
-        self._decide = self._decider.observe  # looked up once, as a seat does
         self._asked = [by_claim[key] for key in claims]  # claim -> questions
         # A decider that has the same to say in every step says it with the same object.
         self._known: dict[int, _Known] = {}
 
     def observe(self, event: Event) -> Sequence[Violation]:
         """Violations in the order the decider gives their examples."""
-        examples = self._decide(event)
+        examples = self._decider.observe(event)
         if not examples:
             return ()
         known = self._known.get(id(examples))

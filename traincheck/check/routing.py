@@ -17,9 +17,9 @@ NEW = "new"  # the moment in Needs.states of who asks which variables there are,
 ANY = "*"  # in Needs.calls: every call; in the role or moment of Needs.states: all of them
 
 
-def roles_of(needs: Needs) -> frozenset[str]:
-    """The roles of variables whose state changes ``needs`` asks for, at whatever moment."""
-    return frozenset(state.partition("@")[0] for state in needs.states)
+def roles_of(needs: Needs, besides: frozenset[str] = frozenset()) -> frozenset[str]:
+    """The roles of variables whose state changes ``needs`` asks for, ``besides`` some."""
+    return frozenset(state.partition("@")[0] for state in needs.states - besides)
 
 
 class Router(Generic[T]):
@@ -70,12 +70,11 @@ class Router(Generic[T]):
         return receivers
 
     def _for_role(self, role: str, *, changes: bool = False) -> tuple[T, ...]:
-        left_out = {f"{role}@{NEW}", f"{ANY}@{NEW}"} if changes else set()
+        besides = frozenset({f"{role}@{NEW}", f"{ANY}@{NEW}"} if changes else ())
         return tuple(
             receiver
             for needs, receiver in self._receivers
-            if "state" in needs.kinds
-            or any(s.partition("@")[0] in (role, ANY) for s in needs.states - left_out)
+            if "state" in needs.kinds or not roles_of(needs, besides).isdisjoint((role, ANY))
         )
 
     def _for_kind(self, kind: str) -> tuple[T, ...]:

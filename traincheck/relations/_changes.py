@@ -160,13 +160,16 @@ class ChangeDecider:
                 raise ValueError(f"nothing is known of {dict(claim.params)}")
         self._variables = variables
         self._book = StepBook()
-        self.state = self._book.observe  # to enter a change
         self._modes: dict[str, bool] = {}  # module -> mode in its last forward with grad
         self._updates: list[CallEvent] = []
         self._version = -1
         self._trained: set[str] = set()  # names of the parameters that optimizers hold
         self._held: dict[int, Example] = {}  # id of a context -> the example that held in it
         self._last = Joined()
+
+    def state(self, event: StateEvent) -> None:
+        """Enter a change."""
+        self._book.observe(event)
 
     def call(self, event: CallEvent) -> None:
         """Enter an update or a forward."""

@@ -148,7 +148,6 @@ class ContainsDecider:
         changes = [(i, p) for i, p in numbered if "role" in p]
         self._calls = CallDecider(calls, self._variables)
         self._changes = ChangeDecider(changes, self._variables)
-        self._enter = self._changes.state
         self._last = Joined()
 
     def observe(self, event: Event) -> Examples:
@@ -156,7 +155,7 @@ class ContainsDecider:
         if isinstance(event, StateEvent):
             if event.change in TELLING:
                 self._variables.observe(event)
-            self._enter(event)
+            self._changes.state(event)
         elif isinstance(event, CallEvent):
             if event.family in _OUTER:
                 self._changes.call(event)

@@ -70,7 +70,7 @@ def decode(record: dict[str, Any], rank: int, stream: str) -> Event:
         KeyError: the kind is unknown or a field without a default is missing.
         TypeError, ValueError, AttributeError: a field has the wrong form.
     """
-    return DECODERS[record["k"]](record, rank, stream)
+    return _DECODERS[record["k"]](record, rank, stream)
 
 
 def _call(r: dict[str, Any], rank: int, stream: str) -> CallEvent:
@@ -266,7 +266,7 @@ def _checked(event: _E) -> _E:
     return event
 
 
-DECODERS: dict[str, _Decoder] = {
+_DECODERS: dict[str, _Decoder] = {
     **{t._field_defaults["kind"]: _generic(t) for t in EVENT_TYPES},
     "call": _call,
     "state": _state,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from traincheck.schema.codec import DECODERS, decode
+from traincheck.schema.codec import decode
 from traincheck.schema.events import Event
 from traincheck.store.filter import LineFilter
 
@@ -144,11 +144,10 @@ class EventFile:
     def _decode(self, lines: Sequence[bytes]) -> list[Event]:
         events: list[Event] = []
         first, rank, stream = self._line, self.rank, self.stream
-        loads, decoders, add = orjson.loads, DECODERS, events.append
+        loads, add = orjson.loads, events.append
         for line in lines:
             try:
-                record = loads(line)
-                add(decoders[record["k"]](record, rank, stream))  # `decode`, inlined
+                add(decode(loads(line), rank, stream))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 self._line = first + len(events)
                 self._skip(_reason(line, error))
