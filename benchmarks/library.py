@@ -67,7 +67,7 @@ class Recorded:
     def events(self) -> Iterator[Event]:
         for event in self.reader.events():
             if isinstance(event, MarkEvent) and event.text == "process":
-                yield event._replace(data={**event.data, "argv0": f"{self.name}.py"})
+                yield event.replace(data={**event.data, "argv0": f"{self.name}.py"})
             else:
                 yield event
 

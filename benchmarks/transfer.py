@@ -97,7 +97,7 @@ def samples_of(names: Sequence[str], size: int, count: int, seed: int) -> list[S
 def named(event: Event, program: str) -> Event:
     """The event as if the program had been recorded under this name."""
     if isinstance(event, MarkEvent) and event.text == "process":
-        return event._replace(data={**event.data, "argv0": program})
+        return event.replace(data={**event.data, "argv0": program})
     return event
 
 

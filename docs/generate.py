@@ -38,6 +38,8 @@ _PLAIN_TYPES = {
     "Mapping[": "dict[",
     "Sequence[": "list[",
     "tuple[int, ...]": "list[int]",
+    "tuple[ParamGroup, ...]": "list[group]",
+    "float | int]": "float]",
     "ParamGroup": "group",
     "TensorSummary": "summary",
     "Value": "JSON",
@@ -116,12 +118,12 @@ def kind_sections() -> str:
 def kind_section(event_type: Any) -> str:
     doc = event_type.__doc__ or ""
     texts = described(doc)
-    kind = event_type._field_defaults["kind"]
+    kind = event_type.kind
     types = inspect.get_annotations(event_type)
     short = CALL_ON_DISK if kind == "call" else {}
     rows = [
         (f"`{short.get(name, name)}`", f"`{type_text(types[name])}`", texts[name])
-        for name in event_type._fields[len(HEADER) :]
+        for name in event_type.__struct_fields__[len(HEADER) - 1 :]
     ]
     summary = doc.split("\n", 1)[0].replace("``", "`")
     section = f"### {kind}\n\n{summary}\n\n{table(rows, 'key', 'type', 'meaning')}"
@@ -134,8 +136,7 @@ def kind_section(event_type: Any) -> str:
 
 def type_text(annotation: Any) -> str:
     """The JSON type a reader finds, in the words of Python."""
-    # A NamedTuple keeps what was written, as a forward reference.
-    text = annotation if isinstance(annotation, str) else annotation.__forward_arg__
+    text = str(annotation)
     for python, plain in _PLAIN_TYPES.items():
         text = text.replace(python, plain)
     return text
@@ -146,7 +147,7 @@ def summary_table() -> str:
     types = inspect.get_annotations(values.TensorSummary)
     rows = [
         (f"`{name}`", f"`{type_text(types[name])}`", texts[name])
-        for name in values.TensorSummary._fields
+        for name in values.TensorSummary.__struct_fields__
     ]
     return "A summary:\n\n" + table(rows, "key", "type", "meaning")
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
     Event,
-    Families,
     MarkEvent,
     OptimizerEvent,
     ParamGroup,

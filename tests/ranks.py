@@ -8,12 +8,8 @@ from typing import Any
 
 from tests.builders import MLP, TraceBuilder
 from traincheck.rules._ranks import DDP_FORWARD, DDP_INIT, SYNC
-from traincheck.schema.events import (
-    CollectiveEvent,
-    Event,
-    Families,
-    StateEvent,
-)
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CollectiveEvent, Event, StateEvent
 from traincheck.store.order import merge_ranks
 
 
@@ -76,8 +72,8 @@ class RankBuilder(TraceBuilder):
             version = self._versions[event.name] = self._versions.get(event.name, 0) + 1
             own = self.rank + 1 if event.name in self.apart else 0
             digest = f"xxh3-128:{zlib.crc32(repr((event.name, version, own)).encode()):032x}"
-            summary = event.summary._replace(fingerprint=digest)
-            self._events[-1] = event._replace(summary=summary)
+            summary = event.summary.replace(fingerprint=digest)
+            self._events[-1] = event.replace(summary=summary)
         return self
 
 

@@ -59,7 +59,7 @@ def test_a_stale_section_is_replaced(generator: ModuleType) -> None:
 
 def test_every_field_of_every_event_is_explained(generator: ModuleType) -> None:
     for event_type in events.EVENT_TYPES:
-        own = set(event_type._fields[len(generator.HEADER) :])
+        own = set(event_type.__struct_fields__[len(generator.HEADER) - 1 :])
         assert own <= set(generator.described(event_type.__doc__)), event_type.__name__
 
 

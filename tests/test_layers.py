@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ SHORT_FILES = {"relations": 250, "rules": 250}
 HOT_PATH_LINES = 300
 HOT_PATH = ("collect/emit.py", "collect/summarize.py")
 TORCH_LAYER = "collect"
+# What training may load besides the standard library; sitecustomize is the user's own.
+LIGHT = {"torch", "orjson", "xxhash", "sitecustomize"}
 
 
 def modules() -> list[Path]:
@@ -155,6 +158,28 @@ def test_an_import_from_the_left_is_fine() -> None:
 def test_no_import_cycles() -> None:
     known = {dotted(path) for path in modules()}
     assert not cycle({dotted(path): runtime_imports(path, known) for path in modules()})
+
+
+def foreign(path: Path) -> set[str]:
+    """Packages that `path` imports which are neither ours nor Python's."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = {name.partition(".")[0] for name in imports(tree, dotted(path), is_package=False)}
+    return found - sys.stdlib_module_names - {"traincheck"}
+
+
+def test_what_training_loads_is_light() -> None:
+    known = {dotted(path): path for path in modules()}
+    graph = {name: runtime_imports(path, set(known)) for name, path in known.items()}
+    loaded = {name for name in known if layer(name) == TORCH_LAYER}
+    while more := {other for name in loaded for other in graph[name]} - loaded:
+        loaded |= more
+    assert "traincheck.schema.claims" in loaded
+    heavy = {name: found for name in loaded if (found := foreign(known[name]) - LIGHT)}
+    assert not heavy
+
+
+def test_a_heavy_import_is_seen() -> None:
+    assert foreign(ROOT / "traincheck" / "schema" / "record.py") == {"msgspec"}
 
 
 def test_a_cycle_is_seen() -> None:

@@ -16,8 +16,9 @@ from traincheck.check.folding import Fault, Tally
 from traincheck.check.witness import Witness
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Invariant, Needs
-from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.excerpts import Excerpt, Line, Row
 from traincheck.schema.findings import Finding, Report, Symptom
 from traincheck.schema.invariant_file import needs_json
@@ -253,7 +254,7 @@ def test_old_steps_are_let_go() -> None:
     assert ring is not None
     for step in range(5):
         for n, api in enumerate(("m.a", "m.b")):
-            ring.calls.append(CallEvent(n, n, step, "train", 1, "p1-t0", api=api))
+            ring.calls.append(CallEvent(n, n, step, "train", 1, "p1-t0", api=api, span=n))
         witness.step_ended(ring, step)
     assert [call.step for call in ring.calls] == [3, 3, 4, 4]
     assert [ring.is_whole(step) for step in range(5)] == [False, False, False, True, True]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import count
 
 from traincheck.check.call_tree import MAX_LINES, Node, bounded, excerpt, in_view, seen_by, tree
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Excerpt, Line
 
 STEP = "torch.optim.adam.Adam.step"

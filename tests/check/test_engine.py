@@ -11,8 +11,9 @@ from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.check.fakes import RELATIONS, STEPS, invariant
 from tests.checking import FIRST_RULES as RULES
 from traincheck.check.engine import Engine, run_checks
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs
-from traincheck.schema.events import Event, Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Report, Verdict, Violation
 from traincheck.schema.invariant_file import needs_json
 
@@ -167,7 +168,7 @@ def test_every_process_has_its_own_monitors() -> None:
 
 def test_threads_of_a_process_share_monitors() -> None:
     events = TraceBuilder().process().model("Net", MLP).optimizer().steps(3).build()
-    moved = [e._replace(stream="p1000-t1") if e.kind == "state" else e for e in events]
+    moved = [e.replace(stream="p1000-t1") if e.kind == "state" else e for e in events]
     assert check(moved, rules=RULES).verdicts["TC102"] is Verdict.HELD
 
 

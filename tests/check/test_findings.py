@@ -28,7 +28,7 @@ def violation(
     message: str = "a claim",
     where: str | None = None,
 ) -> Violation:
-    place = CallEvent(0, 0, step, "train", rank, "p1-t0", api="x", where=where)
+    place = CallEvent(0, 0, step, "train", rank, "p1-t0", api="x", span=0, where=where)
     return Violation(
         check_id=check,
         step=step,

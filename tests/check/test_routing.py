@@ -6,8 +6,9 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from traincheck.check.routing import Router, roles_of
+from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import TELLING, CallEvent, Event, Families, StateEvent, StepEvent
+from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 
 HEAD = (0, 0, 0, "train", 0, "p1-t0")
 
@@ -17,7 +18,7 @@ def needs(**sets: set[str]) -> Needs:
 
 
 def call(api: str, family: str | None = None) -> CallEvent:
-    return CallEvent(*HEAD, api=api, family=family)
+    return CallEvent(*HEAD, api=api, span=0, family=family)
 
 
 def state(role: str) -> StateEvent:
@@ -78,13 +79,13 @@ def test_one_api_may_have_several_families() -> None:
 
 @pytest.mark.parametrize("change", ["new", "replaced", "flags", "gone"])
 def test_who_asks_which_variables_there_are_is_told(change: str) -> None:
-    event = state("parameter")._replace(change=change)
+    event = state("parameter").replace(change=change)
     assert Router([(needs(states={"parameter@new"}), "it")]).route(event) == ("it",)
 
 
 @pytest.mark.parametrize("change", ["content", "unknown"])
 def test_and_is_not_told_what_they_do(change: str) -> None:
-    event = state("parameter")._replace(change=change)
+    event = state("parameter").replace(change=change)
     assert Router([(needs(states={"parameter@new"}), "it")]).route(event) == ()
     both = needs(states={"parameter@new", "parameter@step"})
     assert Router([(both, "it")]).route(event) == ("it",)

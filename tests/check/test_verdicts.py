@@ -6,8 +6,9 @@ import pytest
 
 from traincheck.check.verdicts import FEEDS, View, instrument_named, judge, reasons
 from traincheck.rules._table import RULES
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, some
-from traincheck.schema.events import Families, MarkEvent
+from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import needs_json
 

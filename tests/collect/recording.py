@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from traincheck.collect.session import Session
 from traincheck.collect.settings import Settings
@@ -49,11 +47,8 @@ def read_folder(folder: Path) -> list[Event]:
     for path in sorted(folder.glob(EVENT_GLOB)):
         rank, stream = parse_event_file_name(path.name)
         for line in path.read_bytes().splitlines():
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError:  # torn: the write of it failed
-                continue
-            events.append(decode(record, rank, stream))
+            with suppress(ValueError):  # torn: the write of it failed
+                events.append(decode(line, rank, stream))
     return events
 
 

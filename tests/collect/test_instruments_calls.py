@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import recording
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Families
 
 X = {"dtype": "float32", "shape": [2, 3], "device": "cpu"}
 

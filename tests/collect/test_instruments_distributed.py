@@ -7,7 +7,7 @@ import pytest
 from benchmarks import harness
 from tests.collect.recording import read_folder
 from traincheck.rules._ranks import DDP_FORWARD, DDP_INIT, SYNC
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
 
 SCRIPT = """

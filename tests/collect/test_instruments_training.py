@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 
 from benchmarks import harness
 from tests.collect.recording import read_folder, recording
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 
 OPTIMIZERS = sorted(
     name

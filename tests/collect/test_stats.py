@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
 from traincheck.collect import stats
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, some
-from traincheck.schema.events import Families
 from traincheck.schema.values import tensors_in
 
 RELU = "torch.nn.functional.relu"

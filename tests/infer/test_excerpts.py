@@ -16,8 +16,8 @@ from traincheck.infer.engine import learn_from
 from traincheck.infer.excerpts import trees_from_json, trees_json
 from traincheck.infer.statistics_file import read_statistics, write_statistics
 from traincheck.relations._names import STEP
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant
-from traincheck.schema.events import Families
 from traincheck.schema.excerpts import Excerpt
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
 

@@ -13,7 +13,8 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import learn, texts
 from tests.relations.test_distinct import epochs, shuffled
-from traincheck.schema.events import CheckpointEvent, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CheckpointEvent
 
 DROPOUT = "torch.nn.functional.dropout"
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
@@ -221,7 +222,7 @@ def test_of_limits_that_were_seen_often_enough_the_wider_one_stays():
         for _ in range(steps):
             trace.step()
         return [
-            event._replace(summary=event.summary._replace(stats={"norm": size}))
+            event.replace(summary=event.summary.replace(stats={"norm": size}))
             if event.kind == "state" and event.role == "gradient" and event.change == "set"
             else event
             for event in trace.build()

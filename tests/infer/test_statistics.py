@@ -21,8 +21,8 @@ from traincheck.infer.tasks import Run
 from traincheck.infer.view import sampled, selective
 from traincheck.infer.vocabulary import Vocabulary
 from traincheck.relations._table import RELATIONS
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import Families
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import invariant_json
 

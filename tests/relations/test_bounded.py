@@ -8,7 +8,8 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.events import CheckpointEvent, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.findings import Symptom, Verdict
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
@@ -203,8 +204,8 @@ def with_gradients(norm: float, steps: int) -> TraceBuilder:
     events = trace.build()
     for index, event in enumerate(events):
         if event.kind == "state" and event.role == "gradient" and event.summary is not None:
-            summary = event.summary._replace(stats={"norm": norm / math.sqrt(len(MLP))})
-            events[index] = event._replace(summary=summary)
+            summary = event.summary.replace(stats={"norm": norm / math.sqrt(len(MLP))})
+            events[index] = event.replace(summary=summary)
     return events
 
 
@@ -247,8 +248,8 @@ def test_losses_gradients_and_batches_are_finite():
         for index, event in enumerate(events):
             if event.kind == "state" and event.role == "gradient" and event.summary is not None:
                 is_wrong = wrong == "gradient" and event.step == 1 and "fc2.bias" in event.name
-                summary = event.summary._replace(stats={"nonfinite": 2 * is_wrong})
-                events[index] = event._replace(summary=summary)
+                summary = event.summary.replace(stats={"nonfinite": 2 * is_wrong})
+                events[index] = event.replace(summary=summary)
         return events
 
     finite = [i for i in learn(run(10)).invariants if "infinit" in i.text]
@@ -274,8 +275,8 @@ def with_norms(steps: int, *, norms=None, loss: float = 0.5, first: int = 0) -> 
         if event.kind == "state" and event.role == "gradient" and event.summary is not None:
             wrong = [n for end, n in (norms or {}).items() if event.name.endswith(end)]
             norm = wrong[0] if wrong and event.step >= first else 1.0
-            summary = event.summary._replace(stats={"norm": norm, "nonfinite": 0})
-            events[index] = event._replace(summary=summary)
+            summary = event.summary.replace(stats={"norm": norm, "nonfinite": 0})
+            events[index] = event.replace(summary=summary)
     return events
 
 
@@ -413,8 +414,8 @@ def moving(
         for i, event in enumerate(trace._events[begin:], begin):
             if event.kind == "state" and event.role == "parameter":
                 stats = {"norm": norm, "nonfinite": 0, "moved": by * rate}
-                summary = event.summary._replace(stats=stats)
-                trace._events[i] = event._replace(summary=summary)
+                summary = event.summary.replace(stats=stats)
+                trace._events[i] = event.replace(summary=summary)
     return trace
 
 

@@ -9,7 +9,8 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.ranks import RankBuilder, merged, two_ranks
-from traincheck.schema.events import CollectiveEvent, Families, StateEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CollectiveEvent, StateEvent
 from traincheck.schema.findings import Symptom
 
 BASE = {"program": "train.py"}
@@ -117,7 +118,7 @@ def target(steps: int, *, exact_until: int = 1000) -> TraceBuilder:
                 trace._state(variable, "parameter", "content")
                 if step < exact_until:
                     copied = last[f"Net.{name}"].summary
-                    trace._events[-1] = trace._events[-1]._replace(summary=copied)
+                    trace._events[-1] = trace._events[-1].replace(summary=copied)
     return trace
 
 
@@ -193,7 +194,7 @@ def test_what_ranks_do_together_has_one_shape_and_delivers_what_was_sent(of, op,
 
 def test_ranks_that_enter_different_calls_are_no_pair():
     events = exchange(8, wrong=0, shape=True)
-    events = [e._replace(op="broadcast") if e.rank else e for e in events]
+    events = [e.replace(op="broadcast") if e.rank else e for e in events]
     assert decide("consistent", {"of": "shapes"}, events) == []
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.builders import ADAM, MLP, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant
-from traincheck.schema.events import Families
 from traincheck.schema.findings import Symptom, Verdict
 from traincheck.schema.values import TensorSummary, tensor_json
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.builders import ADAM, BATCH_NORM, BN_BUFFERS, LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.learning import broken, decide, learn, texts
-from traincheck.schema.events import Families, StateEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Symptom
 
 PARAMETERS = {"outer": "step", "role": "parameter", "change": "changes"}
@@ -146,7 +147,7 @@ def scaled(trace: TraceBuilder):
     """The events of a trace in which Net.scale is of one element."""
     for event in trace.build():
         if isinstance(event, StateEvent) and event.name == "Net.scale" and event.summary:
-            yield event._replace(summary=event.summary._replace(shape=(1,)))
+            yield event.replace(summary=event.summary.replace(shape=(1,)))
         else:
             yield event
 

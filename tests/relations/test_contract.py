@@ -18,8 +18,9 @@ from tests.learning import decide, learn, report_of
 from traincheck.relations import _table
 from traincheck.relations._table import BUILT_IN, RELATIONS
 from traincheck.relations.order import Order
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CheckpointEvent, Families, StateEvent
+from traincheck.schema.events import CheckpointEvent, StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
 from traincheck.schema.values import TensorSummary, tensor_json
@@ -32,8 +33,8 @@ def copy(trace: TraceBuilder, source: str, target: str) -> None:
     """The parameters of one model are copied into another."""
     last = {e.name: e for e in trace._events if e.kind == "state" and e.role == "parameter"}
     for name in [name for name in last if name.startswith(f"{source}.")]:
-        known = last[name]._asdict()
-        known = {key: known[key] for key in ("role", "summary", "module_class", "requires_grad")}
+        kept = ("role", "summary", "module_class", "requires_grad")
+        known = {key: getattr(last[name], key) for key in kept}
         path = f"{target}.{name.partition('.')[2]}"
         trace._add(StateEvent, name=path, change="content", identity=hash(path), **known)
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.events import CollectiveEvent, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CollectiveEvent
 from traincheck.schema.findings import Symptom, Verdict
 
 RNG = Families.SET_RNG_STATE

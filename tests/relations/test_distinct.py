@@ -79,8 +79,8 @@ def test_batches_without_samples_are_told_apart_by_their_tensors():
     def run(content: Callable[[int, int], int]) -> list:
         leaf = TensorSummary("float32", (64, 8))
         return [
-            event._replace(
-                samples=(), leaves={"0": tensor_json(leaf._replace(fingerprint=event.samples[0]))}
+            event.replace(
+                samples=(), leaves={"0": tensor_json(leaf.replace(fingerprint=event.samples[0]))}
             )
             if event.kind == "batch"
             else event
@@ -148,7 +148,7 @@ def test_another_program_of_the_same_file_name_is_not_judged():
     ]
     assert report_of(invariants, epochs(lambda e, i: 1).build()).findings
     other = [
-        event._replace(name=event.name.replace("Net.", "Gpt.")) if event.kind == "state" else event
+        event.replace(name=event.name.replace("Net.", "Gpt.")) if event.kind == "state" else event
         for event in epochs(lambda e, i: 1).build()
     ]
     assert not report_of(invariants, other).findings

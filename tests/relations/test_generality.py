@@ -7,7 +7,7 @@ import pytest
 from tests.builders import LINEAR, MLP, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of
 from traincheck.relations._changes import PATIENCE
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom
 
 F = Families

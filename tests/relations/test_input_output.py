@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import LINEAR, TraceBuilder
 from tests.learning import broken, decide, learn, texts
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom
 
 API = f"{LINEAR}.forward"

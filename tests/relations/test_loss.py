@@ -8,7 +8,7 @@ from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.ranks import RankBuilder, two_ranks
 from traincheck.relations._ranks import DDP_HOOK
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"

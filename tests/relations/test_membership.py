@@ -7,8 +7,9 @@ import pytest
 from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.relations._table import RELATIONS
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import Event, Families, StateEvent
+from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Symptom, Verdict
 
 BODY = ("Net.fc1.weight", "Net.fc1.bias")
@@ -134,7 +135,7 @@ def test_two_optimizers_that_step_a_parameter_are_told_unless_one_is_within_the_
     assert found == [(0, Symptom.APPLIED_TWICE, name) for name in sorted(HEAD)]
     events = two.build()
     updates = [e for e in events if getattr(e, "family", "") == Families.OPTIMIZER_STEP]
-    nested = [e._replace(parent=updates[1].span) if e is updates[0] else e for e in events]
+    nested = [e.replace(parent=updates[1].span) if e is updates[0] else e for e in events]
     assert broken(decide("membership", claim, nested)) == []
 
 
@@ -214,7 +215,7 @@ def cast(trace: TraceBuilder, *names: str, dtype: str = "bfloat16") -> list[Even
     def other(event: Event) -> Event:
         if not isinstance(event, StateEvent) or event.name not in names or event.summary is None:
             return event
-        return event._replace(summary=event.summary._replace(dtype=dtype))
+        return event.replace(summary=event.summary.replace(dtype=dtype))
 
     return [other(event) for event in trace.build()]
 

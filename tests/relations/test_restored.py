@@ -6,7 +6,8 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.events import CheckpointEvent, Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Symptom
 
 BASE = {"program": "train.py"}
@@ -119,7 +120,7 @@ def averaged(*loaded: str) -> list:
     for content in loaded:
         load(trace, "Net", matched=4, entries=4, values={"Net.fc1.weight": content}).steps(2)
     return [
-        event._replace(summary=event.summary._replace(fingerprint="xxh3-128:first"))
+        event.replace(summary=event.summary.replace(fingerprint="xxh3-128:first"))
         if event.kind == "state" and (event.name, event.change) == ("Net.fc1.weight", "new")
         else event
         for event in trace.build()
@@ -178,7 +179,7 @@ def evaluated(*contents: str, wrote: int | None = None) -> list[Event]:
             trace.mark("evaluation wrote", model="Net", names=["Net.fc2.weight"], parameters=1)
         trace.zero_grad().forward("Net").backward().optimizer_step()
     return [
-        event._replace(summary=event.summary._replace(fingerprint="first"))
+        event.replace(summary=event.summary.replace(fingerprint="first"))
         if event.kind == "state" and event.role == "parameter" and event.change == "new"
         else event
         for event in trace.build()

@@ -95,7 +95,7 @@ def recorded(tmp_path: Path) -> tuple[Finding, Report]:
     source.write_text("import torch\n    optimizer.step()  # here\n")
     os.utime(source, (NOW - 10, NOW - 10))
     report = REPORTS["one-finding"]()
-    event = CallEvent(0, 0, 0, "train", 0, "p1-t0", api="x", where="train.py:2")
+    event = CallEvent(0, 0, 0, "train", 0, "p1-t0", api="x", span=0, where="train.py:2")
     finding = replace(report.findings[0], evidence=(event,))
     return finding, replace(
         report, root=str(tmp_path), hostname=platform.node(), started=NOW, findings=[finding]
@@ -132,7 +132,7 @@ def test_a_line_that_may_have_changed_is_not_shown(
 
 def test_a_line_beyond_the_end_is_none(recorded: tuple[Finding, Report]) -> None:
     finding, report = recorded
-    far = CallEvent(0, 0, 0, "train", 0, "p1-t0", api="x", where="train.py:99")
+    far = CallEvent(0, 0, 0, "train", 0, "p1-t0", api="x", span=0, where="train.py:99")
     assert code_of(replace(finding, evidence=(far,)), report) == ""
 
 
@@ -141,7 +141,15 @@ def test_a_line_of_the_program_comes_before_one_of_a_package(
 ) -> None:
     finding, report = recorded
     package = CallEvent(
-        0, 0, 0, "train", 0, "p1-t0", api="y", where="/v/lib/site-packages/accelerate/s.py:82"
+        0,
+        0,
+        0,
+        "train",
+        0,
+        "p1-t0",
+        api="y",
+        span=0,
+        where="/v/lib/site-packages/accelerate/s.py:82",
     )
     both = replace(finding, evidence=(package, *finding.evidence))
     assert code_of(both, report) == "optimizer.step()  # here"

@@ -124,7 +124,7 @@ def long_path() -> Report:
     (finding,) = report.findings
     place = f"/home/somebody/{'a-long-folder-name/' * 5}train.py:40"
     evidence = tuple(
-        event._replace(where=place) if getattr(event, "where", None) else event
+        event.replace(where=place) if getattr(event, "where", None) else event
         for event in finding.evidence
     )
     return replace(report, findings=[replace(finding, evidence=evidence)])

@@ -7,7 +7,8 @@ from typing import Any
 from tests.checking import net
 from tests.rules.losses import tensor
 from traincheck.rules._attention import SDPA
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 
 IDS = tensor((4, 16), "int64")
 

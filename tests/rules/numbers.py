@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.builders import TraceBuilder
-from traincheck.schema.events import BatchEvent, CallEvent, Event, Families, StateEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent
 from traincheck.schema.values import TensorSummary, tensor_json
 
 Numbers = dict[str, float] | None
@@ -46,19 +47,19 @@ def numbered(
             stats = take(event.name, step)
             shape = (shapes or {}).get(event.name, event.summary.shape)
             out.append(
-                event._replace(
-                    summary=event.summary._replace(stats=stats, shape=shape),
+                event.replace(
+                    summary=event.summary.replace(stats=stats, shape=shape),
                     module_class=module_class or event.module_class,
                 )
             )
         elif isinstance(event, BatchEvent):
             leaves = {path: dict(leaf) for path, leaf in event.leaves.items()}
             leaves["0"]["stats"] = batch(step)
-            out.append(event._replace(leaves=leaves))
+            out.append(event.replace(leaves=leaves))
         elif isinstance(event, CallEvent) and event.api == Families.BACKWARD:
             summary = TensorSummary("float32", ())
             told = {**tensor_json(summary), "value": loss(step)}
-            out.append(event._replace(args={"tensors": told}))
+            out.append(event.replace(args={"tensors": told}))
         elif isinstance(event, CallEvent) and event.family == Families.MODULE:
             stats = result(event.module or "", step)
             given = (
@@ -66,7 +67,7 @@ def numbered(
                 if isinstance(event.result, dict)
                 else tensor_json(TensorSummary("float32", (64, 10)))
             )
-            out.append(event._replace(result={**given, "stats": stats} if stats else given))
+            out.append(event.replace(result={**given, "stats": stats} if stats else given))
         else:
             out.append(event)
     return out

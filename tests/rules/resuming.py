@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.builders import MLP, TraceBuilder
-from traincheck.schema.events import CheckpointEvent, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CheckpointEvent
 
 PATH = "out/last.pt"
 PARTS = {
@@ -49,5 +50,5 @@ class Resuming(TraceBuilder):
         for event in [e for e in self._events if e.kind == "call"]:
             if event.family == Families.SCHEDULER_STEP:  # type: ignore[union-attr]
                 index = self._events.index(event)
-                self._events[index] = event._replace(owner="opt0")  # type: ignore[call-arg]
+                self._events[index] = event.replace(owner="opt0")  # type: ignore[call-arg]
         return self.checkpoint("save", path=options.get("path", PATH), parts=PARTS)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.builders import TraceBuilder
-from traincheck.schema.events import BatchEvent, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import BatchEvent
 
 LOSS = {"dtype": "float32", "shape": [], "device": "cpu", "requires_grad": True}
 
@@ -76,7 +77,7 @@ def batch(trace: TraceBuilder, index: int, epoch: int = 0, loader: str = "loader
     trace.batch(loader)
     made = trace._events[-1]
     assert isinstance(made, BatchEvent)
-    trace._events[-1] = made._replace(index=index, epoch=epoch)
+    trace._events[-1] = made.replace(index=index, epoch=epoch)
     return trace
 
 

@@ -11,13 +11,7 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder, healthy_run
 from traincheck.errors import MissingDependencyError, OutputError, TraceFormatError
-from traincheck.schema.events import (
-    CheckpointEvent,
-    CollectiveEvent,
-    Event,
-    RngEvent,
-    StateEvent,
-)
+from traincheck.schema.events import CheckpointEvent, CollectiveEvent, Event, RngEvent, StateEvent
 from traincheck.schema.values import TensorSummary
 from traincheck.store import columnar
 from traincheck.store.columnar import export_parquet, file_name, read_parquet
@@ -111,7 +105,7 @@ def test_a_failed_export_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_number_that_does_not_fit_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     events = healthy_run(1)
-    run = write(tmp_path / "run", [*events, events[-1]._replace(seq=2**63)])
+    run = write(tmp_path / "run", [*events, events[-1].replace(seq=2**63)])
     with pytest.raises(TraceFormatError) as caught:
         export_parquet(run, tmp_path / "out")
     assert str(run) in caught.value.message

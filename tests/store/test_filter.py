@@ -7,9 +7,10 @@ from itertools import product
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.codec import encode
-from traincheck.schema.events import CallEvent, Event, Families, StateEvent
+from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.store.filter import LineFilter
 
 
@@ -64,7 +65,7 @@ def test_arguments_named_like_fields_are_not_mistaken_for_them() -> None:
     tested = LineFilter(Needs(calls=frozenset({"wanted"})))
     args = {"api": "wanted", "family": "wanted"}
     other = CallEvent(0, 1, 0, "train", 0, "p1-t0", api="other", span=1, args=args)
-    wanted = other._replace(api="a", family="wanted", args={"family": "other"})
+    wanted = other.replace(api="a", family="wanted", args={"family": "other"})
     late = b'{"k":"call","n":0,"t":1,"s":0,"g":"t","id":1,"api":"a","args":{"family":"x"},'
     assert not tested.leaves_out(encode(wanted))
     assert not tested.leaves_out(late + b'"family":"wanted"}')

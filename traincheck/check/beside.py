@@ -11,8 +11,8 @@ from difflib import SequenceMatcher
 
 from traincheck.check.call_tree import Node, landmarks, lines
 from traincheck.relations._names import selector_text
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant
-from traincheck.schema.events import Families
 from traincheck.schema.excerpts import Excerpt, Line, Row
 
 _CONTEXT = 2  # equal lines around different ones

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.relations._names import shown
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Excerpt, Line
 
 MAX_LINES = 12

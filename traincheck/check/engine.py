@@ -18,8 +18,9 @@ from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
+from traincheck.schema.apis import TELLING
 from traincheck.schema.claims import Invariant, Needs
-from traincheck.schema.events import TELLING, Event, MarkEvent, OptimizerEvent, StepEvent
+from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
 from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is_for_run
 
@@ -295,7 +296,7 @@ class Engine:
 
     def _gap(self, process: Process, mark: MarkEvent) -> None:
         """Events were lost: as with steps that were not recorded, what is absent proves nothing."""
-        gap = StepEvent(*mark[:6], recorded=False, complete=False)
+        gap = StepEvent(*mark.header, recorded=False, complete=False)
         self._feed(process, process.router.route(gap), gap)
         self._notes.append(f"events were lost at step {mark.step} of rank {mark.rank}")
 

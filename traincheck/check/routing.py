@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from traincheck.schema.apis import ROLES, TELLING
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import KINDS, ROLES, TELLING, Event
+from traincheck.schema.events import KINDS, Event
 
 T = TypeVar("T")
 

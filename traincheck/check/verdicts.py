@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.relations._programs import program_of
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, without_some
-from traincheck.schema.events import Families, MarkEvent
+from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import needs_from_json
 

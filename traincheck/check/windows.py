@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from traincheck.relations._loop import landmark_of
 from traincheck.relations._names import STEP, shown
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.events import CallEvent
 
 # Between these a loop may take many steps, so that no single step shows their order.
 _SELDOM = frozenset(

@@ -16,8 +16,9 @@ from traincheck.check.call_tree import Node, excerpt, in_view, is_in_view, tree
 from traincheck.check.causes import WORDING
 from traincheck.check.folding import Fault
 from traincheck.check.windows import Window, between, inside, of_step, window_of
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs
-from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import Symptom, Violation
 

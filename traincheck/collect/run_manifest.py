@@ -17,8 +17,13 @@ import orjson
 
 import traincheck
 from traincheck.collect.settings import Settings
-from traincheck.schema.codec import SCHEMA_VERSION
-from traincheck.schema.layout import EVENT_GLOB, MANIFEST, parse_event_file_name, storage_notes
+from traincheck.schema.layout import (
+    EVENT_GLOB,
+    MANIFEST,
+    SCHEMA_VERSION,
+    parse_event_file_name,
+    storage_notes,
+)
 
 NOT_TRACED_GLOB = "not-traced-p*.json"
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.check.routing import Router
+from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, Scalar
-from traincheck.schema.events import TELLING, CallEvent, Event, Families, StateEvent, StepEvent
+from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.invariant_file import needs_json
 from traincheck.schema.protocols import Decider, Relation
@@ -50,7 +51,7 @@ def selective(event: Event, needs: Needs) -> Event | None:
         return event if is_wanted else None
     if kind == "mark" and event.text == "process":  # type: ignore[union-attr]
         data = {**event.data, "recorded": needs_json(needs)}  # type: ignore[union-attr]
-        return event._replace(data=data)  # type: ignore[call-arg]
+        return event.replace(data=data)
     return event if kind in _ALWAYS or kind in needs.kinds else None
 
 
@@ -59,7 +60,7 @@ def sampled(event: Event, every: int = EVERY) -> Event | None:
     if event.step is None or event.step % every == 0 or event.kind == "mark":
         return event
     if isinstance(event, StepEvent):
-        return StepEvent(*event[:6], counters=event.counters, recorded=False)
+        return StepEvent(*event.header, counters=event.counters, recorded=False)
     return None
 
 
@@ -150,7 +151,7 @@ class Views:
                     self._cleared[event.name] = event
         elif self._cleared and isinstance(event, CallEvent) and _is_backward(event):
             for cleared in self._cleared.values():
-                seen = cleared._replace(step=event.step, stage=event.stage, after=event.span)
+                seen = cleared.replace(step=event.step, stage=event.stage, after=event.span)
                 for seat in self._late:
                     seat.observe(seen, sampled(seen) if sampled(cleared) else None)
             self._cleared.clear()

@@ -13,15 +13,9 @@ from typing import Any
 from traincheck.relations._names import SEVERAL_RANKS, STEP, ProgramName
 from traincheck.relations._programs import Sketch, alike, file_of
 from traincheck.relations._variables import variable_of
+from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import (
-    TELLING,
-    CallEvent,
-    CollectiveEvent,
-    Event,
-    Families,
-    StateEvent,
-)
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StateEvent
 from traincheck.schema.protocols import Relation
 
 # Calls that stand for others, so that what they are called in a claim may have occurred.

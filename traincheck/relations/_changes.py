@@ -19,14 +19,9 @@ from traincheck.relations._variables import (
     select,
     variable_of,
 )
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import (
-    CallEvent,
-    Event,
-    Families,
-    StateEvent,
-    StepEvent,
-)
+from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 # What may be claimed: (outer window, role, change) -> what it takes to see it.

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
     Event,
-    Families,
     MarkEvent,
     OptimizerEvent,
     StateEvent,

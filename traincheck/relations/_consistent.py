@@ -12,8 +12,9 @@ from traincheck.relations._names import short
 from traincheck.relations._ranks import Key, RunStep, RunSteps
 from traincheck.relations._run_program import RunProgram
 from traincheck.relations._subtrees import fold, matcher
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import Event, Families, StepEvent
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})

@@ -16,8 +16,9 @@ from traincheck.relations._counts import (
     bound,
 )
 from traincheck.relations._names import ProgramName, is_library
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CallEvent, CollectiveEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
 
 _MIN_STEPS = 2
 LATER = "updates after the first"

@@ -13,7 +13,8 @@ from typing import Any
 
 from traincheck.relations._names import STEP, short
 from traincheck.relations._variables import is_judged, is_skipped
-from traincheck.schema.events import CallEvent, CollectiveEvent, Families, StepEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, CollectiveEvent, StepEvent
 
 _F = Families
 Key = tuple[str, str | None]  # an API or family, and whose call it is where owners are told apart

@@ -10,15 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.schema.events import (
-    BatchEvent,
-    CallEvent,
-    Event,
-    Families,
-    MarkEvent,
-    RngEvent,
-    StepEvent,
-)
+from traincheck.schema.apis import Families
+from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, RngEvent, StepEvent
 from traincheck.schema.resumptions import Resumed, Resumptions
 from traincheck.schema.values import tensors_in
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from traincheck.schema.events import BatchEvent, CallEvent, Event, Families, StepEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 FOLLOWED = frozenset({

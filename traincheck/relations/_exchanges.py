@@ -72,7 +72,7 @@ class Exchanges:
             self._is_over = not event.recorded  # calls were made that nobody saw
         elif isinstance(event, MarkEvent):
             if event.text == _ENTERED:
-                entered = CollectiveEvent(*event[:6], **event.data)
+                entered = CollectiveEvent(*event.header, **event.data)
                 self._inside.add(_own(entered))
                 yield from self._enter(entered)
             self._is_over |= event.text == "dropped"

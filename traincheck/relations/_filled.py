@@ -11,15 +11,9 @@ from typing import Any, NamedTuple
 
 from traincheck.relations._names import ProgramName
 from traincheck.relations._variables import Variable, Variables
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import (
-    CallEvent,
-    CheckpointEvent,
-    Event,
-    Families,
-    StateEvent,
-    StepEvent,
-)
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 FILLS = Needs(

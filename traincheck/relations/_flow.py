@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.relations._names import ProgramName, is_private
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.events import CallEvent, Event
 
 RESULT = "result"
 COMPARED = ("device", "dtype", "shape", "shape[-1]", "shape[0]")

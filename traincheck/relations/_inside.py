@@ -17,8 +17,9 @@ from traincheck.relations._names import (
     shown,
 )
 from traincheck.relations._variables import Variables, is_judged
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.values import tensors_in
 

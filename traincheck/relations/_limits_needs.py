@@ -23,8 +23,8 @@ from traincheck.relations._reading import (
     SMALLEST,
 )
 from traincheck.relations._readings import LOSSES
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, some
-from traincheck.schema.events import Families
 
 
 def needs_of(params: Mapping[str, Any]) -> Needs:

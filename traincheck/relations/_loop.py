@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Symptom
 
 _F = Families

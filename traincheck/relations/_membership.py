@@ -27,15 +27,9 @@ from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName
 from traincheck.relations._subtrees import expand, matcher
 from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import (
-    CallEvent,
-    Event,
-    Families,
-    OptimizerEvent,
-    StateEvent,
-    StepEvent,
-)
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _MOST_COUNTED = 8  # variables of one step that count as examples

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._programs import file_of, program_of
-from traincheck.schema.events import Event, Families, MarkEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event, MarkEvent
 
 SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0
 STEP = "step"  # as an outer window: from one step boundary to the next

@@ -14,14 +14,8 @@ from typing import Any
 
 from traincheck.relations._reading import number
 from traincheck.relations._variables import is_judged
-from traincheck.schema.events import (
-    CallEvent,
-    Event,
-    Families,
-    MarkEvent,
-    StateEvent,
-    StepEvent,
-)
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.values import TensorSummary
 
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.relations._variables import is_judged, is_skipped
-from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent, StepEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 
 CONSTANT, FALLS, WARM_UP = "constant", "falls", "warm-up"
 LINEAR, EXPONENTIAL, COSINE, MOVES = "linear", "exponential", "cosine", "moves"

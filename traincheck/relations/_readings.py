@@ -24,12 +24,12 @@ from traincheck.relations._reading import (
     number,
 )
 from traincheck.relations._variables import is_judged
+from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
     CheckpointEvent,
     Event,
-    Families,
     MarkEvent,
     OptimizerEvent,
     StateEvent,

@@ -14,15 +14,8 @@ from typing import Any, NamedTuple
 from traincheck.relations._names import is_library
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
-from traincheck.schema.events import (
-    MODAL,
-    BatchEvent,
-    CallEvent,
-    Event,
-    Families,
-    OptimizerEvent,
-    StepEvent,
-)
+from traincheck.schema.apis import MODAL, Families
+from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject
 from traincheck.schema.values import is_tensor
 

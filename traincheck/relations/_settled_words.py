@@ -18,8 +18,8 @@ from traincheck.relations._settled import (
     TENSORS,
     Fact,
 )
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context
-from traincheck.schema.events import Families
 from traincheck.schema.findings import Example, Subject, Symptom
 
 ALWAYS: Context = {}

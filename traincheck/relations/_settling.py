@@ -22,8 +22,9 @@ from traincheck.relations._settled import (
     Own,
 )
 from traincheck.relations._settled_words import word
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, Event, StepEvent
 
 _MAX_EVAL = 64  # modules that are named
 

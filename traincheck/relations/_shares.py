@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from traincheck.relations._ranks import RunSteps
 from traincheck.relations._readings import LOSSES, OVER_CLASSES, LossScale
 from traincheck.relations._variables import is_judged, is_skipped
-from traincheck.schema.events import CallEvent, Event, Families, MarkEvent, StateEvent, StepEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 
 BACKWARDS, RANKS, TOKENS = "backwards", "ranks", "tokens"
 KINDS = (BACKWARDS, RANKS, TOKENS)

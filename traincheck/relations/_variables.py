@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.schema.apis import TELLING
 from traincheck.schema.claims import Context
-from traincheck.schema.events import TELLING, OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
 
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
 # Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.

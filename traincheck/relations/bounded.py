@@ -34,8 +34,9 @@ from traincheck.relations._reading import (
     Reading,
 )
 from traincheck.relations._readings import Readings
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import Event, Families, StateEvent, StepEvent
+from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}

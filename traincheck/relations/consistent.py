@@ -20,8 +20,8 @@ from traincheck.relations._consistent import (
 from traincheck.relations._names import ROLE_NAMES, SEVERAL_RANKS, in_program, short
 from traincheck.relations._ranks import DDP_HOOK, DDP_INIT
 from traincheck.relations._run_program import SEEN
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import Families
 
 
 class Consistent(UsualRelation):

@@ -32,8 +32,9 @@ from traincheck.relations._settled_words import (
     word_of,
 )
 from traincheck.relations._settling import ConstantProposer
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
 
 _HELD = Example(holds=True, context=ALWAYS)

@@ -12,16 +12,9 @@ from traincheck.relations._inside import CallDecider, CallProposer
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, in_program
 from traincheck.relations._variables import Variables
+from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import (
-    TELLING,
-    CallEvent,
-    Event,
-    Families,
-    OptimizerEvent,
-    StateEvent,
-    StepEvent,
-)
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo
 
 _OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})

@@ -20,8 +20,9 @@ from traincheck.relations._counts import (
 )
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import ProgramName, in_program
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import CallEvent, CollectiveEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}

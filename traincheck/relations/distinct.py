@@ -23,8 +23,9 @@ from traincheck.relations._draws import (
 )
 from traincheck.relations._names import in_program
 from traincheck.relations._run_program import SEEN, RunProgram
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs
-from traincheck.schema.events import Event, Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})

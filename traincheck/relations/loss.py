@@ -17,8 +17,9 @@ from traincheck.relations._shares import (
     Share,
     Shares,
 )
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, some
-from traincheck.schema.events import Event, Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}

@@ -22,8 +22,8 @@ from traincheck.relations._members import (
 )
 from traincheck.relations._membership import MembershipDecider
 from traincheck.relations._names import in_program
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import Families
 from traincheck.schema.findings import CheckInfo
 
 _SHOWN = 6  # names in a sentence

@@ -19,8 +19,9 @@ from traincheck.relations._loop import (
     landmark_of,
 )
 from traincheck.relations._names import ProgramName, in_program, selector_text, short
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent, StepEvent
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _F = Families

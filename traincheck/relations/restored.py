@@ -22,8 +22,9 @@ from traincheck.relations._checkpoints import (
     Key,
 )
 from traincheck.relations._names import ProgramName, in_program
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import Event, Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})

@@ -26,8 +26,9 @@ from traincheck.relations._rates import (
     fits,
 )
 from traincheck.relations._variables import is_skipped
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}

@@ -11,15 +11,9 @@ from traincheck.relations._members import is_of_model
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._variables import Variable, Variables, is_judged
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import (
-    CallEvent,
-    Event,
-    Families,
-    OptimizerEvent,
-    StateEvent,
-    StepEvent,
-)
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _MOST_GROUPS = 24  # of names that share, in one program

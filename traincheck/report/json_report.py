@@ -15,8 +15,9 @@ from traincheck.check.findings import where
 from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import located
 from traincheck.report._words import notes_of
-from traincheck.schema.codec import SCHEMA_VERSION, encode
+from traincheck.schema.codec import encode
 from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.layout import SCHEMA_VERSION
 
 
 def write_json(report: Report, stream: TextIO) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 

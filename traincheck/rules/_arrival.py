@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.rules._ledger import Ledger, StepFacts
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Families
 
 _MODULES = "torch.nn.modules"
 # Calls of modules that own parameters, for the order in which parameters are used.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, CallEvent, Event, Families
+from traincheck.schema.events import BatchEvent, CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 

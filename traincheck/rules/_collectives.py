@@ -113,7 +113,7 @@ class CollectiveLog:
 
 
 def _collective(mark: MarkEvent) -> CollectiveEvent:
-    return CollectiveEvent(*mark[:6], **mark.data)
+    return CollectiveEvent(*mark.header, **mark.data)
 
 
 def _difference(first: CollectiveEvent, other: CollectiveEvent) -> str | None:

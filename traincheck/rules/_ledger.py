@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.rules._forwards import Forward, Forwards
+from traincheck.schema.apis import MODAL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
-    MODAL,
     BatchEvent,
     CallEvent,
     CheckpointEvent,
     Event,
-    Families,
     MarkEvent,
     OptimizerEvent,
     StateEvent,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, CallEvent, Event, Families
+from traincheck.schema.events import BatchEvent, CallEvent, Event
 
 DATA_LOADER = "torch.utils.data.DataLoader"
 BATCHES = Needs(calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch", "step"}))

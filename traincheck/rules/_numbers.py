@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Families, StateEvent
+from traincheck.schema.events import CallEvent, StateEvent
 from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
 NORMS = DISCOVERY | GRADIENTS | Needs(stats=frozenset({"gradient"}))

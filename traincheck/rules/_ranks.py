@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
     CollectiveEvent,
     Event,
-    Families,
     MarkEvent,
     OptimizerEvent,
     StateEvent,

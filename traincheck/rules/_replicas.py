@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from traincheck.rules._ranks import DDP_FORWARD, SYNC, Page, RankMonitor, RunStep, Wrap
-from traincheck.schema.events import CallEvent, Event, Families, StateEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
 OUTSIDE = "TC405"

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import (
-    CallEvent,
-    CheckpointEvent,
-    Event,
-    Families,
-    OptimizerEvent,
-)
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
 
 RESUME = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED}),

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from traincheck.rules._models import about
-from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
 
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families, WarningEvent
+from traincheck.schema.events import CallEvent, Event, WarningEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
 WARNINGS = Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"warning", "step"}))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
-from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from traincheck.rules._arrival import LEAVES, Arrival, cut_off
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
-from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CheckpointEvent, Event, Families, StateEvent, StepEvent
+from traincheck.schema.events import CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CheckpointEvent, Event, Families, MarkEvent
+from traincheck.schema.events import CheckpointEvent, Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _IN_A_ROW = 3

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, Families, StepEvent
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _PROOF = 2  # smaller windows: the end of each epoch

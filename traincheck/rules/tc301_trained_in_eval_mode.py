@@ -14,7 +14,8 @@ from traincheck.rules._ledger import (
     listing,
     proof,
 )
-from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2

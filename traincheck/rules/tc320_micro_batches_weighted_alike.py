@@ -13,8 +13,9 @@ from traincheck.rules._losses import (
     loss_violation,
     number,
 )
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from traincheck.rules._losses import CROSS_ENTROPY, NLL, as_loss, given, loss_violation, number
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import tensor_summary
 

@@ -7,15 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traincheck.rules._loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import (
-    BatchEvent,
-    CallEvent,
-    Event,
-    Families,
-    OptimizerEvent,
-    StepEvent,
-)
+from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _MAX_INDICES = 4096  # of the first epoch that are kept

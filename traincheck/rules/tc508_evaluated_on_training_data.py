@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from traincheck.rules._loaders import BATCHES, DATA_LOADER
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _ENOUGH = 2  # batches that were evaluated

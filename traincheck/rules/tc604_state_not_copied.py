@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, CheckpointEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.resumptions import Resumed, Resumptions
 

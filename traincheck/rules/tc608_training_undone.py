@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
     Event,
-    Families,
     MarkEvent,
     OptimizerEvent,
     StageEvent,

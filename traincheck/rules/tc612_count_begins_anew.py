@@ -8,8 +8,9 @@ from itertools import pairwise
 
 from traincheck.rules._resume import RESUME, Resume
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event, Families
+from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"

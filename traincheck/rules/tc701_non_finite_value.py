@@ -7,15 +7,9 @@ from typing import NamedTuple
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS
 from traincheck.rules._numbers import is_broken, loss_of
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import (
-    BatchEvent,
-    CallEvent,
-    Event,
-    Families,
-    StateEvent,
-    StepEvent,
-)
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import losses
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _UNKNOWN = 4  # times as many steps where the loss cannot be read

@@ -9,14 +9,9 @@ from dataclasses import dataclass
 
 from traincheck.rules._ledger import listing
 from traincheck.rules._numbers import MATRIX, is_kernel
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import (
-    CallEvent,
-    CheckpointEvent,
-    Event,
-    Families,
-    StateEvent,
-)
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _FEWEST = 2  # weights: of a single one a constant start is as good as any

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from traincheck.rules._ledger import DISCOVERY, Moment, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import MATRIX, number
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 

@@ -8,8 +8,8 @@ from collections import deque
 
 from traincheck.rules._ledger import DISCOVERY, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import losses
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _PART = 4  # the first and the last of so many parts of the window are compared

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from traincheck.rules._ledger import DISCOVERY, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import losses
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 

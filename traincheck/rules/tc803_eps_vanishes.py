@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.rules._ledger import DISCOVERY
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families, OptimizerEvent, StateEvent
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _LEAST = 2.0**-25  # what float16 rounds to zero

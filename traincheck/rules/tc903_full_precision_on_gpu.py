@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.rules._models import MODELS, Model, about, model_of
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, Families, StepEvent
+from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
 
 _STEPS = 3

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from traincheck.rules._reuse import ReusedModules
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo
 
 _API = "torch.nn.functional.batch_norm"

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from traincheck.rules._batches import BATCHES, Leaves, is_image, may_be_images
 from traincheck.rules._losses import number
 from traincheck.rules._models import about
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, CallEvent, Event, Families
+from traincheck.schema.events import BatchEvent, CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 

@@ -1,8 +1,6 @@
 """Events: what was observed, one immutable record each.
 
-NamedTuples, not dataclasses: reading a trace builds one per line, and a frozen dataclass costs
-four times as much to make. All kinds begin with the same seven fields, so ``event.step`` works on
-any of them:
+All kinds begin with the same fields, so ``event.step`` works on any of them:
 
 seq: number in its file, from 0.
 time_ns: monotonic clock in nanoseconds; compare on one machine only.
@@ -16,16 +14,32 @@ kind: what was observed; fixed for each type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, TypeAlias
 
+from msgspec import field
+
+from traincheck.schema.record import Record
 from traincheck.schema.values import TensorSummary, Value
 
-STAGES = ("init", "train", "eval", "checkpoint")
-ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
-TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
+
+class _Event(Record, frozen=True, tag_field="k"):
+    """What all events have. Rank and stream are in the name of the file, not in its lines."""
+
+    seq: int = field(name="n")
+    time_ns: int = field(name="t")
+    step: int | None = field(name="s")
+    stage: str = field(name="g")
+    rank: int = 0
+    stream: str = ""
+    kind: ClassVar[str]
+
+    @property
+    def header(self) -> tuple[int, int, int | None, str, int, str]:
+        """The fields that all have, to make another event of the same place and time."""
+        return (self.seq, self.time_ns, self.step, self.stage, self.rank, self.stream)
 
 
-class CallEvent(NamedTuple):
+class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
     """A call from entry to exit, written when it ends; ``open`` when the run ended first.
 
     Attributes:
@@ -48,17 +62,11 @@ class CallEvent(NamedTuple):
         open: whether the run ended before the call did.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "call"
-    api: str = ""
-    span: int = 0
+    kind: ClassVar[str] = "call"
+    api: str
+    span: int = field(name="id")
     parent: int | None = None
-    start_ns: int = 0
+    start_ns: int = field(name="start", default=0)
     family: str | None = None
     args: Mapping[str, Value] = {}
     result: Value = None
@@ -73,7 +81,7 @@ class CallEvent(NamedTuple):
     open: bool = False
 
 
-class StateEvent(NamedTuple):
+class StateEvent(_Event, frozen=True, kw_only=True, tag="state"):
     """A tracked variable was first seen, changed or left, as found at the end of span ``after``.
 
     Attributes:
@@ -92,14 +100,8 @@ class StateEvent(NamedTuple):
         owner: id of the optimizer whose state it is.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "state"
-    name: str = ""
+    kind: ClassVar[str] = "state"
+    name: str
     role: str = "parameter"
     change: str = "content"
     summary: TensorSummary | None = None
@@ -111,7 +113,7 @@ class StateEvent(NamedTuple):
     owner: str | None = None
 
 
-class ParamGroup(NamedTuple):
+class ParamGroup(Record, frozen=True):
     """One group of an optimizer.
 
     Attributes:
@@ -125,7 +127,7 @@ class ParamGroup(NamedTuple):
     ids: Sequence[int]
 
 
-class OptimizerEvent(NamedTuple):
+class OptimizerEvent(_Event, frozen=True, kw_only=True, tag="optimizer"):
     """An optimizer was created, or what it holds changed.
 
     Attributes:
@@ -136,21 +138,15 @@ class OptimizerEvent(NamedTuple):
         where: ``file:line`` of the user's code that made it.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "optimizer"
+    kind: ClassVar[str] = "optimizer"
     change: str = "created"
-    id: str = ""
+    id: str
     cls: str = ""
-    groups: Sequence[ParamGroup] = ()
+    groups: tuple[ParamGroup, ...] = ()
     where: str | None = None
 
 
-class StepEvent(NamedTuple):
+class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
     """The end of a step.
 
     Attributes:
@@ -163,38 +159,26 @@ class StepEvent(NamedTuple):
         complete: false for the last step when the run ended inside it.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "step"
+    kind: ClassVar[str] = "step"
     counters: Mapping[str, int] = {}
-    lr: Mapping[str, Sequence[float]] = {}
+    lr: Mapping[str, Sequence[float | int]] = {}
     modes: Mapping[str, bool] = {}
     recorded: bool = True
     complete: bool = True
 
 
-class StageEvent(NamedTuple):
+class StageEvent(_Event, frozen=True, kw_only=True, tag="stage"):
     """The stage changed; ``stage`` is the new one.
 
     Attributes:
         previous: the stage before.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "stage"
+    kind: ClassVar[str] = "stage"
     previous: str = "init"
 
 
-class BatchEvent(NamedTuple):
+class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
     """A batch reached the loop.
 
     Attributes:
@@ -217,15 +201,9 @@ class BatchEvent(NamedTuple):
             begin or end with padding ids that the attention mask attends to.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "batch"
+    kind: ClassVar[str] = "batch"
     loader: str = ""
-    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which no one calls
+    index: int = 0
     epoch: int = 0
     leaves: Mapping[str, Value] = {}
     samples: Sequence[str] = ()
@@ -237,7 +215,7 @@ class BatchEvent(NamedTuple):
     tokens: Mapping[str, Value] = {}
 
 
-class RngEvent(NamedTuple):
+class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
     """A random generator was seeded, or its state looked at.
 
     Attributes:
@@ -247,20 +225,14 @@ class RngEvent(NamedTuple):
         seed: the seed it was given.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "rng"
+    kind: ClassVar[str] = "rng"
     source: str = "torch"
     change: str = "state"
     fingerprint: str | None = None
     seed: int | None = None
 
 
-class CollectiveEvent(NamedTuple):
+class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):
     """A torch.distributed call.
 
     Attributes:
@@ -276,13 +248,7 @@ class CollectiveEvent(NamedTuple):
         peer: of send and recv without a tag, the rank at the other end.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "collective"
+    kind: ClassVar[str] = "collective"
     op: str = ""
     group: str = "world"
     number: int = 0
@@ -295,7 +261,7 @@ class CollectiveEvent(NamedTuple):
     peer: int | None = None
 
 
-class CheckpointEvent(NamedTuple):
+class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
     """State was saved or loaded.
 
     Attributes:
@@ -318,13 +284,7 @@ class CheckpointEvent(NamedTuple):
         where: ``file:line`` of the user's code.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "checkpoint"
+    kind: ClassVar[str] = "checkpoint"
     op: str = ""
     target: str | None = None
     path: str | None = None
@@ -342,7 +302,7 @@ class CheckpointEvent(NamedTuple):
     where: str | None = None
 
 
-class WarningEvent(NamedTuple):
+class WarningEvent(_Event, frozen=True, kw_only=True, tag="warning"):
     """A Python warning raised during the run.
 
     Attributes:
@@ -351,19 +311,13 @@ class WarningEvent(NamedTuple):
         where: ``file:line`` it points to.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "warning"
+    kind: ClassVar[str] = "warning"
     category: str = ""
     text: str = ""
     where: str | None = None
 
 
-class MarkEvent(NamedTuple):
+class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
     """A note in the trace.
 
     Attributes:
@@ -379,13 +333,7 @@ class MarkEvent(NamedTuple):
         data: what belongs to it.
     """
 
-    seq: int
-    time_ns: int
-    step: int | None
-    stage: str
-    rank: int
-    stream: str
-    kind: str = "mark"
+    kind: ClassVar[str] = "mark"
     text: str = ""
     data: Mapping[str, Value] = {}
 
@@ -416,43 +364,4 @@ EVENT_TYPES = (
     WarningEvent,
     MarkEvent,
 )
-KINDS = tuple(event_type._field_defaults["kind"] for event_type in EVENT_TYPES)
-
-
-# Functions that do another thing in evaluation: their calls tell the module around and its mode.
-MODAL = frozenset(
-    f"torch.nn.functional.{name}"
-    for name in (
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "alpha_dropout",
-        "feature_alpha_dropout",
-        "scaled_dot_product_attention",
-        "batch_norm",
-    )
-)
-
-
-class Families:
-    """Names shared by all members of an API family; learned and built-in checks speak of these."""
-
-    OPTIMIZER_STEP = "torch.optim.Optimizer.step"
-    # Module.zero_grad is a member: it clears the same gradients.
-    ZERO_GRAD = "torch.optim.Optimizer.zero_grad"
-    MODULE = "torch.nn.Module.forward"
-    BACKWARD = "torch.autograd.backward"
-    SCHEDULER_STEP = "torch.optim.lr_scheduler.LRScheduler.step"
-    SCHEDULER_CREATED = "torch.optim.lr_scheduler.LRScheduler.__init__"
-    TRAIN = "torch.nn.Module.train"
-    EVAL = "torch.nn.Module.eval"
-    SCALE = "torch.amp.GradScaler.scale"
-    SCALER_STEP = "torch.amp.GradScaler.step"
-    SCALER_UPDATE = "torch.amp.GradScaler.update"
-    UNSCALE = "torch.amp.GradScaler.unscale_"
-    CLIP_NORM = "torch.nn.utils.clip_grad_norm_"
-    CLIP_VALUE = "torch.nn.utils.clip_grad_value_"
-    # A member of CLIP_NORM: it finds the norm of what all ranks hold.
-    FSDP_CLIP = "torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_"
-    SET_RNG_STATE = "torch.set_rng_state"
+KINDS = tuple(event_type.kind for event_type in EVENT_TYPES)

@@ -23,9 +23,9 @@ from traincheck.schema.claims import (
     Precondition,
     Support,
 )
-from traincheck.schema.codec import SCHEMA_VERSION
 from traincheck.schema.excerpt_json import excerpt_id, excerpts_from_json, excerpts_json
 from traincheck.schema.excerpts import Excerpt
+from traincheck.schema.layout import SCHEMA_VERSION
 
 SCHEMA_FILE = Path(__file__).with_name("invariant.schema.json")
 

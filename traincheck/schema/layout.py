@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+SCHEMA_VERSION = 1  # of the event files and the manifest; invariant files carry it too
 MANIFEST = "manifest.json"
 EVENT_GLOB = "events-*.jsonl"
 LOST_GLOB = "storage-lost-*"

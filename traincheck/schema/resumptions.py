@@ -10,14 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from traincheck.schema.events import (
-    BatchEvent,
-    CallEvent,
-    CheckpointEvent,
-    Event,
-    Families,
-    StepEvent,
-)
+from traincheck.schema.apis import Families
+from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event, StepEvent
 
 _MOST = 1 << 20  # indices of an epoch that are remembered
 _SKIPPING = "Skip"  # in the name of a sampler that leaves the first batches out

@@ -12,7 +12,9 @@ text), a sequence a list, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from traincheck.schema.record import Record
 
 Value = Any  # JSON: None | bool | int | float | str | list[Value] | dict[str, Value]
 
@@ -43,7 +45,7 @@ STATS = {
 }
 
 
-class TensorSummary(NamedTuple):
+class TensorSummary(Record, frozen=True):
     """What is kept of one tensor.
 
     Attributes:
@@ -65,7 +67,7 @@ class TensorSummary(NamedTuple):
     fingerprint: str | None = None
     value: float | int | bool | None = None
     zero: bool | None = None
-    stats: dict[str, float] | None = None
+    stats: dict[str, float | int] | None = None
 
 
 def is_tensor(value: Value) -> bool:

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec.structs import astuple, fields
 
 from traincheck.errors import MissingDependencyError, OutputError, TraceFormatError
-from traincheck.schema.codec import SCHEMA_VERSION
 from traincheck.schema.events import EVENT_TYPES, Event, ParamGroup
+from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.values import TensorSummary
 from traincheck.store.reader import TraceReader
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 ROW_GROUP = 20_000  # events of a kind in memory at once
 ORDER = "order"  # column: place in the merged order of the whole run
 _PROGRESS_EVERY = 5_000
-_TYPES = {t._field_defaults["kind"]: t for t in EVENT_TYPES}
+_TYPES = {t.kind: t for t in EVENT_TYPES}
 _INTEGER, _TEXT, _FLAG, _SHAPE, _JSON = "int64", "string", "bool", "shape", "json"
 _HEADER = {
     "seq": _INTEGER,
@@ -145,12 +146,18 @@ def _layout(kind: str) -> dict[str, str]:
     """Column -> form of one kind."""
     columns = {ORDER: _INTEGER, **_HEADER}
     event_type = _TYPES[kind]
-    for name in event_type._fields[len(_HEADER) + 1 :]:
+    for name in _own(event_type):
         if name == "summary":
             columns.update({f"summary_{part}": form for part, form in _SUMMARY.items()})
         else:
             columns[name] = _form(kind, name, _annotation(event_type, name))
     return columns
+
+
+def _own(event_type: Any) -> tuple[str, ...]:
+    """The fields of one kind that not all have."""
+    names: tuple[str, ...] = event_type.__struct_fields__
+    return names[len(_HEADER) :]
 
 
 def _annotation(event_type: Any, name: str) -> str:
@@ -261,18 +268,17 @@ class _Tables:
 def _cells(order: int, event: Event) -> Iterator[Any]:
     """The values of one row, in the order of the layout."""
     yield order
-    yield from event[: len(_HEADER)]
-    values: tuple[Any, ...] = event[len(_HEADER) + 1 :]
-    for name, value in zip(event._fields[len(_HEADER) + 1 :], values):
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
         if name == "summary":
-            yield from value or (None,) * len(_SUMMARY)
+            yield from (None,) * len(_SUMMARY) if value is None else astuple(value)
         else:
             yield value
 
 
 def _dumps(value: Any) -> str | None:
     """JSON text; null for None and for a sequence that the line had not, so that one can ask."""
-    return None if value is None or value == () else orjson.dumps(value, default=list).decode()
+    return None if value is None or value == () else orjson.dumps(value, default=astuple).decode()
 
 
 def _rows(parquet: Any, kind: str, path: Path) -> Iterator[tuple[int, Event]]:
@@ -301,8 +307,8 @@ def _event(event_type: Any, row: dict[str, Any]) -> Event:
             row["summary"] = TensorSummary(*parts)
     if "groups" in row:
         row["groups"] = tuple(ParamGroup(*group) for group in row["groups"] or ())
-    for name, default in event_type._field_defaults.items():
-        if default == () and row[name] is None:
-            row[name] = default
+    for field in fields(event_type):
+        if field.default == () and row[field.name] is None:
+            row[field.name] = ()
     event: Event = event_type(**row)
     return event

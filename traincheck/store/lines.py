@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
-from traincheck.schema.codec import decode
+from traincheck.schema.codec import decode, decode_lines
 from traincheck.schema.events import Event
 from traincheck.store.filter import LineFilter
 
@@ -117,8 +115,8 @@ class EventFile:
             self._is_dropping = False
             return []
         try:
-            event = decode(orjson.loads(rest), self.rank, self.stream)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            event = decode(rest, self.rank, self.stream)
+        except ValueError:
             self._skip("the last line is torn")
             return []
         self._line += 1
@@ -126,47 +124,37 @@ class EventFile:
         return [event]
 
     def _take(self, piece: bytes) -> list[Event]:
-        lines = (self._rest + piece).split(b"\n")
-        self._rest = lines.pop()
-        if self._is_dropping:
-            if not lines:
-                self._rest = b""
-                return []
-            del lines[0]
+        complete, feed, self._rest = (self._rest + piece).rpartition(b"\n")
+        if feed and self._is_dropping:
+            _, feed, complete = complete.partition(b"\n")
             self._is_dropping = False
             self._skip(_TOO_LONG)
-        if len(self._rest) > MAX_LINE_BYTES:
+        if self._is_dropping:
+            self._rest = b""
+        elif len(self._rest) > MAX_LINE_BYTES:
             self._rest, self._is_dropping = b"", True
-        if self._wanted is not None and self._wanted.pays:
-            return self._decode_wanted(lines, self._wanted)
-        return self._decode(lines)
-
-    def _decode(self, lines: Sequence[bytes]) -> list[Event]:
-        events: list[Event] = []
-        first, rank, stream = self._line, self.rank, self.stream
-        loads, add = orjson.loads, events.append
-        for line in lines:
-            try:
-                add(decode(loads(line), rank, stream))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                self._line = first + len(events)
-                self._skip(_reason(line, error))
-                first += 1
-        self._line = first + len(events)
+        if not feed:
+            return []
+        wanted = self._wanted
+        if wanted is not None and wanted.pays:
+            lines = complete.split(b"\n")
+            wanted.seen += len(lines)
+            return self._decode_each(lines, wanted)
+        events = decode_lines(complete, self.rank, self.stream)
+        if events is None:
+            return self._decode_each(complete.split(b"\n"))
+        self._line += len(events)
         self.decoded += len(events)
         return events
 
-    def _decode_wanted(self, lines: Sequence[bytes], wanted: LineFilter) -> list[Event]:
-        """As ``_decode``, line by line: which lines are left out decides where the numbers fall."""
+    def _decode_each(self, lines: Sequence[bytes], wanted: LineFilter | None = None) -> list[Event]:
         events: list[Event] = []
-        wanted.seen += len(lines)
-        rank, stream, loads = self.rank, self.stream, orjson.loads
         for line in lines:
             try:
-                if not wanted.leaves_out(line):
-                    events.append(decode(loads(line), rank, stream))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                self._skip(_reason(line, error))
+                if wanted is None or not wanted.leaves_out(line):
+                    events.append(decode(line, self.rank, self.stream))
+            except ValueError as error:
+                self._skip(str(error))
             else:
                 self._line += 1
         self.decoded += len(events)
@@ -175,19 +163,3 @@ class EventFile:
     def _skip(self, reason: str) -> None:
         self._line += 1
         self._log.add(self.path, self._line, reason)
-
-
-def _reason(line: bytes, error: Exception) -> str:
-    """What is wrong with a line, in words."""
-    if not line.strip():
-        return "blank"
-    if isinstance(error, orjson.JSONDecodeError):
-        return f"not JSON: {error.msg}"
-    record = orjson.loads(line)
-    if not isinstance(record, dict):
-        return f"a JSON {type(record).__name__}, not an object"
-    if isinstance(error, KeyError):
-        if "k" in record and error.args[0] == record["k"]:
-            return f"unknown kind {record['k']!r}"
-        return f"field {error.args[0]!r} is missing"
-    return str(error)

@@ -67,7 +67,7 @@ class LiveStream:
     def move_to(self, rank: int) -> None:
         """The rank of the process became known after some of its events were read."""
         self.file.rank = rank
-        self.held = [event._replace(rank=rank) for event in self.held]
+        self.held = [event.replace(rank=rank) for event in self.held]
 
 
 class LiveRank:

@@ -14,8 +14,7 @@ from typing import Any
 import orjson
 
 from traincheck.errors import TraceFormatError
-from traincheck.schema.codec import SCHEMA_VERSION
-from traincheck.schema.layout import MANIFEST
+from traincheck.schema.layout import MANIFEST, SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

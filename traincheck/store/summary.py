@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
     CheckpointEvent,
     CollectiveEvent,
     Event,
-    Families,
     MarkEvent,
     OptimizerEvent,
     RngEvent,

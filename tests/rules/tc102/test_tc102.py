@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
 
 STUCK = "Net.fc1.weight"

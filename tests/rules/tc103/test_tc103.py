@@ -59,5 +59,5 @@ def test_quiet_when_one_wraps_the_other() -> None:
         trace.optimizer_step("opt0")
         trace._parents.pop()
         made = trace.optimizer_step("opt1")._events
-        made[-1] = made[-1]._replace(span=outer)  # type: ignore[call-arg]
+        made[-1] = made[-1].replace(span=outer)  # type: ignore[call-arg]
     assert quiet("TC103", trace.build()) is Verdict.HELD

@@ -21,7 +21,7 @@ def test_fires_where_only_the_last_layer_gets_gradients() -> None:
 
 def test_fires_on_what_runs_without_a_graph() -> None:
     events = [
-        e._replace(grad_enabled=False) if e.kind == "call" and e.module == "Net.fc1" else e  # type: ignore[union-attr,call-arg]
+        e.replace(grad_enabled=False) if e.kind == "call" and e.module == "Net.fc1" else e  # type: ignore[union-attr,call-arg]
         for e in BROKEN
     ]
     assert "without recording the graph" in fires("TC105", events).likely_cause

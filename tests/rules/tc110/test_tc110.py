@@ -17,7 +17,7 @@ def tied() -> TraceBuilder:
     model = builder.models["LM"]
     model.parameters[NAMES[1]].identity = model.parameters[NAMES[0]].identity
     same = builder._events[-2].identity  # type: ignore[union-attr]
-    builder._events[-1] = builder._events[-1]._replace(identity=same)  # type: ignore[call-arg]
+    builder._events[-1] = builder._events[-1].replace(identity=same)  # type: ignore[call-arg]
     return builder.optimizer()
 
 

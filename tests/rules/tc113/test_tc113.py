@@ -8,7 +8,8 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.events import CallEvent, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Verdict
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
@@ -91,8 +92,8 @@ def compiled(parent_of_strangers: int | None = None) -> list[Any]:
             waiting.append(event)
         elif isinstance(event, CallEvent) and event.root:
             parent = parent_of_strangers or event.span
-            made += [stranger._replace(parent=parent) for stranger in waiting]
-            made.append(event._replace(api=COMPILED))
+            made += [stranger.replace(parent=parent) for stranger in waiting]
+            made.append(event.replace(api=COMPILED))
             waiting = []
         else:
             made.append(event)

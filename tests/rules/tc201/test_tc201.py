@@ -6,7 +6,8 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.events import Families, StepEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Verdict
 
 ALL = [f"Net.{name}" for name in MLP]
@@ -74,7 +75,7 @@ def test_fires_when_another_model_is_cleared() -> None:
 def test_quiet_when_gradients_are_set_to_none_by_hand(change: str) -> None:
     events = net().steps(4, omit={"zero_grad"}).build()
     by_hand = [
-        e._replace(change=change) if e.kind == "state" and e.role == "gradient" else e
+        e.replace(change=change) if e.kind == "state" and e.role == "gradient" else e
         for e in events
     ]
     assert quiet("TC201", by_hand) is Verdict.HELD

@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import BY_CODE, fires, net, quiet
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
 
 ALL = [f"Net.{name}" for name in MLP]

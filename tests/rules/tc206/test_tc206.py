@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.window import clip, scale, scaler_step, unscale
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
 
 

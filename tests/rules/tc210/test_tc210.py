@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tests.checking import fires, net, quiet
 from tests.rules.window import schedule
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.checking import fires, net, quiet
 from tests.rules.window import batch, schedule, scheduler_made
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 

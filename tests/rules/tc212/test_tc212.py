@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.checking import fires, net, quiet
 from tests.rules.window import LOSS
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 
@@ -25,7 +26,7 @@ def loop(steps: int = 3, *, second: float | None, clears: bool = False) -> list[
 
 def _set_loss(events: list[Event], value: float, *, retain: bool) -> None:
     args = {"tensors": {**LOSS, "value": value}, "retain_graph": retain}
-    events[-1] = events[-1]._replace(args=args)  # type: ignore[call-arg]
+    events[-1] = events[-1].replace(args=args)  # type: ignore[call-arg]
 
 
 BROKEN = loop(second=0.0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.checking import fires, net, quiet
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 NAME = "torch.optim.lr_scheduler.StepLR.step"

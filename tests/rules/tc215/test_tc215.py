@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 from traincheck.schema.values import TensorSummary, tensor_json
 
@@ -39,7 +40,7 @@ def run(
             backward = builder._events[-1]
             assert backward.api == Families.BACKWARD  # type: ignore[union-attr]
             given = scalar(loss / batches if divided else loss)
-            builder._events[-1] = backward._replace(args={"tensors": given})  # type: ignore[call-arg]
+            builder._events[-1] = backward.replace(args={"tensors": given})  # type: ignore[call-arg]
         builder.optimizer_step("opt0")
     return builder.build()
 
@@ -75,6 +76,6 @@ def test_quiet_on_closures() -> None:
 
     def earlier(event: Event) -> Event:
         is_step = event.kind == "call" and event.family == Families.OPTIMIZER_STEP  # type: ignore[union-attr]
-        return event._replace(span=0) if is_step else event  # type: ignore[call-arg]
+        return event.replace(span=0) if is_step else event  # type: ignore[call-arg]
 
     assert quiet("TC215", [earlier(event) for event in run(forwards=1)]) is not Verdict.VIOLATED

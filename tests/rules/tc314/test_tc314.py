@@ -8,7 +8,8 @@ import pytest
 
 from tests.checking import fires, quiet
 from tests.rules.losses import loss_run, tensor
-from traincheck.schema.events import CallEvent, Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Verdict
 from traincheck.schema.values import TensorSummary, tensor_json
 
@@ -54,7 +55,7 @@ def of_a_sum(loss: float | None, target: dict[str, Any] = NONE) -> list[Event]:
         is_backward = isinstance(event, CallEvent) and event.api == Families.BACKWARD
         value = TensorSummary("float32", (), value="nan" if loss is None else loss)
         args = {"tensors": [tensor_json(value)]}
-        events.append(event._replace(args=args) if is_backward else event)
+        events.append(event.replace(args=args) if is_backward else event)
     return events
 
 

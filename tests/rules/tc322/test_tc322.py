@@ -7,7 +7,7 @@ from typing import Any
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.losses import F, tensor
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
 
 TOKENS = tensor((8, 32), "int64", min=0, max=26)

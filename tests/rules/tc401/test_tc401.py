@@ -107,7 +107,7 @@ def test_quiet_on_pieces_and_nothing(change: dict[str, object]) -> None:
         if not isinstance(event, StateEvent) or event.role != "parameter" or not event.summary:
             return event
         made = {k: v % event.rank if isinstance(v, str) else v for k, v in change.items()}
-        return event._replace(summary=event.summary._replace(**made))
+        return event.replace(summary=event.summary.replace(**made))
 
     events = [altered(e) for e in two_ranks(lambda rank: rank.go_apart().steps(3))]
     assert quiet("TC401", events) is Verdict.NOT_TRIGGERED
@@ -116,7 +116,7 @@ def test_quiet_on_pieces_and_nothing(change: dict[str, object]) -> None:
 def test_quiet_when_shards_have_other_shapes() -> None:
     def altered(event: Event) -> Event:
         if isinstance(event, StateEvent) and event.role == "parameter" and event.summary:
-            return event._replace(summary=event.summary._replace(shape=(3 + event.rank,)))
+            return event.replace(summary=event.summary.replace(shape=(3 + event.rank,)))
         return event
 
     events = [altered(e) for e in two_ranks(lambda rank: rank.go_apart().steps(3))]
@@ -194,7 +194,7 @@ def test_a_run_that_was_started_again_is_compared_turn_by_turn() -> None:
     def play(rank: RankBuilder) -> None:
         rank.steps(3)
 
-    again = [e._replace(stream=f"p{2000 + e.rank}-t0") for e in BROKEN]
+    again = [e.replace(stream=f"p{2000 + e.rank}-t0") for e in BROKEN]
     assert fires("TC401", two_ranks(play) + again).first_step == 2
 
 
@@ -202,7 +202,7 @@ def test_a_view_without_fingerprints_cannot_tell() -> None:
     view = {"states": ["parameter@step"], "kinds": ["collective", "mark", "optimizer", "step"]}
     calls = sorted(ReplicasDiffer.needs.calls)
     events = [
-        e._replace(data={**e.data, "recorded": {**view, "calls": calls}}) if e.kind == "mark" else e
+        e.replace(data={**e.data, "recorded": {**view, "calls": calls}}) if e.kind == "mark" else e
         for e in BROKEN
     ]
     report = report_of(events, [ReplicasDiffer()])

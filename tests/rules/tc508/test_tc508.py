@@ -6,7 +6,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 

@@ -36,7 +36,7 @@ def test_fires_within_the_run_that_saved() -> None:
     builder.optimizers.clear()
     builder._step = 2
     builder.optimizer()
-    builder._events[-1] = builder._events[-1]._replace(id="opt1")  # type: ignore[call-arg]
+    builder._events[-1] = builder._events[-1].replace(id="opt1")  # type: ignore[call-arg]
     builder.optimizers["opt1"] = builder.optimizers.pop("opt0")
     builder.optimizers["opt1"].id = "opt1"
     assert fires("TC602", builder.steps(2).build()).first_step == 2

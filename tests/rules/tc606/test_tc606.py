@@ -23,9 +23,9 @@ def run(
     for index, event in enumerate(builder._events):
         if isinstance(event, StateEvent):
             content = "xxh3-128:2" if event.name == HEAD and not tie else "xxh3-128:1"
-            summary = event.summary._replace(fingerprint=content)  # type: ignore[union-attr]
+            summary = event.summary.replace(fingerprint=content)  # type: ignore[union-attr]
             identity = event.identity if event.name == EMBED or not tie else _first(builder)
-            builder._events[index] = event._replace(summary=summary, identity=identity)
+            builder._events[index] = event.replace(summary=summary, identity=identity)
     if late:
         builder.checkpoint("load_state_dict", **load)  # type: ignore[attr-defined]
     return builder.optimizer().steps(2).build()

@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.checking import fires, quiet
 from tests.rules.resuming import PARTS, PATH, Resuming
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 

@@ -83,5 +83,5 @@ def test_quiet_when_it_is_no_resume() -> None:
 def test_quiet_when_a_step_was_not_recorded() -> None:
     steps = [i for i, event in enumerate(BROKEN) if isinstance(event, StepEvent)]
     events = list(BROKEN)
-    events[steps[0]] = events[steps[0]]._replace(recorded=False)  # type: ignore[call-arg]
+    events[steps[0]] = events[steps[0]].replace(recorded=False)  # type: ignore[call-arg]
     assert quiet("TC611", events) is Verdict.HELD

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.builders import MLP
 from tests.checking import fires, net, quiet
 from tests.rules.numbers import numbered
-from traincheck.schema.events import Event, Families, StateEvent
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Verdict
 
 ALL = [f"Net.{name}" for name in MLP]
@@ -14,7 +15,7 @@ ALL = [f"Net.{name}" for name in MLP]
 def run(steps: int, zero: list[str] = ALL, loss: float | None = 0.7) -> list[Event]:
     events = numbered(net().steps(steps).build(), loss=lambda at: loss)
     return [
-        e._replace(summary=e.summary._replace(zero=True))
+        e.replace(summary=e.summary.replace(zero=True))
         if isinstance(e, StateEvent) and e.role == "gradient" and e.summary and e.name in zero
         else e
         for e in events

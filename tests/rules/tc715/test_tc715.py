@@ -18,7 +18,7 @@ def run(is_zero: Callable[[str, int], bool], module_class: str | None = None) ->
             return event
         zero = is_zero(event.name, event.step or 0)
         kind = module_class or event.module_class
-        return event._replace(summary=event.summary._replace(zero=zero), module_class=kind)
+        return event.replace(summary=event.summary.replace(zero=zero), module_class=kind)
 
     return [changed(event) for event in net().steps(22).build()]
 

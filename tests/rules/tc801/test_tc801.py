@@ -8,7 +8,8 @@ import pytest
 
 from tests.checking import fires, net, quiet
 from tests.rules.losses import tensor
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 

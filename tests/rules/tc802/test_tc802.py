@@ -14,7 +14,7 @@ def run(buffer: str, dtype: str) -> list[Event]:
     trace = TraceBuilder().process()
     trace.model("Net", MLP, buffers={buffer: "__main__.Rotary"}).optimizer()
     return [
-        e._replace(summary=e.summary._replace(dtype=dtype))
+        e.replace(summary=e.summary.replace(dtype=dtype))
         if e.kind == "state" and e.role == "buffer"
         else e
         for e in trace.steps(2).build()

@@ -14,7 +14,7 @@ from traincheck.schema.findings import Verdict
 
 def run(dtype: str, **hyper: Any) -> list[Event]:
     return [
-        e._replace(summary=e.summary._replace(dtype=dtype))
+        e.replace(summary=e.summary.replace(dtype=dtype))
         if e.kind == "state" and e.role == "parameter" and e.summary is not None
         else e
         for e in net(**hyper).steps(2).build()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, net, quiet
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 SCALE = "torch.amp.GradScaler.scale"

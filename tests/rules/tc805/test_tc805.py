@@ -17,7 +17,7 @@ def run(half: Collection[str], *, frozen: bool = False) -> list[Event]:
     if frozen:
         trace.freeze(*half)
     return [
-        e._replace(summary=e.summary._replace(dtype="bfloat16"))
+        e.replace(summary=e.summary.replace(dtype="bfloat16"))
         if e.kind == "state" and e.role == "parameter" and e.name in half and e.summary is not None
         else e
         for e in trace.steps(3).build()

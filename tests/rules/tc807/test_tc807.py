@@ -13,8 +13,8 @@ def saved(*dtypes: str, weights: str = "float32") -> list[Event]:
     assert isinstance(builder, Resuming)
     for index, event in enumerate(builder._events):
         if isinstance(event, StateEvent) and event.summary is not None:
-            summary = event.summary._replace(dtype=weights)
-            builder._events[index] = event._replace(summary=summary)
+            summary = event.summary.replace(dtype=weights)
+            builder._events[index] = event.replace(summary=summary)
     builder.optimizer().steps(2)
     parts = {"optimizer": {**PARTS["optimizer"], "dtypes": list(dtypes)}}
     for _ in range(2):

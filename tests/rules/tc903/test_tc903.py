@@ -19,7 +19,7 @@ def test_fires_after_three_steps() -> None:
 
 def test_quiet_under_autocast() -> None:
     events = [
-        event._replace(autocast="bfloat16") if event.kind == "call" and event.root else event
+        event.replace(autocast="bfloat16") if event.kind == "call" and event.root else event
         for event in BROKEN
     ]
     assert quiet("TC903", events) is Verdict.NOT_TRIGGERED

@@ -6,7 +6,8 @@ import pytest
 
 from tests.checking import fires, net, quiet
 from tests.rules.batches import leaf, run_on
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 

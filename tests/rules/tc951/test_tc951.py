@@ -6,7 +6,8 @@ import pytest
 
 from tests.checking import fires, net, quiet
 from traincheck.rules.tc951_torch_advice import KNOWN
-from traincheck.schema.events import Event, Families
+from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 # As torch words them.

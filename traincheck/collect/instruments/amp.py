@@ -12,7 +12,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import where
 from traincheck.collect.summarize import summarize
 from traincheck.collect.wrap import span_wrapper
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 
 # Of 2.4 and later; the older ones are for one kind of device
 _SETTERS = (

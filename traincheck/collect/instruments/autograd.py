@@ -13,7 +13,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import place
 from traincheck.collect.summarize import encode
 from traincheck.collect.wrap import CallTemplates, function_wrapper, span_wrapper
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 
 
 class Autograd(Instrument):

@@ -17,7 +17,7 @@ from traincheck.collect.instruments._imports import WhenImported
 from traincheck.collect.places import where
 from traincheck.collect.summarize import summarize
 from traincheck.collect.wrap import Describe, span_wrapper
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 
 # Where the class is; many programs do without, and importing it takes half a second.
 _SHARDED = "torch.distributed.fsdp.fully_sharded_data_parallel"

@@ -23,7 +23,7 @@ from traincheck.collect.stats import MASKED, Numbers
 from traincheck.collect.summarize import encode
 from traincheck.collect.tracker import Tracker
 from traincheck.collect.wrap import CallTemplates, function_wrapper
-from traincheck.schema.events import MODAL
+from traincheck.schema.apis import MODAL
 
 # Argument names of the C functions that have no Python signature.
 _C_SIGNATURES = {

@@ -12,7 +12,7 @@ from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import where
 from traincheck.collect.wrap import span_wrapper
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 
 
 class Modes(Instrument):

@@ -19,7 +19,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.shifts import ONCE
 from traincheck.collect.summarize import dotted, encode
 from traincheck.collect.tracker import Root
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 
 _SYNC = "require_backward_grad_sync"
 _MOST_PLANS = 1 << 16  # modules made in each step must not grow the training process

@@ -22,7 +22,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import place, where
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 
 _WRAPPED = "_traincheck_wrapped"
 _PLAIN = (int, float, str, tuple, type(None))

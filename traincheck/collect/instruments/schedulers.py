@@ -13,7 +13,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import span_wrapper
-from traincheck.schema.events import Families
+from traincheck.schema.apis import Families
 
 
 class Schedulers(Instrument):

@@ -1,0 +1,45 @@
+"""Names that recording and checks share: stages, roles, API families."""
+
+from __future__ import annotations
+
+STAGES = ("init", "train", "eval", "checkpoint")
+ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
+TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
+
+# Functions that do another thing in evaluation: their calls tell the module around and its mode.
+MODAL = frozenset(
+    f"torch.nn.functional.{name}"
+    for name in (
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "scaled_dot_product_attention",
+        "batch_norm",
+    )
+)
+
+
+class Families:
+    """Names shared by all members of an API family; learned and built-in checks speak of these."""
+
+    OPTIMIZER_STEP = "torch.optim.Optimizer.step"
+    # Module.zero_grad is a member: it clears the same gradients.
+    ZERO_GRAD = "torch.optim.Optimizer.zero_grad"
+    MODULE = "torch.nn.Module.forward"
+    BACKWARD = "torch.autograd.backward"
+    SCHEDULER_STEP = "torch.optim.lr_scheduler.LRScheduler.step"
+    SCHEDULER_CREATED = "torch.optim.lr_scheduler.LRScheduler.__init__"
+    TRAIN = "torch.nn.Module.train"
+    EVAL = "torch.nn.Module.eval"
+    SCALE = "torch.amp.GradScaler.scale"
+    SCALER_STEP = "torch.amp.GradScaler.step"
+    SCALER_UPDATE = "torch.amp.GradScaler.update"
+    UNSCALE = "torch.amp.GradScaler.unscale_"
+    CLIP_NORM = "torch.nn.utils.clip_grad_norm_"
+    CLIP_VALUE = "torch.nn.utils.clip_grad_value_"
+    # A member of CLIP_NORM: it finds the norm of what all ranks hold.
+    FSDP_CLIP = "torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_"
+    SET_RNG_STATE = "torch.set_rng_state"
