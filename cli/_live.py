@@ -104,7 +104,7 @@ class LiveCheck:
             self._notes.append(f"checking stopped with {type(error).__name__}: {error}")
 
     def _events(self, reader: TailReader) -> Iterator[Event]:
-        for event in reader.events(self._live.wants):
+        for event in reader.events():
             if self._is_abandoned:
                 return
             yield event

@@ -222,7 +222,7 @@ def _follow(engine: Engine, tail: TailReader, known: Baseline | None) -> Report:
     live = LiveEngine(engine, announce)
     # An interrupt ends the following, not the conclusion
     with contextlib.suppress(KeyboardInterrupt):
-        live.feed(tail.events(live.wants))
+        live.feed(tail.events())
     report = conclude(engine, tail)
     live.announce(report.findings)
     return report

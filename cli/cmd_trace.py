@@ -16,7 +16,6 @@ from traincheck.schema.events import KINDS
 from .cmd_check import progress
 
 if TYPE_CHECKING:
-    from traincheck.schema.claims import Needs
     from traincheck.schema.events import Event
     from traincheck.store.reader import TraceReader
 
@@ -132,7 +131,7 @@ def _chosen(
     kinds = set(kind or KINDS)
     if api is not None or variable is not None:
         kinds &= {kind for kind, name in (("call", api), ("state", variable)) if name is not None}
-    for event in reader.events(_needs(kinds)):
+    for event in reader.events():
         if (
             event.kind in kinds
             and (step is None or event.step == step)
@@ -145,13 +144,6 @@ def _chosen(
 
 def _matches(pattern: str | None, *names: str | None) -> bool:
     return pattern is None or any(fnmatch.fnmatchcase(name, pattern) for name in names if name)
-
-
-def _needs(kinds: set[str]) -> Needs:
-    """What must be decoded: reading the rest would only take time."""
-    from traincheck.schema.claims import Needs
-
-    return Needs(kinds=frozenset(kinds))
 
 
 def _line(event: Event) -> str:

@@ -128,13 +128,12 @@ def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
     Raises:
         TraceFormatError: the run holds no events.
     """
-    watch(engine, source.events(engine.wants))
+    watch(engine, source.events())
     return conclude(engine, source)
 
 
 def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> Report:
     """The report of an engine that was fed from ``source``, with what its reader knows."""
-    engine.count_unread(source.left_out)
     report = engine.finish()
     notes = (*_run_notes(source), *report.notes, *_unused(engine))
     manifest = source.manifest

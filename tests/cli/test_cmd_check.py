@@ -298,8 +298,8 @@ def test_an_interrupt_ends_following_with_a_report(
 ) -> None:
     real = TailReader.events
 
-    def interrupted(self: TailReader, needs: object = None) -> Iterable[Event]:
-        yield from real(self, needs)  # type: ignore[arg-type]
+    def interrupted(self: TailReader) -> Iterable[Event]:
+        yield from real(self)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TailReader, "events", interrupted)

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.builders import healthy_run
-from traincheck.schema.claims import Needs
 from traincheck.schema.codec import encode
-from traincheck.schema.events import KINDS, Event
+from traincheck.schema.events import Event
 from traincheck.schema.layout import event_file_name
 from traincheck.store.reader import TraceReader
 from traincheck.store.tail import PollReader
 
-ALL = Needs(kinds=frozenset(KINDS))
 EVENTS = healthy_run(12)
 
 
@@ -37,7 +35,7 @@ def test_pieces_give_the_whole(tmp_path: Path, piece: int, drops: bool) -> None:
     kept.mkdir()
     polled.mkdir()
     append(kept, EVENTS)
-    reader = PollReader(polled, ALL)
+    reader = PollReader(polled)
     found: list[Event] = []
     for start in range(0, len(EVENTS), piece):
         append(polled, EVENTS[start : start + piece])
@@ -53,7 +51,7 @@ def test_pieces_give_the_whole(tmp_path: Path, piece: int, drops: bool) -> None:
 
 def test_a_step_is_given_when_it_has_ended(tmp_path: Path) -> None:
     ends = [n for n, event in enumerate(EVENTS) if event.kind == "step"]
-    reader = PollReader(tmp_path, ALL)
+    reader = PollReader(tmp_path)
     append(tmp_path, EVENTS[: ends[0]])
     assert list(reader.new()) == []
     append(tmp_path, EVENTS[ends[0] : ends[1]])
@@ -63,16 +61,8 @@ def test_a_step_is_given_when_it_has_ended(tmp_path: Path) -> None:
 
 def test_a_small_file_is_not_emptied(tmp_path: Path) -> None:
     append(tmp_path, EVENTS)
-    reader = PollReader(tmp_path, ALL)
+    reader = PollReader(tmp_path)
     list(reader.new())
     reader.drop(EVENTS[0].stream, 1 << 30)
     reader.drop("p1-t7", 1)
     assert path_of(tmp_path, EVENTS[0]).stat().st_size
-
-
-def test_what_nobody_needs_is_counted(tmp_path: Path) -> None:
-    append(tmp_path, EVENTS)
-    reader = PollReader(tmp_path, Needs())
-    given = [*reader.new(), *reader.rest()]
-    assert {event.kind for event in given} <= {"step", "stage", "mark"}
-    assert len(given) + reader.left_out == len(EVENTS)

@@ -15,7 +15,6 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.errors import TraceFormatError
-from traincheck.schema.claims import Needs
 from traincheck.schema.codec import encode
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.layout import MANIFEST, event_file_name
@@ -38,7 +37,7 @@ def test_a_run_is_replayed_as_it_was_written(tmp_path: Path) -> None:
     reader = TraceReader(write(tmp_path / "run", events))
     assert list(reader.events()) == events
     assert list(reader.events()) == events, "a second reading gives the same"
-    assert (reader.skipped, reader.left_out, reader.ranks, reader.notes) == (0, 0, [0], [])
+    assert (reader.skipped, reader.ranks, reader.notes) == (0, [0], [])
     assert reader.bytes_read == reader.bytes_total > 0
 
 
@@ -50,14 +49,6 @@ def test_processes_tell_about_themselves(tmp_path: Path) -> None:
     found = [(p.rank, p.pid, p.is_worker, len(p.files)) for p in reader.processes]
     assert found == [(1, 7, False, 2), (1, 8, True, 1)]
     assert reader.processes[0].facts["argv0"] == "a.py"
-
-
-def test_what_nobody_needs_is_left_out_and_counted(tmp_path: Path) -> None:
-    events = healthy_run(3)
-    reader = TraceReader(write(tmp_path / "run", events))
-    found = list(reader.events(Needs(kinds=frozenset({"batch"}))))
-    assert {event.kind for event in found} == {"batch", "step", "stage", "mark"}
-    assert len(found) + reader.left_out == len(events)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 16])
@@ -128,17 +119,16 @@ def test_an_endless_line_does_not_fill_memory(
     assert [(s.line, "longer than" in s.reason) for s in reader.skips] == [(2, True)]
 
 
-def test_line_numbers_are_right_when_lines_are_left_out(tmp_path: Path) -> None:
+def test_line_numbers_are_right_when_lines_are_skipped(tmp_path: Path) -> None:
     run = write(tmp_path / "run", healthy_run(2))
     path = next(run.glob("events-*"))
     content = path.read_bytes().splitlines()
     content.insert(30, b"garbled")
     content.insert(40, b"garbled too")
     path.write_bytes(b"\n".join(content) + b"\n")
-    for needs in (None, Needs()):
-        reader = TraceReader(run)
-        list(reader.events(needs))
-        assert [skip.line for skip in reader.skips] == [31, 41]
+    reader = TraceReader(run)
+    list(reader.events())
+    assert [skip.line for skip in reader.skips] == [31, 41]
 
 
 def foreign(path: Path) -> None:

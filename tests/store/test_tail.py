@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, healthy_run
 from traincheck.errors import TraceFormatError
-from traincheck.schema.claims import Needs
 from traincheck.schema.codec import encode
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.layout import event_file_name
@@ -50,8 +49,8 @@ class Stage:
             action()
         del self._actions[: self._per_sleep]
 
-    def follow(self, run: Path, needs: Needs | None = None, **options: float) -> list[Event]:
-        return list(self.reader(run, **options).events(needs))
+    def follow(self, run: Path, **options: float) -> list[Event]:
+        return list(self.reader(run, **options).events())
 
     def reader(self, run: Path, **options: float) -> TailReader:
         return TailReader(run, sleep=self.sleep, clock=lambda: self.now_s, **options)  # type: ignore[arg-type]
@@ -325,15 +324,6 @@ def test_torn_and_garbled_lines_are_counted_as_in_a_replay(tmp_path: Path) -> No
     assert followed == list(replay.events()) == events[:-1]
     assert list(reader.skips) == list(replay.skips)
     assert reader.skipped == 2
-
-
-def test_only_what_is_needed_is_decoded(tmp_path: Path) -> None:
-    write_manifest(tmp_path, RUNNING)
-    events = healthy_run(3)
-    source = random.Random(0)
-    needs = Needs(states=frozenset({"gradient@*"}))
-    stage = Stage([*growth(tmp_path, events, source), end(tmp_path)])
-    assert stage.follow(tmp_path, needs) == list(TraceReader(tmp_path).events(needs))
 
 
 def test_a_folder_that_is_made_later_is_waited_for(tmp_path: Path) -> None:

@@ -229,10 +229,6 @@ class Engine:
             seats = process.router.route(event)
         return self._feed(process, seats, event) if seats else ()
 
-    def count_unread(self, events: int) -> None:
-        """Add events that a reader left out because nobody wants them."""
-        self._events += events
-
     def finish(self) -> Report:
         """The run ended. No further event may follow."""
         for key in sorted(self._processes):

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from traincheck.check.engine import Engine
-from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent
 from traincheck.schema.findings import Finding
 
-_FACTS = Needs(kinds=frozenset({"optimizer"}), states=frozenset({"parameter@new"}))
 _PROCESS_MARK = "process"
 
 Tell = Callable[[Finding], None]
@@ -76,7 +74,6 @@ class LiveEngine:
     def __init__(self, engine: Engine, tell: Tell) -> None:
         self.engine = engine
         self.watched = Watched()
-        self.wants = engine.wants | _FACTS
         self._tell = tell
         self._told: set[tuple[str, int | None]] = set()
         self._has_news = False

@@ -290,7 +290,7 @@ class _Running:
         self._clean = weakref.finalize(self, _remove, self._directory, self._pid, self._keeps)
         self.has_error = False
         self.live = LiveEngine(engine, self._tell)
-        self._reader = PollReader(self._directory, self.live.wants)
+        self._reader = PollReader(self._directory)
         settings = Settings(
             directory=str(self._directory),
             run_id=self._directory.name,

@@ -66,9 +66,13 @@ class Precondition:
     clauses: tuple[tuple[Condition, ...], ...] = ()
 
     def holds(self, context: Context) -> bool:
-        return not self.clauses or any(
-            all(c.holds(context) for c in clause) for clause in self.clauses
-        )
+        for clause in self.clauses:
+            for condition in clause:
+                if not condition.holds(context):
+                    break
+            else:
+                return True
+        return not self.clauses
 
     @property
     def is_always(self) -> bool:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from traincheck.schema.codec import decode, decode_lines
 from traincheck.schema.events import Event
-from traincheck.store.filter import LineFilter
 
 CHUNK_BYTES = 1 << 16  # larger pieces leave the CPU cache: a quarter slower at 1 MiB
 MAX_LINE_BYTES = 1 << 24  # no event is this long: what is, is not a trace, and must not fill memory
@@ -55,7 +54,6 @@ class EventFile:
         rank: of the events.
         stream: of the events.
         log: where bad lines are noted.
-        wanted: which lines to decode; all by default.
         chunk_bytes: how much is read at once.
     """
 
@@ -66,7 +64,6 @@ class EventFile:
         stream: str,
         log: SkipLog,
         *,
-        wanted: LineFilter | None = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.path = path
@@ -75,7 +72,6 @@ class EventFile:
         self.offset = 0
         self.decoded = 0
         self._log = log
-        self._wanted = wanted
         self._chunk_bytes = chunk_bytes
         self._line = 0  # lines taken so far
         self._rest = b""  # the beginning of a line whose end is not there yet
@@ -135,11 +131,6 @@ class EventFile:
             self._rest, self._is_dropping = b"", True
         if not feed:
             return []
-        wanted = self._wanted
-        if wanted is not None and wanted.pays:
-            lines = complete.split(b"\n")
-            wanted.seen += len(lines)
-            return self._decode_each(lines, wanted)
         events = decode_lines(complete, self.rank, self.stream)
         if events is None:
             return self._decode_each(complete.split(b"\n"))
@@ -147,12 +138,11 @@ class EventFile:
         self.decoded += len(events)
         return events
 
-    def _decode_each(self, lines: Sequence[bytes], wanted: LineFilter | None = None) -> list[Event]:
+    def _decode_each(self, lines: Sequence[bytes]) -> list[Event]:
         events: list[Event] = []
         for line in lines:
             try:
-                if wanted is None or not wanted.leaves_out(line):
-                    events.append(decode(line, self.rank, self.stream))
+                events.append(decode(line, self.rank, self.stream))
             except ValueError as error:
                 self._skip(str(error))
             else:

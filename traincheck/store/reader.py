@@ -11,10 +11,8 @@ from typing import Any
 import orjson
 
 from traincheck.errors import TraceFormatError
-from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name, storage_notes
-from traincheck.store.filter import LineFilter
 from traincheck.store.lines import CHUNK_BYTES, EventFile, Skip, SkipLog
 from traincheck.store.manifest import Manifest, read_manifest
 from traincheck.store.order import merge_ranks, merge_streams
@@ -57,7 +55,6 @@ class TraceReader:
         self.manifest, notes = read_manifest(self.path)
         known = self.manifest.notes if self.manifest is not None else ()
         self.notes: list[str] = notes + [n for n in storage_notes(self.path) if n not in known]
-        self._wanted: LineFilter | None = None
         self._log = SkipLog()
         self._reading: list[EventFile] = []
         self._files = event_files(self.path)
@@ -83,11 +80,6 @@ class TraceReader:
         return sum(file.offset for file in self._reading)
 
     @property
-    def left_out(self) -> int:
-        """How many events were not decoded, as nobody needs them."""
-        return 0 if self._wanted is None else self._wanted.left_out
-
-    @property
     def skipped(self) -> int:
         """How many lines the last reading skipped."""
         return self._log.count
@@ -102,28 +94,23 @@ class TraceReader:
         """The processes that left events, by rank and pid."""
         return process_infos(self._files)
 
-    def events(self, needs: Needs | None = None) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """All events: streams of a rank merged by time, ranks by step (order.py).
-
-        Args:
-            needs: what the caller uses; events that nobody needs may be left out (counted in
-                ``left_out``), undecoded. Steps, stages and marks are always there.
 
         Raises:
             TraceFormatError: lines there are, but none of them is an event; or a file cannot be
                 read.
         """
         self._log = SkipLog()
-        self._wanted = wanted = None if needs is None else LineFilter(needs)
         ahead = _READ_AHEAD_BYTES // len(self._files)
         chunk_bytes = max(_MIN_CHUNK_BYTES, min(CHUNK_BYTES, ahead))
         self._reading = files = [
-            EventFile(path, rank, stream, self._log, wanted=wanted, chunk_bytes=chunk_bytes)
+            EventFile(path, rank, stream, self._log, chunk_bytes=chunk_bytes)
             for path, rank, stream in self._files
         ]
         for batch in self._merged(files):
             yield from batch
-        if not self.left_out and not any(file.decoded for file in files):
+        if not any(file.decoded for file in files):
             self._refuse()
 
     def _merged(self, files: Sequence[EventFile]) -> Iterator[Sequence[Event]]:

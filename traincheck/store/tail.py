@@ -16,10 +16,8 @@ from math import inf
 from pathlib import Path
 
 from traincheck.errors import TraceFormatError
-from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.layout import MANIFEST
-from traincheck.store.filter import LineFilter
 from traincheck.store.lines import EventFile, Skip, SkipLog
 from traincheck.store.live import LiveRank, LiveStream, in_order
 from traincheck.store.manifest import Manifest, read_manifest
@@ -77,18 +75,12 @@ class TailReader:
             check_run(self.path)
         self.manifest: Manifest | None = read_manifest(self.path)[0]
         self.notes: list[str] = []
-        self._wanted: LineFilter | None = None
         self._poll_s = poll_s
         self._patience = _Patience(settle_s=settle_s, silent_s=silent_s, dead_after_s=dead_after_s)
         self._stop = stop or (lambda: False)
         self._sleep = sleep
         self._clock = clock
         self._log = SkipLog()
-
-    @property
-    def left_out(self) -> int:
-        """How many events were not decoded, as nobody needs them."""
-        return 0 if self._wanted is None else self._wanted.left_out
 
     @property
     def skipped(self) -> int:
@@ -110,18 +102,14 @@ class TailReader:
         """The processes that have left events so far."""
         return process_infos(event_files(self.path))
 
-    def events(self, needs: Needs | None = None) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """All events from the beginning of the run on, waiting for more until it is over.
-
-        Args:
-            needs: as for ``TraceReader.events``.
 
         Raises:
             TraceFormatError: the run is over and left no event.
         """
         self._log = SkipLog()
-        self._wanted = wanted = None if needs is None else LineFilter(needs)
-        following = _Following(self.path, self._log, wanted, self._clock, self._patience)
+        following = _Following(self.path, self._log, self._clock, self._patience)
         is_alive = _exists if self._is_local() else _unknown
         is_over = False
         grew_at_s = self._clock()
@@ -137,7 +125,7 @@ class TailReader:
         for batch in following.finish():
             yield from batch
         self.notes.extend(following.notes)
-        if not following.delivered and not self.left_out and not self._stop():
+        if not following.delivered and not self._stop():
             self._refuse()
 
     def _may_become_run(self) -> bool:
@@ -182,23 +170,16 @@ class PollReader:
 
     Args:
         path: the run directory.
-        needs: as for ``TraceReader.events``.
     """
 
     manifest: Manifest | None = None
 
-    def __init__(self, path: Path | str, needs: Needs) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.notes: list[str] = []
         self._log = SkipLog()
-        self._wanted = LineFilter(needs)
         patience = _Patience(settle_s=inf, silent_s=0, dead_after_s=inf)
-        self._following = _Following(self.path, self._log, self._wanted, time.monotonic, patience)
-
-    @property
-    def left_out(self) -> int:
-        """How many events were not decoded, as nobody needs them."""
-        return self._wanted.left_out
+        self._following = _Following(self.path, self._log, time.monotonic, patience)
 
     @property
     def skipped(self) -> int:
@@ -235,14 +216,12 @@ class _Following:
         self,
         path: Path,
         log: SkipLog,
-        wanted: LineFilter | None,
         clock: Callable[[], float],
         patience: _Patience,
     ) -> None:
         self.delivered = 0
         self._path = path
         self._log = log
-        self._wanted = wanted
         self._clock = clock
         self._patience = patience
         self._began_s = clock()
@@ -349,7 +328,7 @@ class _Following:
             seen.add(key)
             known = self._streams.get(key)
             if known is None:
-                file = EventFile(path, rank, stream, self._log, wanted=self._wanted)
+                file = EventFile(path, rank, stream, self._log)
                 known = self._streams[key] = LiveStream(file)
             elif known.file.path != path:
                 del self._ranks[known.file.rank].streams[known.file.stream]
