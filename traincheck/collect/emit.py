@@ -76,7 +76,10 @@ class Clock:
         """Move on. ``fields`` is the same, serialized."""
         self.step = step
         self.stage = stage
-        self.fields = b'"s":%b,"g":"%b"' % (_dumps(step), stage.encode())
+        if step is None:
+            self.fields = b'"s":null,"g":"%b"' % stage.encode()
+        else:
+            self.fields = b'"s":%d,"g":"%b"' % (step, stage.encode())
 
 
 class Emitter:
@@ -138,8 +141,14 @@ class Emitter:
 
     def ready(self, kind: str, body: bytes) -> None:
         """Record an event whose own fields are already JSON."""
-        head = (kind.encode(), self.take_seq(), monotonic_ns(), self.clock.fields)
-        self.line(b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body))
+        seq = self.seq
+        self.seq = seq + 1
+        head = (kind.encode(), seq, monotonic_ns(), self.clock.fields)
+        self.buffer.append(
+            b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body)
+        )
+        if len(self.buffer) >= BATCH:  # `line`, inlined
+            self.full()
 
     def take_seq(self) -> int:
         """The number of the next record."""

@@ -25,7 +25,7 @@ import torch
 
 import traincheck
 from traincheck.collect.current import CURRENT
-from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Local, Switch
+from traincheck.collect.emit import BATCH, HIDDEN_FILE, Clock, Emitter, Local, Switch
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
@@ -37,6 +37,7 @@ from traincheck.schema.layout import lost_file_name
 
 logger = logging.getLogger(__name__)
 
+_SKIPPED = b'{"k":"step","n":%d,"t":%d,%b,"counters":%b,"recorded":false}'
 _LONGEST_WAIT_NS = 100_000_000
 _MOST_FORMS = 256
 MAX_FAULTS = 8  # of one instrument; then it is switched off
@@ -78,7 +79,7 @@ class Session:
         self._threads = 0
         self._faults: Counter[str] = Counter()
         self._dropped = 0
-        self._skipped: dict[tuple[tuple[str, int], ...], bytes] = {}
+        self._counts: dict[tuple[int, ...], bytes] = {}
         self._is_closed = False
         self._is_storage_lost = False
 
@@ -223,7 +224,11 @@ class Session:
 
     def rates_of(self, optimizer: torch.optim.Optimizer) -> list[float | None]:
         """The learning rate of each group, as it is now."""
-        return [_lr(group.get("lr")) for group in optimizer.param_groups]
+        rates: list[float | None] = []
+        for group in optimizer.param_groups:
+            rate = group.get("lr")
+            rates.append(rate if type(rate) is float else _lr(rate))
+        return rates
 
     def is_evaluating(self) -> bool:
         """Whether every live model with parameters that was called is in eval mode."""
@@ -305,14 +310,19 @@ class Session:
 
     def _end_step(self) -> None:
         em = self.local.em or self.emitter()
+        was_on = self.switch.on
         busy, em.busy = em.busy, True
         try:
-            self._finish_step(em)
+            if self.tracker.looker.pending:
+                self.tracker.looker.resolve(em)
+            if was_on:
+                self._finish_step(em)
+            else:
+                self._write_skipped(em)
         except Exception as error:  # the count goes on whatever we got wrong
             self.fault(self._finish_step, error)
         em.busy = busy
         self.clock.set(self.steps.step + 1, self.clock.stage)
-        was_on = self.switch.on
         self._apply_sampling()
         if was_on or self.switch.on:
             self.numbers.turn()
@@ -337,58 +347,63 @@ class Session:
             self.signal()
 
     def _finish_step(self, em: Emitter) -> None:
-        self.tracker.looker.resolve(em)
-        if self.switch.on:
-            for look in self.at_step_end:
-                look(em)
-        if self.switch.on:
-            # A follower that has read the end of a step has all of the step: of all threads
-            for other in self._emitters:
-                if other is not em:
-                    other.flush(is_own=False)
-            self._write_step(em, complete=True)
-            em.flush()
-            return
-        self._write_skipped(em)
-        # Such a step has one record. It may wait for some others: a write takes ten times as long
-        if monotonic_ns() - em.flushed_ns > _LONGEST_WAIT_NS:
-            em.flush()
+        for look in self.at_step_end:
+            look(em)
+        # A follower that has read the end of a step has all of the step: of all threads
+        for other in self._emitters:
+            if other is not em:
+                other.flush(is_own=False)
+        self._write_step(em, complete=True)
+        em.flush()
 
     def _apply_sampling(self) -> None:
         if self.is_worker or self.clock.step is None or self._is_storage_lost:
             return
         wanted = self.sampling.wants(self.clock.step)
+        if wanted is self.switch.on and wanted is not self.switch.idle:
+            return
         if wanted and not self.switch.on:  # what was not looked at may have changed
             self.tracker.rebaseline(self.live_optimizers())
         self.switch.on = wanted
         self.switch.idle = not wanted
 
     def _write_skipped(self, em: Emitter) -> None:
-        counters = tuple(self.steps.counters.items())
-        body = self._skipped.get(counters)  # one step is like the other
-        if body is None:
-            if len(self._skipped) >= _MOST_FORMS:
-                self._skipped.clear()
-            fields = {"counters": {k: v for k, v in counters if v}, "recorded": False}
-            body = self._skipped[counters] = orjson.dumps(fields)[1:-1]
-        em.ready("step", body)
+        counters = tuple(self.steps.counters.values())
+        text = self._counts.get(counters) or self._count(counters)
+        seq, now = em.seq, monotonic_ns()
+        em.seq = seq + 1
+        em.buffer.append(_SKIPPED % (seq, now, self.clock.fields, text))
+        # Such a step has one record. It may wait for some others: a write takes ten times as long
+        if now - em.flushed_ns > _LONGEST_WAIT_NS or len(em.buffer) >= BATCH:
+            em.flush()
+
+    def _count(self, counters: tuple[int, ...]) -> bytes:
+        """Counters, serialized once: one step is like the other."""
+        if len(self._counts) >= _MOST_FORMS:
+            self._counts.clear()
+        named = {name: count for name, count in self.steps.counters.items() if count}
+        text = self._counts[counters] = orjson.dumps(named)
+        return text
 
     def _write_step(self, em: Emitter, *, complete: bool) -> None:
         if not self.switch.on:
             self._write_skipped(em)
             return
-        fields: dict[str, Any] = {"counters": {k: v for k, v in self.steps.counters.items() if v}}
-        fields["lr"] = {
-            **{name: self.rates_of(o) for name, o in self.live_optimizers()},
-            **self.used_rates,  # not what a scheduler has set since, for the next step
-        }
-        live = {name: m.training for name, ref in self.modes.items() if (m := ref()) is not None}
+        rates, modes = self.used_rates, self.called_modes
+        # Not what a scheduler has set since, for the next step
+        if rates.keys() != self.optimizers.keys():
+            rates = {**{name: self.rates_of(o) for name, o in self.live_optimizers()}, **rates}
         # At the end of a program its models may be gone: then as in their last call
-        fields["modes"] = {**self.called_modes, **live}
+        for name, ref in self.modes.items():
+            module = ref()
+            if module is not None:
+                modes[name] = module.training
         self.used_rates, self.called_modes = {}, {}
-        if not complete:
-            fields["complete"] = False
-        em.event("step", fields)
+        counters = tuple(self.steps.counters.values())
+        text = self._counts.get(counters) or self._count(counters)
+        parts = (text, orjson.dumps(rates), orjson.dumps(modes, default=repr))
+        body = b'"counters":%b,"lr":%b,"modes":%b' % parts
+        em.ready("step", body if complete else body + b',"complete":false')
 
 
 def _world_size() -> int:

@@ -10,6 +10,7 @@ docs/adr/0003 gives the cases.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 # Without any optimizer step or zero_grad, more backwards than this cannot be accumulation: each
 # is counted as a step.
@@ -26,6 +27,11 @@ class StepCounter:
         on_end: called at the end of a step, before its number changes.
         optimizers: ids of the optimizers that are alive; asked only until the first step has ended.
     """
+
+    __slots__ = (
+        "_ever_stepped", "_ever_zeroed", "_expected", "_inside", "_is_uneven", "_on_end",
+        "_optimizers", "_stepped", "_zeroed", "counters", "manual", "step",
+    )  # fmt: skip
 
     def __init__(self, on_end: Callable[[], None], optimizers: Callable[[], set[str]]) -> None:
         self.step = 0
@@ -46,31 +52,35 @@ class StepCounter:
     @property
     def is_between(self) -> bool:
         """Whether an iteration is over and the next sign of activity ends the step."""
-        return not self._inside and not self.manual and self._is_done()
-
-    def _is_done(self) -> bool:
-        if not self._stepped:
+        stepped = self._stepped
+        if not stepped or self._inside or self.manual:
             return False
         expected = self._optimizers() if self._expected is None else self._expected
-        return self._is_uneven or self._stepped >= expected
+        return self._is_uneven or stepped >= expected
 
     def batch(self) -> None:
         """A batch was fetched with grad enabled."""
-        self._begin("batch")
+        if self.is_between:
+            self.end()
+        self.counters["batch"] += 1
 
     def forward(self) -> None:
         """A root module is called with grad enabled.
 
         Where optimizers take turns it may be the work of the next one in the same iteration.
         """
-        awaited = self._zeroed - self._stepped - {""}
-        if self._is_uneven and (self.counters["batch"] or awaited):
-            self.counters["forward"] += 1
-        else:
-            self._begin("forward")
+        is_next = not self._is_uneven or not (
+            self.counters["batch"] or self._zeroed - self._stepped - {""}
+        )
+        if is_next and self.is_between:
+            self.end()
+        self.counters["forward"] += 1
 
-    def backward(self) -> None:
-        """Gradients are computed: a new iteration only where nothing else marks the loop."""
+    def backward(self, *_: Any) -> None:
+        """Gradients are computed: a new iteration only where nothing else marks the loop.
+
+        What the call was given does not matter.
+        """
         counters = self.counters
         if not counters["forward"] and not counters["batch"] and self.is_between:
             self.end()
@@ -90,8 +100,8 @@ class StepCounter:
             unused = (
                 self.counters["backward"] and not self._stepped and not self.counters["scaler_step"]
             )
-            repeated = again and (self._is_done() or optimizer in self._stepped)
-            if repeated and not self._is_done():
+            repeated = again and (self.is_between or optimizer in self._stepped)
+            if repeated and not self.is_between:
                 self._is_uneven = True
             if unused or repeated:
                 self.end()
@@ -101,28 +111,22 @@ class StepCounter:
 
     def enter_optimizer(self, optimizer: str) -> None:
         if not self._inside and not self.manual and optimizer in self._stepped:
-            self._is_uneven = self._is_uneven or not self._is_done()
+            self._is_uneven = self._is_uneven or not self.is_between
             self.end()
         self._inside += 1
 
     def exit_optimizer(self, optimizer: str) -> None:
         self._inside -= 1
         if not self._inside:
-            self._mark("optimizer_step", optimizer)
+            self._stepped.add(optimizer)
+            self._ever_stepped = True
+            self.counters["optimizer_step"] += 1
 
     def scaler_step(self, optimizer: str) -> None:
         """GradScaler.step returned; it may have skipped the optimizer."""
-        self._mark("scaler_step", optimizer)
-
-    def _mark(self, counter: str, optimizer: str) -> None:
         self._stepped.add(optimizer)
         self._ever_stepped = True
-        self.counters[counter] += 1
-
-    def _begin(self, counter: str) -> None:
-        if self.is_between:
-            self.end()
-        self.counters[counter] += 1
+        self.counters["scaler_step"] += 1
 
     def end(self) -> None:
         """End the current step now."""

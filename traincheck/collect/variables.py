@@ -159,13 +159,14 @@ class Looker:
 
     Attributes:
         compares_ranks: whether those at parameters do, as other ranks have the same parameters.
+        pending: looks whose digests are still on devices, for `resolve`.
     """
 
     def __init__(self, *, exact: bool) -> None:
         self.exact = exact
         self._usual = ("content", None, exact), ("set", False, exact)
         self.compares_ranks = False
-        self._pending: list[tuple[Variable, torch.Tensor, torch.Tensor, int | None, Any]] = []
+        self.pending: list[tuple[Variable, torch.Tensor, torch.Tensor, int | None, Any]] = []
 
     def baseline(self, variable: Variable, tensor: torch.Tensor) -> None:
         """Remember what ``tensor`` holds without recording anything."""
@@ -377,14 +378,14 @@ class Looker:
         parts = components(tensor)
         if parts is not None and len(parts) == 1:
             digest = start_device(parts[0])
-            self._pending.append((variable, tensor, digest, after, variable.stats))
+            self.pending.append((variable, tensor, digest, after, variable.stats))
             variable.stats = b""
 
     def resolve(self, em: Emitter) -> None:
         """Read the digests that looks left on devices: one copy for all of them."""
-        if not self._pending:
+        if not self.pending:
             return
-        pending, self._pending = self._pending, []
+        pending, self.pending = self.pending, []
         device = pending[0][2].device
         words = torch.stack([entry[2].to(device) for entry in pending]).tolist()
         numbers = read_norms([entry[4] for entry in pending])

@@ -105,6 +105,8 @@ class ChangeProposer:
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         for outer, role, change in TEMPLATES:
+            if role == "optimizer_state":
+                continue  # it changes wherever an update changes parameters, which is claimed
             base = {"outer": outer, "role": role, "change": change}
             if (outer, role, change) == (STEP, "gradient", "changes") and self._kinds:
                 yield Hypothesis(relation="contains", params={**base, "within": PATIENCE})

@@ -139,13 +139,16 @@ class CallProposer:
             params = {"outer": STEP, "inner": Families.MODULE, "args": {_MODE_ARGUMENT: True}}
             yield Hypothesis(relation="contains", params=params)
         for (outer, inner), present in sorted(self._present.items()):
-            if self._calls[outer] >= _MIN_CALLS and 2 * present >= self._calls[outer]:
+            is_usual = self._calls[outer] >= _MIN_CALLS and 2 * present >= self._calls[outer]
+            if is_usual and not _is_internal(outer, inner):
                 for args in self._arguments(outer, inner):
                     yield Hypothesis(relation="contains", params=self._params(outer, inner, args))
 
     def echoes(self) -> Iterator[Hypothesis]:
         """What this run can answer to one that evaluated too, or called more often."""
         for outer, inner in sorted(self._present):
+            if _is_internal(outer, inner):
+                continue
             modes = self._values[outer, inner].get(_MODE_ARGUMENT, set())
             told = [{_MODE_ARGUMENT: mode} for mode in (True, False) if modes in ({True}, {False})]
             if self._calls[outer] < _MIN_CALLS:
@@ -165,8 +168,6 @@ class CallProposer:
         modes = values.get(_MODE_ARGUMENT, set())
         for mode in (True, False) if modes == {True, False} else ():
             yield {_MODE_ARGUMENT: mode}
-        if is_library(outer) and is_library(inner):
-            return  # how the library does its own work
         fixed = {
             name: next(iter(found))
             for name, found in values.items()
@@ -175,6 +176,11 @@ class CallProposer:
         yield {}
         if fixed:
             yield fixed
+
+
+def _is_internal(outer: str, inner: str) -> bool:
+    """Whether it is only how the library does its own work: another version may do otherwise."""
+    return is_library(outer) and is_library(inner)
 
 
 def _is_telling(event: CallEvent) -> bool:

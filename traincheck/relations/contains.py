@@ -47,7 +47,8 @@ class Contains(UsualRelation):
     Not said:
         How often B happens. What else A holds. In which of several backward calls a gradient
         arrives: programs with several losses differ in that. How the library does its own work
-        (``Linear.forward`` calls ``functional.linear``). Claims about a class defined in the
+        (``Linear.forward`` calls ``functional.linear``, an update changes ``exp_avg``); claims of
+        earlier versions about it are still decided. Claims about a class defined in the
         script itself are kept to scripts of that name.
     """
 

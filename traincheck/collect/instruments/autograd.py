@@ -40,11 +40,8 @@ class Autograd(Instrument):
             self._describe,
             before=self._before,
             after=self._after,
-            count=self._count,
+            count=self.session.steps.backward,
         )
-
-    def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.session.steps.backward()
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
         self.session.stage(em, "train")

@@ -144,47 +144,40 @@ class Data(Instrument):
 
         return hidden(__next__)
 
-    def _is_training(self, iterator: Any) -> bool:
-        """Whether a batch is a sign of the next iteration.
+    def _begins_to_feed(self, label: str) -> bool:
+        """Whether a batch with grad is the first of a loader that is a sign of an iteration.
 
-        Not without grad. Trainers fetch batches for evaluation with grad enabled, too: then all
-        models are in eval mode, and nothing was ever fetched from this loader when one was not.
+        Trainers fetch batches for evaluation with grad enabled, too: then all models are in eval
+        mode, and nothing was ever fetched from this loader when one was not.
         """
-        if not torch.is_grad_enabled():
-            return False
-        label = getattr(iterator, "_traincheck", _UNKNOWN)[0]
-        if label in self._feeding:
-            return True
         if self.session.is_evaluating():
             return False
         self._feeding.add(label)
         return True
 
-    def _skip(self, iterator: Any) -> None:
-        """A batch that is not recorded: the next one that is has its own index and indices."""
-        if hasattr(iterator, "_traincheck"):
-            iterator._traincheck[2] += 1
-        drawn = getattr(iterator, "_traincheck_drawn", None)
-        if drawn:
-            drawn.popleft()
-
     def _fetched(self, em: Emitter, iterator: Any, batch: Any) -> None:
         session = self.session
-        is_training = self._is_training(iterator)
+        known: Any = getattr(iterator, "_traincheck", _UNKNOWN)
+        is_training = torch.is_grad_enabled() and (
+            known[0] in self._feeding or self._begins_to_feed(known[0])
+        )
         if is_training:
             session.steps.batch()
-        if not session.switch.on:
-            self._skip(iterator)
+        if not session.switch.on:  # the next batch that is recorded has its own index and indices
+            if known is not _UNKNOWN:
+                known[2] += 1
+            drawn = getattr(iterator, "_traincheck_drawn", None)
+            if drawn:
+                drawn.popleft()
             return
         if is_training:
             session.stage(em, "train")
         if not self._is_recorded:
             return
         needs = session.needs
-        known = getattr(iterator, "_traincheck", _UNKNOWN)
         label, epoch, index, sampler, workers, order, may_repeat = known
-        if hasattr(iterator, "_traincheck"):
-            iterator._traincheck[2] = index + 1
+        if known is not _UNKNOWN:
+            known[2] = index + 1
         leaves = dict(_leaves("batch", batch))
         first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
         has_samples = needs is None or needs.exact or may_repeat
