@@ -28,6 +28,7 @@ _cache: dict[_Key, bytes] = {}
 _home: dict[_HomeKey, bytes] = {}  # of tensors on the CPU: a flag is hashed faster than a device
 _cached = _home.get
 _scalars: dict[_Key, bytes] = {}  # their values come behind
+_scalar_heads: dict[_HomeKey, bytes] = {}  # the same without the brace, of tensors on the CPU
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 # One call into C for all four
 _key_of: Callable[[torch.Tensor], _Key] = operator.attrgetter(
@@ -72,8 +73,15 @@ def encode(value: Any) -> bytes:
 
 
 def _found(tensor: torch.Tensor, home_key: _HomeKey) -> bytes:
+    head = _scalar_heads.get(home_key)  # losses come in every step: one call for three
+    if head is not None:
+        value = tensor.item()
+        if type(value) is float and value - value == 0:
+            return b'%b,"value":%b}' % (head, orjson.dumps(value))
     key = _key_of(tensor)
     if not key[1]:
+        if home_key[3]:
+            _scalar_heads[home_key] = _serialized(key, _scalars)[:-1]
         return _scalar_text(tensor, key)
     text = _serialized(key, _cache)
     if home_key[3]:

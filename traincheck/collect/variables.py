@@ -44,6 +44,7 @@ _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable it
 _CLEARED = ("cleared", None, False)
 _MARK = b',"fingerprint":"%b"'
 _ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
+_MOST_PLACES = 16
 _STRIDED, _TENSOR = torch.strided, torch.Tensor
 # What must be as it was for a look to read the memory; one call into C for all four
 _Kind: TypeAlias = tuple[bool, torch.layout, torch.dtype, torch.Size]
@@ -62,7 +63,8 @@ class Variable:
 
     __slots__ = (
         "address", "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_gradient",
-        "is_odd", "is_small", "kind", "lines", "module_class", "name", "owner", "parts", "probe",
+        "is_odd", "is_small", "kind", "lines", "module_class", "name", "owner", "parts", "places",
+        "probe",
         "requires_grad", "role", "seed", "shape", "size", "stats", "storage", "usual", "view",
         "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
@@ -95,6 +97,8 @@ class Variable:
         # Where the tensor was last probed, and views of what lay there: made anew when it moves
         self.address = -1
         self.parts: tuple[Any, ...] = ()
+        # Of former addresses too: gradients are given back some of the same few in every step
+        self.places: dict[int, tuple[Any, ...]] = {}
         self.head = b""  # serialized dtype, shape and device
         self.fixed = b""  # serialized name, role, identity ...
         self.lines: dict[Any, bytes] = {}  # templates of its records, made of the two
@@ -113,6 +117,7 @@ class Variable:
         self.head = orjson.dumps(fields)[:-1]
         self.lines, self.usual = {}, None
         self.address = -1
+        self.places.clear()
         # a distributed tensor says that it is contiguous and on the CPU, and has no memory
         self.is_odd = type(tensor) not in PLAIN_TYPES or not is_plain_cpu(tensor)
         self.kind = None if self.is_odd else _kind_of(tensor)
@@ -140,7 +145,12 @@ class Variable:
     def locate(self, address: int) -> None:
         """Views of the memory where the tensor lies now, for probes."""
         self.address = address
-        self.parts = slices(address, self.size)
+        known = self.places.get(address)
+        if known is None:
+            if len(self.places) >= _MOST_PLACES:
+                self.places.clear()
+            known = self.places[address] = slices(address, self.size)
+        self.parts = known
 
     def bind(self, identity: int, tensor: torch.Tensor) -> None:
         """Stand for another object from now on."""
@@ -230,7 +240,11 @@ class Looker:
                             values = seq, when, _MARK % digest.encode(), span
                     else:
                         if address != variable.address:
-                            variable.locate(address)
+                            known = variable.places.get(address)
+                            if known is None:
+                                variable.locate(address)
+                            else:
+                                variable.address, variable.parts = address, known
                         probed = variable.seed
                         for part in variable.parts:  # `probe`, inlined
                             probed = hash64(part, probed)

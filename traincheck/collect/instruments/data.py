@@ -26,6 +26,7 @@ _MAX_LEAVES = 16
 _MAX_DEPTH = 3
 _INDEX = frozenset({int})
 # An iterator from before the start of the recording.
+_PLAIN_BATCHES = (list, tuple)
 _UNKNOWN = ("loader", 0, 0, None, 0, None, True)
 
 
@@ -172,33 +173,39 @@ class Data(Instrument):
             return
         if is_training:
             session.stage(em, "train")
-        if not self._is_recorded:
-            return
-        needs = session.needs
+        if self._is_recorded:
+            em.event("batch", self._fields(em, known, iterator, batch))
+
+    def _fields(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> dict[str, Any]:
+        """What is told of a batch."""
+        session, needs = self.session, self.session.needs
         label, epoch, index, sampler, workers, order, may_repeat = known
         if known is not _UNKNOWN:
             known[2] = index + 1
-        leaves = dict(_leaves("batch", batch))
-        first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
+        leaves = _leaves_of(batch)
         has_samples = needs is None or needs.exact or may_repeat
         has_content = has_samples or (needs is not None and BATCH_CONTENT in needs.states)
         fields: dict[str, Any] = {
             "loader": label, "index": index, "epoch": epoch,
             "leaves": {path: _leaf(leaf, has_content) for path, leaf in leaves.items()},
         }  # fmt: skip
-        session.numbers.of_leaves(em, leaves, fields["leaves"])
-        if first is not None and is_plain_cpu(first) and has_samples:
-            fields["samples"] = row_fingerprints(first, MAX_SAMPLES)
+        if session.numbers.batch:
+            session.numbers.of_leaves(em, leaves, fields["leaves"])
+        if has_samples:
+            first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
+            if first is not None and is_plain_cpu(first):
+                fields["samples"] = row_fingerprints(first, MAX_SAMPLES)
         fields.update(_drawn(iterator))
-        tokens = token_facts(batch, session.tracker.special_ids)
-        if tokens:
-            fields["tokens"] = tokens
+        if isinstance(batch, Mapping):
+            tokens = token_facts(batch, session.tracker.special_ids)
+            if tokens:
+                fields["tokens"] = tokens
         fields["sampler"] = sampler
         if type(order) is int:
             fields["sampler_epoch"] = order
         if workers:
             fields["workers"] = workers
-        em.event("batch", fields)
+        return fields
 
 
 def _sampler(loader: data.DataLoader[Any]) -> str:
@@ -254,6 +261,18 @@ def _leaf(tensor: torch.Tensor, has_content: bool) -> dict[str, Any]:
 def _kind(dtype: torch.dtype, shape: torch.Size, device: torch.device) -> dict[str, Any]:
     name = str(dtype).removeprefix("torch.")
     return {"dtype": name, "shape": list(shape), "device": str(device)}
+
+
+def _leaves_of(batch: Any) -> dict[str, torch.Tensor]:
+    """Tensors in a batch by path."""
+    if type(batch) not in _PLAIN_BATCHES or len(batch) > _MAX_LEAVES:
+        return dict(_leaves("batch", batch))
+    leaves = {}
+    for index, item in enumerate(batch):  # of tensors alone, as nearly all are
+        if type(item) is not torch.Tensor:
+            return dict(_leaves("batch", batch))
+        leaves[f"batch[{index}]"] = item
+    return leaves
 
 
 def _leaves(path: str, value: Any, depth: int = 0) -> list[tuple[str, torch.Tensor]]:

@@ -17,15 +17,18 @@ from traincheck.collect.evaluated import Evaluated
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.shifts import ONCE
-from traincheck.collect.summarize import dotted, encode
+from traincheck.collect.summarize import dotted, encode, escaped
 from traincheck.collect.tracker import Root
 from traincheck.schema.apis import Families
 
 _SYNC = "require_backward_grad_sync"
 _MOST_PLANS = 1 << 16  # modules made in each step must not grow the training process
 
-# Which module, state of the tree and whether it is outermost, head of its records, whether wanted
-_Plan: TypeAlias = tuple[weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool]
+_ONE_ARGUMENT = b',"training":%b,"args":{"0":%b},"result":%b%b'
+
+# Which module, state of the tree and whether it is outermost, head of its records, whether wanted,
+# template of those of a call with one argument
+_Plan: TypeAlias = tuple[weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool, bytes]
 
 
 class Modules(Instrument):
@@ -192,11 +195,38 @@ class Modules(Instrument):
             return
         em.busy = True
         try:
-            body = self._body(em, span[0], module, args, kwargs, result, is_root=is_root)
-            if body is not None:
-                if exception is not None:
-                    body += b',"exception":"%b"' % exception.encode()
-                em.call(*span, body)
+            found = self._plans.get(id(module))
+            if (
+                found is None
+                or found[0]() is not module
+                or found[1] != (session.tracker.maps, is_root)
+            ):
+                found = self._plan(module, is_root=is_root)
+            numbers = session.numbers
+            if (
+                numbers.is_sampled
+                or (is_root and numbers.activation)
+                or exception is not None
+                or kwargs
+                or len(args) != 1
+                or _SYNC in module.__dict__
+            ):
+                body = self._body(em, span[0], module, args, kwargs, result, found, is_root=is_root)
+                if body is not None:
+                    if exception is not None:
+                        body += b',"exception":"%b"' % exception.encode()
+                    em.call(*span, body)
+            elif found[3]:  # nearly all: one argument, of which nothing more is told
+                em.call(
+                    *span,
+                    found[4]
+                    % (
+                        b"true" if module.training else b"false",
+                        encode(args[0]),
+                        encode(result),
+                        b"" if is_grad_enabled() and not session.switch.autocast else context(),
+                    ),
+                )
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._record, error)
         em.busy = False
@@ -209,17 +239,11 @@ class Modules(Instrument):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         result: Any,
+        plan: _Plan,
         *,
         is_root: bool,
     ) -> bytes | None:
-        found = self._plans.get(id(module))
-        if (
-            found is None
-            or found[0]() is not module
-            or found[1] != (self.session.tracker.maps, is_root)
-        ):
-            found = self._plan(module, is_root=is_root)
-        _, _, head, is_wanted = found
+        _, _, head, is_wanted, _ = plan
         numbers = self.session.numbers
         told = None
         if numbers.is_due or (is_root and numbers.activation):
@@ -259,7 +283,7 @@ class Modules(Instrument):
         head = self._heads.get((api, path, is_root)) or self._head(api, path, is_root=is_root)
         known = (tracker.maps, is_root)  # `child` may have found that modules changed
         wanted = self._wants(api, is_root=is_root)
-        plan = weakref.ref(module), known, head, wanted
+        plan = weakref.ref(module), known, head, wanted, escaped(head) + _ONE_ARGUMENT
         if path is not None:  # else it may be found later
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
