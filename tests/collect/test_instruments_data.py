@@ -266,6 +266,26 @@ def test_the_state_at_each_step(tmp_path):
     assert len(set(found[True])) == len(found[True]) > 1
 
 
+def test_the_selective_view_has_the_states_that_may_come_again(tmp_path):
+    with recording(tmp_path, needs=Needs(kinds=frozenset({"rng", "step"}))) as run:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(22):
+            optimizer.zero_grad()
+            if step == 6:
+                torch.manual_seed(0)
+            if step == 13:
+                torch.set_rng_state(torch.get_rng_state())
+            if step == 15:
+                with torch.random.fork_rng(devices=[]):
+                    torch.rand(1)
+            torch.rand(1)
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    found = [event.step for event in run.of("rng") if event.change == "state"]
+    assert found == [0, 1, 2, 3, 6, 10, 13, 15, 20]
+
+
 # -- checkpoints
 
 

@@ -44,7 +44,7 @@ _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable it
 _CLEARED = ("cleared", None, False)
 _MARK = b',"fingerprint":"%b"'
 _ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
-_MOST_PLACES = 16
+_MOST_PLACES = 32
 _STRIDED, _TENSOR = torch.strided, torch.Tensor
 # What must be as it was for a look to read the memory; one call into C for all four
 _Kind: TypeAlias = tuple[bool, torch.layout, torch.dtype, torch.Size]

@@ -58,10 +58,12 @@ class Autograd(Instrument):
     def _describe(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> bytes:
-        names = ("tensors", "grad_tensors", "retain_graph", "create_graph")
+        is_usual = len(args) == len(_NAMES) and args[1] is args[2] is None and args[3] is False
+        if is_usual and kwargs.get("inputs") is None:  # as `loss.backward()` calls it
+            return _USUAL % (encode(args[0]), place(sys._getframe(4)))
         given = [
             b'"%b":%b' % (name.encode(), encode(value))
-            for name, value in (*zip(names, args), *kwargs.items())
+            for name, value in (*zip(_NAMES, args), *kwargs.items())
             if value is not None
         ]
         parts = (_HEAD, b",".join(given), place(sys._getframe(4)))
@@ -69,3 +71,5 @@ class Autograd(Instrument):
 
 
 _HEAD = b'"api":"%b"' % Families.BACKWARD.encode()
+_NAMES = ("tensors", "grad_tensors", "retain_graph", "create_graph")
+_USUAL = _HEAD + b',"args":{"tensors":%b,"create_graph":false},"where":%b'

@@ -1,4 +1,8 @@
-"""Random generators: seeds given by the user, and torch's CPU generator at each step."""
+"""Random generators: seeds given by the user, and torch's CPU generator at each step.
+
+In the selective view of one process its state is taken at the first steps, at each tenth, and where
+it was seeded or set: drawing alone never brings it back to where it was.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,10 @@ class Rng(Instrument):
 
     def install(self) -> None:
         self._depth = [0]
+        self._is_sparse = self.session.needs is not None
+        self._is_set = False  # in this step
+        self.replace(torch, "set_rng_state", self._wrap_set)
+        self.replace(torch.random, "set_rng_state", self._wrap_set)
         self.replace(torch, "manual_seed", lambda f: self._wrap(f, "torch"))
         self.replace(torch.random, "manual_seed", lambda f: self._wrap(f, "torch"))
         self.replace(torch.cuda, "manual_seed", lambda f: self._wrap(f, "cuda"))
@@ -38,10 +46,18 @@ class Rng(Instrument):
         if self._state in self.session.at_step_end:  # else a fault has taken it out before
             self.session.at_step_end.remove(self._state)
 
+    def _wrap_set(self, original: Callable[..., None]) -> Callable[..., None]:
+        def set_rng_state(*args: Any, **kwargs: Any) -> None:
+            self._is_set = True
+            original(*args, **kwargs)
+
+        return hidden(set_rng_state)
+
     def _wrap(self, original: Callable[..., Any], source: str) -> Callable[..., Any]:
         depth, session = self._depth, self.session
 
         def seed(*args: Any, **kwargs: Any) -> Any:
+            self._is_set = True
             depth[0] += 1
             try:
                 return original(*args, **kwargs)
@@ -62,8 +78,13 @@ class Rng(Instrument):
         em.event("rng", fields)
 
     def _state(self, em: Emitter) -> None:
+        is_due = self._is_set or not self._is_sparse or self.session.numbers.is_sampled
+        self._is_set = False
+        if not is_due and not _has_ranks():  # those are compared in every step
+            return
         found = fingerprint(torch.default_generator.get_state()) or ""
         em.ready("rng", _STATE % found.encode())
 
 
+_has_ranks: Callable[[], bool] = getattr(torch.distributed, "is_initialized", lambda: False)
 _STATE = b'"source":"torch","change":"state","fingerprint":"%b"'
