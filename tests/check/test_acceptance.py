@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.builders import MLP_BN, TraceBuilder
@@ -208,6 +208,7 @@ def test_a_comment_of_absolute_path(tmp_path: Path) -> None:
 
 
 @given(st.text(st.sampled_from("#traincheck: ignore[TC]\n()'\"\\\x00\tif"), max_size=80))
+@example("\t efr\nt)\x00finaCkg[#t'")
 def test_no_text_is_too_odd(source: str) -> None:
     found = comments_of(source + "\n# traincheck: ignore[TC1]")
     assert all(line >= 1 for line in found)

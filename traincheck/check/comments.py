@@ -77,7 +77,8 @@ def _written(source: str) -> Iterator[tuple[int, Comment]]:
             match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 yield token.start[0], _comment(match)
-    except (tokenize.TokenError, SyntaxError):  # what came before stands
+    # What came before stands. The last is a fault of Python 3.12 and later: null bytes.
+    except (tokenize.TokenError, SyntaxError, SystemError):
         return
 
 
