@@ -141,14 +141,8 @@ class Emitter:
 
     def ready(self, kind: str, body: bytes) -> None:
         """Record an event whose own fields are already JSON."""
-        seq = self.seq
-        self.seq = seq + 1
-        head = (kind.encode(), seq, monotonic_ns(), self.clock.fields)
-        self.buffer.append(
-            b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body)
-        )
-        if len(self.buffer) >= BATCH:  # `line`, inlined
-            self.full()
+        head = (kind.encode(), self.take_seq(), monotonic_ns(), self.clock.fields)
+        self.line(b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body))
 
     def take_seq(self) -> int:
         """The number of the next record."""

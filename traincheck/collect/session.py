@@ -25,7 +25,7 @@ import torch
 
 import traincheck
 from traincheck.collect.current import CURRENT
-from traincheck.collect.emit import BATCH, HIDDEN_FILE, Clock, Emitter, Local, Switch
+from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Local, Switch
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
@@ -37,7 +37,6 @@ from traincheck.schema.layout import lost_file_name
 
 logger = logging.getLogger(__name__)
 
-_SKIPPED = b'{"k":"step","n":%d,"t":%d,%b,"counters":%b,"recorded":false}'
 _LONGEST_WAIT_NS = 100_000_000
 _MOST_FORMS = 256
 MAX_FAULTS = 8  # of one instrument; then it is switched off
@@ -370,11 +369,9 @@ class Session:
     def _write_skipped(self, em: Emitter) -> None:
         counters = tuple(self.steps.counters.values())
         text = self._counts.get(counters) or self._count(counters)
-        seq, now = em.seq, monotonic_ns()
-        em.seq = seq + 1
-        em.buffer.append(_SKIPPED % (seq, now, self.clock.fields, text))
+        em.ready("step", b'"counters":%b,"recorded":false' % text)
         # Such a step has one record. It may wait for some others: a write takes ten times as long
-        if now - em.flushed_ns > _LONGEST_WAIT_NS or len(em.buffer) >= BATCH:
+        if monotonic_ns() - em.flushed_ns > _LONGEST_WAIT_NS:
             em.flush()
 
     def _count(self, counters: tuple[int, ...]) -> bytes:
