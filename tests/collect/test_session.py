@@ -15,6 +15,7 @@ from torch import nn
 
 from tests.collect.recording import read_folder, recording
 from traincheck.collect import emit, run_manifest
+from traincheck.collect.instruments._imports import WhenImported
 from traincheck.schema.claims import Needs
 from traincheck.schema.layout import EVENT_GLOB, storage_notes
 from traincheck.store.reader import TraceReader
@@ -201,6 +202,15 @@ def test_an_argument_that_is_no_text_loses_one_record_only(tmp_path, monkeypatch
     with recording(tmp_path, must_be_whole=False) as run:
         F.relu(torch.ones(1))
     assert len(run.calls("torch.nn.functional.relu")) == 1
+
+
+def test_a_finder_of_imports_can_be_removed_twice():
+    finder = WhenImported(lambda name: False, lambda module: None, lambda action, error: None)
+    finder.install()
+    assert finder in sys.meta_path
+    finder.remove()
+    finder.remove()
+    assert finder not in sys.meta_path
 
 
 def test_every_instrument_can_be_removed_twice(tmp_path):

@@ -34,8 +34,9 @@ class WhenImported(importlib.abc.MetaPathFinder):
         sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
-        """Look no longer."""
-        sys.meta_path.remove(self)
+        """Look no longer. Twice is once: a fault may have taken its owner out before the end."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
