@@ -118,15 +118,16 @@ class StepCounter:
     def exit_optimizer(self, optimizer: str) -> None:
         self._inside -= 1
         if not self._inside:
-            self._stepped.add(optimizer)
-            self._ever_stepped = True
-            self.counters["optimizer_step"] += 1
+            self._mark("optimizer_step", optimizer)
 
     def scaler_step(self, optimizer: str) -> None:
         """GradScaler.step returned; it may have skipped the optimizer."""
+        self._mark("scaler_step", optimizer)
+
+    def _mark(self, counter: str, optimizer: str) -> None:
         self._stepped.add(optimizer)
         self._ever_stepped = True
-        self.counters["scaler_step"] += 1
+        self.counters[counter] += 1
 
     def end(self) -> None:
         """End the current step now."""

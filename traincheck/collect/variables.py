@@ -240,11 +240,7 @@ class Looker:
                             values = seq, when, _MARK % digest.encode(), span
                     else:
                         if address != variable.address:
-                            known = variable.places.get(address)
-                            if known is None:
-                                variable.locate(address)
-                            else:
-                                variable.address, variable.parts = address, known
+                            variable.locate(address)
                         probed = variable.seed
                         for part in variable.parts:  # `probe`, inlined
                             probed = hash64(part, probed)

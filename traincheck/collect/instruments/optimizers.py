@@ -217,13 +217,13 @@ class Optimizers(Instrument):
             before=self._before_step,
             after=self._after_step,
         )
-        session, stepping, ids = self.session, self._stepping, self._ids
-        steps, switch, live = session.steps, session.switch, session.optimizers
+        session, stepping, owner_of = self.session, self._stepping, self.owner
+        steps, switch, signal = session.steps, session.switch, session.signal
 
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            owner = ids.get(id(optimizer))  # `owner`, inlined
+            owner = owner_of(optimizer)
             # A subclass that calls its parent's step: one step, not two
-            if owner is None or id(optimizer) in stepping or live[owner]() is not optimizer:
+            if id(optimizer) in stepping or owner is None:
                 return original(optimizer, *args, **kwargs)
             stepping.add(id(optimizer))
             steps.enter_optimizer(owner)
@@ -234,7 +234,7 @@ class Optimizers(Instrument):
             finally:
                 stepping.discard(id(optimizer))
                 steps.exit_optimizer(owner)
-                switch.idle = not switch.on and not steps.is_between  # `signal`, inlined
+                signal()
 
         return hidden(step)
 
@@ -292,11 +292,8 @@ class Optimizers(Instrument):
             parts = (head, _set_to_none(args, kwargs), place(sys._getframe(4)))
             return b'%b,"args":%b,"where":%b' % parts
 
-        zeroed, ids, live = self.session.steps.zero_grad, self._ids, self.session.optimizers
-
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            owner = ids.get(id(args[0]))  # `owner`, inlined
-            zeroed(owner if owner is not None and live[owner]() is args[0] else None)
+            self.session.steps.zero_grad(self.owner(args[0]))
 
         return self._wrap_zeroing(original, describe, count)
 
