@@ -113,14 +113,10 @@ class Numbers:
 
     # -- values of records, serialized
 
-    def of_leaves(
-        self,
-        em: Emitter,
-        tensors: Mapping[str, torch.Tensor],
-        summaries: Mapping[str, dict[str, Any]],
-    ) -> None:
-        """Add the numbers of the tensors in a batch to their summaries."""
+    def of_leaves(self, em: Emitter, tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
+        """The numbers of the tensors in a batch."""
         self.look_for_shifts(tensors.values())
+        texts = {}
         for path, tensor in tensors.items() if self.batch else ():
             if _is_countable(tensor):
                 taken = _leaf(tensor, full=self.is_sampled)
@@ -128,8 +124,8 @@ class Numbers:
                     taken["alike"] = _share_alike(tensor)
                 if self.is_shifted(tensor):
                     taken["shifted"] = torch.tensor(ONCE)
-                text = self._text(em, tensor, taken)
-                summaries[path]["stats"] = orjson.Fragment(text)
+                texts[path] = self._text(em, tensor, taken)
+        return texts
 
     def look_for_shifts(self, values: Iterable[Any]) -> None:
         """Remember which are labels that hold the next tokens of another, in this step."""

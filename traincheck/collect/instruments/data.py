@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import torch
 from torch.utils import data
 from torch.utils.data import _utils, dataloader
@@ -16,7 +17,7 @@ from torch.utils.data import _utils, dataloader
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.summarize import dotted
+from traincheck.collect.summarize import dotted, encode
 from traincheck.collect.tokens import token_facts
 from traincheck.collect.workers import watched
 from traincheck.schema.claims import BATCH_CONTENT
@@ -25,9 +26,7 @@ MAX_SAMPLES = 64  # fingerprinted rows of a batch
 _MAX_LEAVES = 16
 _MAX_DEPTH = 3
 _INDEX = frozenset({int})
-# An iterator from before the start of the recording.
 _PLAIN_BATCHES = (list, tuple)
-_UNKNOWN = ("loader", 0, 0, None, 0, None, True)
 
 
 @dataclass(slots=True)
@@ -87,10 +86,8 @@ class Data(Instrument):
                 if self._starting is not None:
                     label, epoch = self._starting
                     order = getattr(loader.sampler, "epoch", None)  # of set_epoch()
-                    iterator._traincheck = [
-                        label, epoch, 0, _sampler(loader), loader.num_workers, order,
-                        _may_repeat(iterator),
-                    ]  # fmt: skip
+                    head = _head(label, epoch, _sampler(loader), order, loader.num_workers)
+                    iterator._traincheck = [label, head, 0, _may_repeat(iterator)]
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
             return iterator
@@ -174,38 +171,49 @@ class Data(Instrument):
         if is_training:
             session.stage(em, "train")
         if self._is_recorded:
-            em.event("batch", self._fields(em, known, iterator, batch))
+            em.ready("batch", self._body(em, known, iterator, batch))
 
-    def _fields(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> dict[str, Any]:
+    def _body(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> bytes:
         """What is told of a batch."""
         session, needs = self.session, self.session.needs
-        label, epoch, index, sampler, workers, order, may_repeat = known
+        head, index, may_repeat = known[1:]
         if known is not _UNKNOWN:
             known[2] = index + 1
         leaves = _leaves_of(batch)
         has_samples = needs is None or needs.exact or may_repeat
         has_content = has_samples or (needs is not None and BATCH_CONTENT in needs.states)
-        fields: dict[str, Any] = {
-            "loader": label, "index": index, "epoch": epoch,
-            "leaves": {path: _leaf(leaf, has_content) for path, leaf in leaves.items()},
-        }  # fmt: skip
-        if session.numbers.batch:
-            session.numbers.of_leaves(em, leaves, fields["leaves"])
+        numbers = session.numbers.of_leaves(em, leaves) if session.numbers.batch else {}
+        texts = [
+            b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))
+            for path, leaf in leaves.items()
+        ]
+        body = b'%b,"index":%d,"leaves":{%b}' % (head, index, b",".join(texts))
         if has_samples:
             first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
             if first is not None and is_plain_cpu(first):
-                fields["samples"] = row_fingerprints(first, MAX_SAMPLES)
-        fields.update(_drawn(iterator))
+                body += b',"samples":' + orjson.dumps(row_fingerprints(first, MAX_SAMPLES))
+        body += _drawn(iterator)
         if isinstance(batch, Mapping):
             tokens = token_facts(batch, session.tracker.special_ids)
             if tokens:
-                fields["tokens"] = tokens
-        fields["sampler"] = sampler
-        if type(order) is int:
-            fields["sampler_epoch"] = order
-        if workers:
-            fields["workers"] = workers
-        return fields
+                body += b',"tokens":' + orjson.dumps(tokens, default=repr)
+        return body
+
+
+def _head(
+    label: str, epoch: int, sampler: str | None = None, order: Any = None, workers: int = 0
+) -> bytes:
+    """What is the same of all batches of an iterator."""
+    fields: dict[str, Any] = {"loader": label, "epoch": epoch, "sampler": sampler}
+    if type(order) is int:
+        fields["sampler_epoch"] = order
+    if workers:
+        fields["workers"] = workers
+    return orjson.dumps(fields)[1:-1]
+
+
+# An iterator from before the start of the recording.
+_UNKNOWN = ("loader", _head("loader", 0), 0, True)
 
 
 def _sampler(loader: data.DataLoader[Any]) -> str:
@@ -231,36 +239,37 @@ def _may_repeat(iterator: Any) -> bool:
     )
 
 
-def _drawn(iterator: Any) -> dict[str, Any]:
+def _drawn(iterator: Any) -> bytes:
     """What the sampler drew for the batch that has just come: indices into the dataset."""
     queue = getattr(iterator, "_traincheck_drawn", None)
     if not queue:
-        return {}
+        return b""
     drawn = queue.popleft()
     if iterator._dataset_kind != dataloader._DatasetKind.Map or not getattr(
         iterator, "_in_order", True
     ):
-        return {}
+        return b""
     if isinstance(drawn, int):
         drawn = [drawn]
     # All at once in C: a generator over a batch takes four times as long
     if not isinstance(drawn, (list, tuple)) or not _INDEX.issuperset(map(type, drawn)):
-        return {}
-    return {"indices": list(drawn[:MAX_SAMPLES]), "drawn": len(drawn)}
+        return b""
+    return b',"indices":%b,"drawn":%d' % (orjson.dumps(drawn[:MAX_SAMPLES]), len(drawn))
 
 
-def _leaf(tensor: torch.Tensor, has_content: bool) -> dict[str, Any]:
-    out = {**_kind(tensor.dtype, tensor.shape, tensor.device)}
+def _leaf(tensor: torch.Tensor, numbers: bytes | None, *, has_content: bool) -> bytes:
+    text = encode(tensor)[:-1]
     digest = fingerprint(tensor) if has_content and tensor.is_cpu else None
     if digest is not None:
-        out["fingerprint"] = digest
-    return out
+        text += b',"fingerprint":"%b"' % digest.encode()
+    if numbers is not None:
+        text += b',"stats":' + numbers
+    return text + b"}"
 
 
 @functools.lru_cache(maxsize=256)
-def _kind(dtype: torch.dtype, shape: torch.Size, device: torch.device) -> dict[str, Any]:
-    name = str(dtype).removeprefix("torch.")
-    return {"dtype": name, "shape": list(shape), "device": str(device)}
+def _quoted(path: str) -> bytes:
+    return orjson.dumps(path)
 
 
 def _leaves_of(batch: Any) -> dict[str, torch.Tensor]:

@@ -46,6 +46,7 @@ class Modules(Instrument):
         self._plans: dict[int, _Plan] = {}
         self._root: Root | None = None
         self._evaluated = Evaluated(self.session)
+        self._looks_at_buffers = self.session.tracker.wants("buffer", "forward")
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
         self.replace(torch.nn.Module, "__call__", self._wrap_call)
@@ -164,7 +165,7 @@ class Modules(Instrument):
         has_buffers = (
             root is not None
             and bool(root.buffers)
-            and tracker.wants("buffer", "forward")
+            and self._looks_at_buffers
             and torch.is_grad_enabled()
         )
         if root is None or not (is_open or has_buffers):

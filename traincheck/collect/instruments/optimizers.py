@@ -75,6 +75,10 @@ class Optimizers(Instrument):
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
         self._stepping: set[int] = set()
         self._between = Between(self.session)
+        wants = self.session.tracker.wants
+        self._looks_at_cleared = wants("gradient", "zero_grad")
+        self._looks_at_parameters = wants("parameter", "step")
+        self._looks_at_state = wants("optimizer_state", "step")
         self.replace(Optimizer, "__init__", self._wrap_init)
         self.replace(Optimizer, "add_param_group", self._wrap_add_group)
         self.replace(Optimizer, "zero_grad", self._wrap_zero_grad)
@@ -253,11 +257,10 @@ class Optimizers(Instrument):
     ) -> None:
         session, optimizer = self.session, args[0]
         owner = self.owner(optimizer) or ""
-        tracker = session.tracker
-        if tracker.wants("parameter", "step"):
-            tracker.look_parameters(em, span)
-        if tracker.wants("optimizer_state", "step"):
-            tracker.look_optimizer(em, span, owner, optimizer)
+        if self._looks_at_parameters:
+            session.tracker.look_parameters(em, span)
+        if self._looks_at_state:
+            session.tracker.look_optimizer(em, span, owner, optimizer)
         self._between.after(owner, optimizer)
         for look in session.after_optimizer:
             look()
@@ -332,7 +335,7 @@ class Optimizers(Instrument):
     def _after_zero(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        if self.session.tracker.wants("gradient", "zero_grad"):
+        if self._looks_at_cleared:
             self.session.tracker.look_gradients(em, span)
 
 
