@@ -9,6 +9,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -19,10 +20,11 @@ from traincheck.schema.codec import encode
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.layout import MANIFEST, event_file_name
 from traincheck.store import lines
+from traincheck.store.manifest import Manifest
 from traincheck.store.reader import TraceReader
 from traincheck.store.writer import TraceWriter
 
-GOOD = encode(MarkEvent(1, 1, 0, "train", 0, "p1-t0", text="x"))
+GOOD = encode(MarkEvent(0, 1, 0, "train", 0, "p1-t0", text="x"))
 
 
 def write(directory: Path, events: list[Event]) -> Path:
@@ -131,6 +133,78 @@ def test_line_numbers_are_right_when_lines_are_skipped(tmp_path: Path) -> None:
     assert [skip.line for skip in reader.skips] == [31, 41]
 
 
+def steps_and_marks(reader: TraceReader) -> list[tuple[int, bool] | tuple[str, Any]]:
+    """Step and whether it was recorded; text and data of marks about what is missing."""
+    return [
+        (event.step or 0, event.recorded) if event.kind == "step" else (event.text, event.data)
+        for event in reader.events()
+        if event.kind == "step" or (event.kind == "mark" and event.text == "dropped")
+    ]
+
+
+def cut(run: Path, start: int, stop: int) -> Path:
+    path = next(run.glob("events-*"))
+    content = path.read_bytes().splitlines(keepends=True)
+    del content[start:stop]
+    path.write_bytes(b"".join(content))
+    return run
+
+
+def test_missing_numbers_are_a_gap_and_spoil_their_steps_only(tmp_path: Path) -> None:
+    events = healthy_run(5)
+    ends = [i for i, event in enumerate(events) if event.kind == "step"]
+    run = cut(write(tmp_path / "run", events), ends[1] + 3, ends[2] + 3)
+    whole = [(step, True) for step in range(5)]
+    gap = ("dropped", {"records": ends[2] - ends[1]})
+    assert steps_and_marks(TraceReader(run)) == [*whole[:2], gap, (3, False), whole[4]]
+    assert TraceReader(run).skipped == 0
+
+
+@pytest.mark.parametrize("chunk", [64, 1 << 16])
+def test_a_garbled_line_is_a_gap_too(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traincheck.store.reader.CHUNK_BYTES", chunk)
+    monkeypatch.setattr("traincheck.store.reader._MIN_CHUNK_BYTES", chunk)
+    events = healthy_run(2)
+    run = write(tmp_path / "run", events)
+    path = next(run.glob("events-*"))
+    content = path.read_bytes().splitlines()
+    last = len(content) - 3  # of the last step
+    path.write_bytes(b"\n".join([*content[:last], b"garbled", *content[last + 1 :]]) + b"\n")
+    reader = TraceReader(run)
+    found = [(0, True), ("dropped", {"records": 1}), (1, False)]
+    assert steps_and_marks(reader) == found
+    assert reader.skipped == 1
+
+
+def test_an_event_of_a_newer_version_is_no_gap(tmp_path: Path) -> None:
+    events = healthy_run(2)
+    run = write(tmp_path / "run", events)
+    path = next(run.glob("events-*"))
+    content = path.read_bytes().splitlines()
+    newer_kind = orjson.loads(content[-3]) | {"k": "nova"}
+    content[-3] = orjson.dumps(newer_kind)
+    path.write_bytes(b"\n".join(content) + b"\n")
+    reader = TraceReader(run)
+    assert steps_and_marks(reader) == [(0, True), (1, True)]
+    assert reader.skipped == 1
+
+
+def test_a_lost_beginning_does_not_hide_what_was_recorded(tmp_path: Path) -> None:
+    """Else a selective trace would pass for a full one, and lack all that was not asked for."""
+    needs = {"calls": [], "states": [], "kinds": ["step"], "exact": False, "stats": []}
+    manifest = Manifest(run_id="r", settings={"level": "default", "needs": needs})
+    with TraceWriter(tmp_path / "run", manifest) as writer:
+        for event in healthy_run(2):
+            writer.emit(event)
+    first, second, *_ = TraceReader(cut(tmp_path / "run", 0, 2)).events()
+    assert isinstance(first, MarkEvent)
+    assert (first.text, first.data) == ("process", {"recorded": needs})
+    assert isinstance(second, MarkEvent)
+    assert (second.text, second.data) == ("dropped", {"records": 2})
+
+
 def foreign(path: Path) -> None:
     (path / "train.py").write_text("")
 
@@ -222,7 +296,7 @@ line = sys.argv[2].encode() + b"\\n"
 file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 for number in itertools.count():
     # In pieces, so that the kill often falls inside a line.
-    data = line.replace(b'"n":1', b'"n":%d' % number)
+    data = line.replace(b'"n":0', b'"n":%d' % number)
     os.write(file, data[:30])
     os.write(file, data[30:])
     if number == 200:

@@ -18,7 +18,7 @@ from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
-from traincheck.schema.apis import TELLING
+from traincheck.schema.apis import DROPPED, TELLING
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
@@ -287,13 +287,12 @@ class Engine:
                 self._gap(process, event)
             else:
                 process.instrument_failed(name, str(event.data.get("reason", "it failed")))
-        elif isinstance(event, MarkEvent) and event.text == "dropped":
+        elif isinstance(event, MarkEvent) and event.text == DROPPED:
             self._gap(process, event)
 
     def _gap(self, process: Process, mark: MarkEvent) -> None:
         """Events were lost: as with steps that were not recorded, what is absent proves nothing."""
-        gap = StepEvent(*mark.header, recorded=False, complete=False)
-        self._feed(process, process.router.route(gap), gap)
+        self._feed(process, process.router.route(mark.gap), mark.gap)
         self._notes.append(f"events were lost at step {mark.step} of rank {mark.rank}")
 
     def _feed(self, process: Process, seats: Iterable[Seat], event: Event) -> Sequence[Violation]:

@@ -33,6 +33,7 @@ from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
+from traincheck.schema.apis import DROPPED
 from traincheck.schema.layout import lost_file_name
 
 logger = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class Session:
                 if any(self.steps.counters.values()):
                     self._write_step(em, complete=self.steps.is_between)
             if self._dropped and em is not None:
-                em.event("mark", {"text": "dropped", "data": {"records": self._dropped}})
+                em.event("mark", {"text": DROPPED, "data": {"records": self._dropped}})
             self.flush()
             self.switch.on, self.switch.idle = False, True
         except Exception:  # at exit nothing may go wrong any more

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from traincheck.check.routing import Router
 from traincheck.check.verdicts import View, instrument_named
 from traincheck.infer.propose import by_scope
-from traincheck.infer.view import Features, Groups, Views, features_of
+from traincheck.infer.view import Features, Groups, Views, features_of, with_gaps
 from traincheck.relations._programs import Sketch
 from traincheck.relations._variables import is_judged
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis
@@ -103,7 +103,7 @@ def collect(
     processes: dict[tuple[int, str], _Process] = {}
     stream, rank = "", -1
     observers: list[_Process] = []
-    for event in source.events():
+    for event in with_gaps(source.events()):
         if event.stream != stream or event.rank != rank:
             stream, rank = event.stream, event.rank
             key = (rank, stream.partition("-")[0])

@@ -9,6 +9,7 @@ from functools import reduce
 
 import orjson
 
+from traincheck.infer.view import with_gaps
 from traincheck.infer.vocabulary import Listener, Vocabulary, joined
 from traincheck.relations._variables import is_judged
 from traincheck.schema.claims import Hypothesis
@@ -66,7 +67,7 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
     of_state = observers  # nine events in ten are changes of state
     steps: Counter[tuple[int, str]] = Counter()
     events = 0
-    for event in source.events():
+    for event in with_gaps(source.events()):
         events += 1
         if isinstance(event, StepEvent):
             steps[event.rank, event.stream] += is_judged(event)

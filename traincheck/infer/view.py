@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.check.routing import Router
-from traincheck.schema.apis import TELLING, Families
+from traincheck.schema.apis import DROPPED, TELLING, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, Scalar
-from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
+from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.invariant_file import needs_json
 from traincheck.schema.protocols import Decider, Relation
@@ -28,6 +28,14 @@ Features = tuple[tuple[str, Scalar], ...]  # a context, sorted by feature
 def features_of(context: Context) -> Features:
     """A context as a key."""
     return tuple(sorted(context.items()))
+
+
+def with_gaps(events: Iterable[Event]) -> Iterator[Event]:
+    """Events as a check is told them: where some are missing, absence is no evidence."""
+    for event in events:
+        yield event
+        if isinstance(event, MarkEvent) and event.text == DROPPED:
+            yield event.gap
 
 
 def selective(event: Event, needs: Needs) -> Event | None:

@@ -160,6 +160,7 @@ class ChangeDecider:
         self._modes: dict[str, bool] = {}  # module -> mode in its last forward with grad
         self._updates: list[CallEvent] = []
         self._version = -1
+        self._is_blind = False  # what a variable did once may not have been recorded
         self._trained: set[str] = set()  # names of the parameters that optimizers hold
         self._held: dict[int, Example] = {}  # id of a context -> the example that held in it
         self._last = Joined()
@@ -184,6 +185,7 @@ class ChangeDecider:
         self._book.turn(event)
         self._modes.clear()
         self._updates.clear()
+        self._is_blind |= event.is_gap
         if not event.recorded:
             for claim in self._claims:
                 claim.lapses.clear()
@@ -277,7 +279,7 @@ class ChangeDecider:
         if within(claim.params) == 1:
             return event
         key = variable.name, variable.identity
-        if key in claim.reached:
+        if key in claim.reached or self._is_blind:
             return None  # an expert that is not asked for any more, say
         lapses = claim.lapses.setdefault(key, [])
         lapses.append(event)

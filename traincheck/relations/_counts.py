@@ -122,9 +122,13 @@ class Windows:
     def step(self, event: StepEvent) -> Page | None:
         """The window that ends with this step; None when it says nothing."""
         if not is_judged(event):
+            # What was called since its update counts in the next step, and not all of it is known
+            is_torn = event.is_gap or self._is_free or bool(self._now or self._done)
             self._now.clear()
             self._done.clear()
-            self._is_first, self._is_free, self._began = True, False, None
+            self._is_first, self._began = True, None
+            self._is_free = is_torn and not event.recorded
+            self._is_evaluating &= not any(event.modes.values())  # `train` may have been missed
             return None
         if self._began is None:
             self._began = event

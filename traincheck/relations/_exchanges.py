@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from traincheck.schema.apis import DROPPED
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 
 _ENTERED = "collective entered"
@@ -75,7 +76,7 @@ class Exchanges:
                 entered = CollectiveEvent(*event.header, **event.data)
                 self._inside.add(_own(entered))
                 yield from self._enter(entered)
-            self._is_over |= event.text == "dropped"
+            self._is_over |= event.text == DROPPED
 
     def _back(self, event: CollectiveEvent) -> Iterator[Pair]:
         if _own(event) in self._inside:

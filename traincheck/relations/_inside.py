@@ -218,6 +218,7 @@ class CallDecider:
         self._roots: dict[str, CallEvent] = {}  # last training forward of each root
         self._due: list[tuple[int, Example]] = []  # said when an optimizer applies the gradients
         self._has_stepped = False
+        self._blind_ns = -1  # what happened until then may not have been recorded
         self._lapses: dict[int, list[StepEvent]] = {}  # claim -> last steps in a row without
         self._held: dict[tuple[Any, ...], Example] = {}
         self._whole: dict[tuple[Any, ...], Examples] = {}
@@ -250,7 +251,8 @@ class CallDecider:
                 example = self._around(event)
                 known = self._whole[key] = tuple((i, example) for i in claims)
             return known
-        return [(i, self._inside(i, event)) for i in claims]
+        is_blind = start <= self._blind_ns  # what it held may be among what is missing
+        return [(i, self._inside(i, event)) for i in claims if last[i] >= start or not is_blind]
 
     def _inside(self, index: int, event: CallEvent) -> Example:
         holds = self._last[index] >= event.start_ns
@@ -335,6 +337,7 @@ class CallDecider:
             self._due.clear()
             if not event.recorded:
                 self._lapses.clear()
+                self._blind_ns = event.time_ns
             self._has_stepped &= event.recorded  # after a gap nothing is known of gradients
             return ()
         examples: list[tuple[int, Example]] = []

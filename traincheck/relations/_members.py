@@ -69,6 +69,7 @@ class MembershipProposer:
         self._variables = Variables()
         self._book = StepBook()
         self._version = -1
+        self._is_blind = False  # variables may have come that nobody saw
         self._lookups = Lookups()
         self._dense: set[str] = set()
         self._grads: dict[str, bool] = {}
@@ -92,7 +93,8 @@ class MembershipProposer:
             if event.api in Lookups.MODULES:
                 self._dense |= {name for name, is_so in self._lookups.sparse.items() if not is_so}
         elif isinstance(event, StepEvent):
-            if is_judged(event):
+            self._is_blind |= event.is_gap
+            if is_judged(event) and not self._is_blind:
                 self._look()
             self._book.turn(event)
         else:

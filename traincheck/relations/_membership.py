@@ -34,6 +34,7 @@ from traincheck.schema.findings import Example, Subject, Symptom
 
 _MOST_COUNTED = 8  # variables of one step that count as examples
 _HOLDS = Example(holds=True, context={})
+_SEEN = frozenset({DTYPE, SPARSE, STILL, UNMOVED})  # what breaks these is seen, not missed
 # What breaks it: symptom, expected, observed
 _BROKEN = {
     TRAINABLE: (Symptom.FROZEN, "{name} requires grad", "requires_grad is False"),
@@ -86,6 +87,7 @@ class MembershipDecider:
         self._variables = Variables()
         self._book = StepBook()
         self._version = -1
+        self._is_blind = False  # variables and optimizers may have come that nobody saw
         self._updates: dict[int, CallEvent] = {}  # of this step, by span
         self._moved: set[str] = set()  # parameters that changed while they were frozen
         self._lookups = Lookups()
@@ -102,6 +104,7 @@ class MembershipDecider:
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         elif isinstance(event, StepEvent):
+            self._is_blind |= event.is_gap
             examples = self._decide(event) if is_judged(event) else ()
             self._book.turn(event)
             self._updates.clear()
@@ -129,7 +132,8 @@ class MembershipDecider:
                     self._look(claim)
         examples: list[tuple[int, Example]] = []
         for claim in self._claims:
-            examples += self._each(claim, event)
+            if not self._is_blind or claim.params.get("is") in _SEEN:
+                examples += self._each(claim, event)
         if len(examples) == len(self._last) and all(
             a[1] is b[1] is _HOLDS and a[0] == b[0] for a, b in zip(examples, self._last)
         ):

@@ -33,7 +33,7 @@ class Rate:
     """The rate of one group: distinct values in a row, and what became of them so far.
 
     group: its first parameter. last: the newest values. steps: since the last change. has_fallen,
-    has_risen: ever.
+    has_risen: ever. is_cut: steps were left out since the last look.
     """
 
     group: str
@@ -42,13 +42,15 @@ class Rate:
     changes: int = 0
     has_fallen: bool = False
     has_risen: bool = False
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """A rate at the end of a step. was: the distinct rate before; None if it is as it was.
 
-    is_new: there is nothing to compare it with.
+    is_new: there is nothing to compare it with, or steps were left out in which it may have moved
+    and come back.
     """
 
     rate: Rate
@@ -77,6 +79,7 @@ class Rates:
             if not event.recorded:
                 for rate in self._rates.values():
                     del rate.last[:-1]
+                    rate.is_cut = True
             elif is_judged(event) and event.counters.get("optimizer_step", 0):
                 for name, rates in sorted(event.lr.items()):
                     for index, value in enumerate(rates):
@@ -88,16 +91,18 @@ class Rates:
         held = groups[index].params if index < len(groups) else ()
         rate = self._rates.setdefault((name, index), Rate(held[0] if held else f"{name}[{index}]"))
         was = rate.last[-1] if rate.last else None
+        is_cut, rate.is_cut = rate.is_cut, False
         if was is None or abs(value - was) <= _ROUNDING * abs(was):
             rate.steps += not is_skipped(event)
             if was is None:
                 rate.last.append(value)
-            return Look(rate, value, None, was is None, event)
+            is_new = was is None or (is_cut and rate.changes > 0)
+            return Look(rate, value, None, is_new, event)
         rate.steps = 0
         rate.changes += 1
         rate.has_fallen |= value < was
         rate.has_risen |= value > was
-        rate.last = [*rate.last[1 - _KEPT :], value]
+        rate.last = [value] if is_cut else [*rate.last[1 - _KEPT :], value]
         return Look(rate, value, was, False, event)
 
 

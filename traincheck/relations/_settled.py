@@ -211,6 +211,8 @@ class Samples:
     def __init__(self) -> None:
         self._now: Counter[str] = Counter()
         self._first: dict[str, int] = {}
+        self._late: set[str] = set()  # whose first step may have been the short one of an epoch
+        self._has_gap = False
 
     def call(self, event: CallEvent) -> None:
         """A model was called from outside."""
@@ -224,10 +226,20 @@ class Samples:
     def step(self, event: StepEvent) -> Iterator[Fact]:
         """How many there were in a step that trained."""
         for module, count in self._now.items():
+            if module not in self._first and self._has_gap:
+                self._late.add(module)
+            elif module in self._late:
+                self._late.discard(module)
+                self._first[module] = max(count, self._first[module])
             first = self._first.setdefault(module, count)
             ratio = count / first if first else 1.0
             yield Fact(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
         self._now.clear()
+
+    def skip(self) -> None:
+        """A step did not train, or not all of it is known."""
+        self._now.clear()
+        self._has_gap = True
 
 
 class Facts:
@@ -260,7 +272,7 @@ class Facts:
             self._modes.step()
             if is_judged(event):
                 return [*self._optimizers.step(event), *self._samples.step(event)]
-            self._samples = Samples()
+            self._samples.skip()
         return ()
 
 

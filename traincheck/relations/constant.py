@@ -137,6 +137,8 @@ class ConstantDecider:
     def observe(self, event: Event) -> Examples:
         if not isinstance(event, (CallEvent, StepEvent)):
             self._program.observe(event)
+        elif isinstance(event, StepEvent) and not event.recorded:
+            self._short.clear()  # what follows is not the next step
         found: list[tuple[int, Example]] = []
         for fact in self._facts.observe(event):
             for index, params in self._by_key.get(fact.key, ()):

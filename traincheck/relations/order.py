@@ -153,6 +153,7 @@ class OrderDecider:
         self._held: dict[str, Example] = {}
         self._held_by: dict[int, str] = {}  # identity of a parameter -> optimizer
         self._partners: dict[str, str] = {}
+        self._is_blind = False  # optimizers may have come that nobody saw
         self._open: list[tuple[int, Wait, CallEvent]] = []  # perhaps inside an optimizer step
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
@@ -167,10 +168,12 @@ class OrderDecider:
         if isinstance(event, OptimizerEvent):
             self._hold(event)
         if isinstance(event, StepEvent):
+            self._is_blind |= event.is_gap
             if not event.recorded:
                 for watch in self._watches.values():
                     watch.forget()
-            return self.finish()
+                self._open.clear()
+            return self._lacking()
         self._program.observe(event)
         return ()
 
@@ -181,7 +184,10 @@ class OrderDecider:
             self._partners.setdefault(event.id, self._partners.get(first, first))
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """What was lacking. What is still awaited belongs to an unfinished step: no example."""
+        """Nothing: what is still awaited belongs to an unfinished step."""
+        return ()
+
+    def _lacking(self) -> Sequence[tuple[int, Example]]:
         lacking = [(index, self._example(index, wait, end)) for index, wait, end in self._open]
         self._open.clear()
         return lacking
@@ -190,7 +196,7 @@ class OrderDecider:
         examples = []
         for index, watch in self._watches.items():
             for wait, end in watch.observe(event, landmark, self._partners):
-                if not self._program.fits(self._params[index]):
+                if not self._program.fits(self._params[index]) or self._is_unknown(wait):
                     continue
                 if wait.is_met or not watch.is_step_due:
                     examples.append((index, self._example(index, wait, end)))
@@ -200,8 +206,13 @@ class OrderDecider:
             # A closure may compute gradients many times in one step, which is told of when it ends.
             start = event.start_ns
             self._open = [held for held in self._open if held[1].event.start_ns < start]
-            examples += self.finish()
+            examples += self._lacking()
         return examples
+
+    def _is_unknown(self, wait: Wait) -> bool:
+        """Whether it is not known with whom the owner of a call shares parameters."""
+        owner = wait.event.owner
+        return self._is_blind and owner is not None and owner not in self._partners
 
     def _example(self, index: int, wait: Wait, before: CallEvent) -> Example:
         watch = self._watches[index]

@@ -81,6 +81,7 @@ class SharingProposer:
         self._groups: set[tuple[str, ...]] = set()
         self._apart: set[str] = set()
         self._is_judged = False
+        self._is_blind = False  # variables may have come that nobody saw
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
@@ -88,7 +89,8 @@ class SharingProposer:
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         elif isinstance(event, StepEvent):
-            if not self._is_judged and is_judged(event):
+            self._is_blind |= event.is_gap
+            if not (self._is_judged or self._is_blind) and is_judged(event):
                 self._is_judged = True
                 self._look()
         else:
@@ -125,6 +127,7 @@ class SharingDecider:
         self._variables = Variables()
         self._optimizers: dict[str, OptimizerEvent] = {}
         self._stepped: set[str] = set()
+        self._is_blind = False  # variables may have come that nobody saw
         self._last: Examples = ()
 
     def observe(self, event: Event) -> Examples:
@@ -137,7 +140,8 @@ class SharingDecider:
             if event.family == Families.OPTIMIZER_STEP and event.owner is not None:
                 self._stepped.add(event.owner)
         elif isinstance(event, StepEvent):
-            found = tuple(self._decide(event)) if is_judged(event) else ()
+            self._is_blind |= event.is_gap
+            found = tuple(self._decide(event)) if is_judged(event) and not self._is_blind else ()
             self._stepped.clear()
             if found != self._last or any(not example.holds for _, example in found):
                 self._last = found

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from traincheck.schema.apis import DROPPED
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
@@ -46,7 +47,7 @@ class CollectiveLog:
         elif isinstance(event, MarkEvent):
             if event.text == _ENTERED:
                 return self._enter(_collective(event), is_back=False)
-            self._is_over = event.text == "dropped"
+            self._is_over = event.text == DROPPED
         return ()
 
     def finish(self) -> Sequence[Violation]:

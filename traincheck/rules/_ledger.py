@@ -178,6 +178,7 @@ class Ledger:
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
+        self.has_gap = False  # events were lost: optimizers and parameters may be among them
         self._batch: tuple[str, int, int] | None = None
         self._page = _Page()
         self._last: Event | None = None
@@ -300,6 +301,7 @@ class Ledger:
     def _turn(self, event: StepEvent) -> StepFacts:
         """Close the page of a step and begin the next."""
         page, self._page = self._page, _Page()
+        self.has_gap |= event.is_gap
         if not event.recorded:
             # Gradients came and went unseen; a look after the gap tells what there is, not since
             # when.

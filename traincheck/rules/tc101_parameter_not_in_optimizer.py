@@ -65,9 +65,9 @@ class Membership(StepMonitor):
     """Compares what got gradients with what optimizers hold, step by step."""
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
-            return []
         ledger = self.ledger
+        if not facts.is_whole or ledger.has_gap:
+            return []
         owners = {moment.call.owner for moment in facts.updates()}
         stepped = [holder for key, holder in ledger.holders.items() if key in owners]
         if not stepped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 STAGES = ("init", "train", "eval", "checkpoint")
 ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
+DROPPED = "dropped"  # text of the mark where events are missing
 TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
 
 # Functions that do another thing in evaluation: their calls tell the module around and its mode.

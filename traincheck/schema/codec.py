@@ -19,7 +19,7 @@ from traincheck.schema.events import EVENT_TYPES, KINDS, Event
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.values import tensor_json
 
-__all__ = ["SCHEMA_VERSION", "decode", "decode_lines", "encode"]
+__all__ = ["SCHEMA_VERSION", "decode", "decode_lines", "encode", "foreign_number"]
 
 _BAD = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -82,6 +82,17 @@ def decode_lines(piece: bytes, rank: int, stream: str) -> list[Event] | None:
         force_setattr(event, "rank", rank)
         force_setattr(event, "stream", stream)
     return events
+
+
+def foreign_number(line: bytes) -> int | None:
+    """The number of an event of a kind that only newer versions know; None of any other line."""
+    try:
+        record = orjson.loads(line)
+        kind, number = record["k"], record["n"]
+    except (ValueError, TypeError, LookupError):
+        return None
+    is_foreign = isinstance(kind, str) and kind not in KINDS
+    return number if is_foreign and isinstance(number, int) else None
 
 
 def _reason(line: bytes, error: Exception) -> str:

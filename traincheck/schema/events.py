@@ -166,6 +166,11 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
     recorded: bool = True
     complete: bool = True
 
+    @property
+    def is_gap(self) -> bool:
+        """Whether it stands for events that were lost, see `MarkEvent.gap`."""
+        return not (self.recorded or self.complete)
+
 
 class StageEvent(_Event, frozen=True, kw_only=True, tag="stage"):
     """The stage changed; ``stage`` is the new one.
@@ -329,13 +334,19 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             hand), "evaluated" (a model without grad, after training has begun: fingerprints of its
             first trained parameters), "evaluation wrote" (names of parameters that forwards in
             evaluation mode change each time), "parameters between steps" (names of those that are
-            not as their optimizer left them), "instrument disabled", "dropped", or a user's.
+            not as their optimizer left them), "instrument disabled", "dropped" (events are
+            missing here), or a user's.
         data: what belongs to it.
     """
 
     kind: ClassVar[str] = "mark"
     text: str = ""
     data: Mapping[str, Value] = {}
+
+    @property
+    def gap(self) -> StepEvent:
+        """What checks are told where events were lost: as of a step that was not recorded."""
+        return StepEvent(*self.header, recorded=False, complete=False)
 
 
 Event: TypeAlias = (

@@ -1,17 +1,23 @@
 """One event file, read in pieces: complete lines become events, bad ones are skipped and counted.
 
 Replay and tail both read through here. Knows neither other files nor order among them.
+
+Events are numbered in their file. Where numbers are missing, what is absent proves nothing: readers
+are told as where a recording had to drop events, and a step that lost some ends as one that was not
+recorded.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from traincheck.schema.codec import decode, decode_lines
-from traincheck.schema.events import Event
+from traincheck.schema.apis import DROPPED
+from traincheck.schema.codec import decode, decode_lines, foreign_number
+from traincheck.schema.events import Event, MarkEvent, StepEvent
 
 CHUNK_BYTES = 1 << 16  # larger pieces leave the CPU cache: a quarter slower at 1 MiB
 MAX_LINE_BYTES = 1 << 24  # no event is this long: what is, is not a trace, and must not fill memory
@@ -55,6 +61,8 @@ class EventFile:
         stream: of the events.
         log: where bad lines are noted.
         chunk_bytes: how much is read at once.
+        process: data of the "process" mark that begins a file, for when it is lost: what is known
+            of what was recorded. None where nothing is.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class EventFile:
         log: SkipLog,
         *,
         chunk_bytes: int = CHUNK_BYTES,
+        process: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
         self.rank = rank
@@ -76,6 +85,9 @@ class EventFile:
         self._line = 0  # lines taken so far
         self._rest = b""  # the beginning of a line whose end is not there yet
         self._is_dropping = False  # inside a line that is too long
+        self._process = process
+        self._next = 0  # number of the next event
+        self._is_torn = False  # the step that is going on has lost events
 
     def read(self) -> Iterator[list[Event]]:
         """Events of the lines that are complete by now, in batches. Call again after it grew.
@@ -117,7 +129,7 @@ class EventFile:
             return []
         self._line += 1
         self.decoded += 1
-        return [event]
+        return self._mended([event])
 
     def _take(self, piece: bytes) -> list[Event]:
         complete, feed, self._rest = (self._rest + piece).rpartition(b"\n")
@@ -136,19 +148,44 @@ class EventFile:
             return self._decode_each(complete.split(b"\n"))
         self._line += len(events)
         self.decoded += len(events)
-        return events
+        return self._mended(events)
 
     def _decode_each(self, lines: Sequence[bytes]) -> list[Event]:
         events: list[Event] = []
         for line in lines:
             try:
-                events.append(decode(line, self.rank, self.stream))
+                event = decode(line, self.rank, self.stream)
             except ValueError as error:
                 self._skip(str(error))
+                if foreign_number(line) == self._next:  # nothing that we know of is lost
+                    self._next += 1
             else:
                 self._line += 1
-        self.decoded += len(events)
+                self.decoded += 1
+                events += self._mended([event])
         return events
+
+    def _mended(self, events: list[Event]) -> list[Event]:
+        """The events, with a mark in each place where others are missing."""
+        first, last = events[0].seq, events[-1].seq
+        if first == self._next and last - first == len(events) - 1 and not self._is_torn:
+            self._next = last + 1
+            return events
+        mended: list[Event] = []
+        for event in events:
+            missing = event.seq - self._next
+            self._next = event.seq + 1
+            if missing > 0:
+                if missing == event.seq and self._process is not None:
+                    mended.append(MarkEvent(*event.header, text="process", data=self._process))
+                data = {"records": missing}
+                mended.append(MarkEvent(*event.header, text=DROPPED, data=data))
+                self._is_torn = True
+            if self._is_torn and isinstance(event, StepEvent):
+                event = event.replace(recorded=False)  # noqa: PLW2901
+                self._is_torn = False
+            mended.append(event)
+        return mended
 
     def _skip(self, reason: str) -> None:
         self._line += 1

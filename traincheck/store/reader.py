@@ -104,8 +104,10 @@ class TraceReader:
         self._log = SkipLog()
         ahead = _READ_AHEAD_BYTES // len(self._files)
         chunk_bytes = max(_MIN_CHUNK_BYTES, min(CHUNK_BYTES, ahead))
+        known = None if self.manifest is None else self.manifest.settings
+        process = None if not known else {"recorded": known.get("needs")}
         self._reading = files = [
-            EventFile(path, rank, stream, self._log, chunk_bytes=chunk_bytes)
+            EventFile(path, rank, stream, self._log, chunk_bytes=chunk_bytes, process=process)
             for path, rank, stream in self._files
         ]
         for batch in self._merged(files):
