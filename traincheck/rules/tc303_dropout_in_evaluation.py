@@ -21,7 +21,8 @@ class DropoutInEvaluation:
 
     Fires on:
         F.dropout(x) without training=self.training; attention that is given dropout_p whatever the
-        mode; in a module in evaluation mode.
+        mode; nn.Dropout(p)(x) in forward, a new layer each time that eval() never reaches; in a
+        module in evaluation mode.
 
     Stays quiet on:
         Dropout modules that are put back into training mode (Monte Carlo dropout); a module that
@@ -29,7 +30,7 @@ class DropoutInEvaluation:
 
     Fix:
         Pass training=self.training to F.dropout, and dropout_p=self.p if self.training else 0.0 to
-        scaled_dot_product_attention.
+        scaled_dot_product_attention. Make nn.Dropout in __init__, as an attribute of its own.
 
     Source:
         https://github.com/pytorch/pytorch/issues/26338, https://github.com/huggingface/transformers/pull/33844
@@ -41,10 +42,10 @@ class DropoutInEvaluation:
         code="TC303",
         severity="warning",
         title="Dropout is on in evaluation mode in {subject}",
-        likely_cause="The function is called without regard to self.training: {observed}.",
+        likely_cause="The call does not follow the mode of the model: {observed}.",
         fix=(
             "Pass training=self.training to F.dropout; pass dropout_p=p if self.training else 0.0 "
-            "to scaled_dot_product_attention."
+            "to scaled_dot_product_attention; make nn.Dropout in __init__, not in forward."
         ),
     )
     needs = DISCOVERY | MODES
@@ -64,7 +65,9 @@ class EvaluationDropout(StepMonitor):
         found: list[Violation] = []
         for forward in facts.forwards:
             for path, call in forward.dropping.items():
-                mode = forward.is_training if call.training is None else call.training
+                mode = call.training
+                if mode is None or call.module is None:  # of no part of the model: as the model
+                    mode = forward.is_training
                 if mode:
                     continue
                 self.triggered += 1
@@ -85,12 +88,15 @@ class EvaluationDropout(StepMonitor):
     def _violation(self, path: str, call: CallEvent, facts: StepFacts) -> Violation:
         name = call.api.rpartition(".")[2]
         p = call.args.get("dropout_p", call.args.get("p"))
+        # Of a module that hangs nowhere below the model: its own mode is known, its place is not
+        is_loose = call.module is None and call.training is True
+        by = ", in a layer that eval() does not reach: it is no part of the model" * is_loose
         return proof(
             ("TC303", Symptom.WRONG_VALUE),
             facts,
             subject=Subject(api=call.api, module=path),
-            message=f"{path} is in evaluation mode and calls {name}() that drops with p={p}",
+            message=f"{path} is in evaluation mode and calls {name}() that drops with p={p}{by}",
             expected=f"{name}() drops nothing in evaluation mode",
-            observed=f"{name}() drops with p={p}",
+            observed=f"{name}() drops with p={p}{by}",
             evidence=(call,),
         )

@@ -182,9 +182,10 @@ class EventFile:
                 mended.append(MarkEvent(*event.header, text=DROPPED, data=data))
                 self._is_torn = True
             if self._is_torn and isinstance(event, StepEvent):
-                event = event.replace(recorded=False)  # noqa: PLW2901
+                mended.append(event.replace(recorded=False))
                 self._is_torn = False
-            mended.append(event)
+            else:
+                mended.append(event)
         return mended
 
     def _skip(self, reason: str) -> None:

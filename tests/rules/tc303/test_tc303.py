@@ -36,6 +36,19 @@ def test_fires_on_attention() -> None:
     assert "scaled_dot_product_attention() that drops with p=0.1" in finding.message
 
 
+def test_fires_on_a_layer_made_in_forward() -> None:
+    """It is in training mode, always, and hangs nowhere below the model."""
+    new_layer = dropout(None, on=True)
+    finding = fires("TC303", loop(new_layer, new_layer))
+    assert (finding.subject.module, finding.first_step) == ("Net", 1)
+    assert "in a layer that eval() does not reach" in finding.message
+
+
+def test_quiet_on_a_layer_made_in_forward_by_the_mode() -> None:
+    events = loop(dropout(None, on=True), dropout("Net", on=False))
+    assert quiet("TC303", events) is Verdict.HELD
+
+
 def test_quiet_when_it_follows_the_mode() -> None:
     assert quiet("TC303", loop(dropout("Net", on=True), dropout("Net", on=False))) is Verdict.HELD
     events = loop(attention("Net", p=0.1, mode=True), attention("Net", p=0.0, mode=False))
