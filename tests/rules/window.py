@@ -86,7 +86,9 @@ ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 BATCH_NORM = "torch.nn.functional.batch_norm"
 
 
-def dropout(module: str | None, *, on: bool, mode: bool | None = None, p: float = 0.5) -> dict[str, Any]:
+def dropout(
+    module: str | None, *, on: bool, mode: bool | None = None, p: float = 0.5
+) -> dict[str, Any]:
     """A call of dropout in ``module``, which is in training mode unless ``mode`` says otherwise."""
     return {
         "api": DROPOUT,
