@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.cases import MLP
+from benchmarks.cases import BUGS, MLP
 from benchmarks.harness import PROGRAMS
 from benchmarks.lab import FULL, SELECTIVE, alarms, brief, checked
 
@@ -45,6 +45,7 @@ def lose_of_the_first_step(lines, pick):
         lines[index] = BAD
 
 
+BUGS_TRIED = [b for b in BUGS if b.script == MLP and b.name in {"no_zero_grad", "forum84911"}]
 HOLES = (
     garble_one,
     garble_some,
@@ -76,8 +77,9 @@ def with_hole(run: Path, out: Path, cut, pick) -> Path:
 )
 def test_a_healthy_run_with_a_hole_is_left_alone(lab, tmp_path, program, cut, view):
     learned = lab.invariants(program)
-    env = {"UP_SEED": 7, "UP_STEPS": 30}
-    run = lab.trace(program, env, view=view, invariants=learned)
+    run = lab.reference(program)
+    if view == SELECTIVE:
+        run = lab.trace(program, {"UP_SEED": 7, "UP_STEPS": 30}, view=view, invariants=learned)
     held = 0
     for trial in range(TRIALS):
         pick = random.Random(f"{cut.__name__} {trial}")
@@ -90,10 +92,10 @@ def test_a_healthy_run_with_a_hole_is_left_alone(lab, tmp_path, program, cut, vi
     assert held > 0  # silence must not come from having checked nothing
 
 
-@pytest.mark.parametrize("bug", ["no_zero_grad", "forum84911"])
+@pytest.mark.parametrize("bug", BUGS_TRIED, ids=lambda bug: bug.id)
 def test_a_bug_is_found_beside_a_hole(lab, tmp_path, bug):
     learned = lab.invariants(MLP)
-    run = lab.trace(MLP, {"UP_BUG": bug, "UP_SEED": 7, "UP_STEPS": 30}, view=FULL)
+    run = lab.trace(MLP, bug.env, view=FULL)
     whole = checked(run, learned)
 
     def after_some_steps(lines, pick):
@@ -114,7 +116,7 @@ def test_what_a_hole_hides_is_not_learned(lab, tmp_path):
     from traincheck.relations._table import RELATIONS
     from traincheck.store.reader import TraceReader
 
-    run = lab.trace(MLP, {"UP_SEED": 7, "UP_STEPS": 30}, view=FULL)
+    run = lab.reference(MLP)
     for cut in HOLES:
         for trial in range(2):
             out = tmp_path / f"{cut.__name__}{trial}"
