@@ -136,10 +136,11 @@ def _section(console: Console, title: str, lines: Sequence[str]) -> None:
 
 def _sections(found: Overview) -> list[tuple[str, list[str]]]:
     summary = found.summary
+    is_sampled = found.manifest is None or found.manifest.settings.get("every") != 1
     return [
         (found.path, _run_lines(found.manifest)),
         ("Processes", [_process_line(p) for p in found.processes]),
-        ("Steps", _step_lines(summary)),
+        ("Steps", _step_lines(summary, is_sampled=is_sampled)),
         ("Events", [_counts(summary.kinds), "by stage: " + _counts(summary.stages)]),
         ("Models", _model_lines(summary)),
         ("Optimizers", _optimizer_lines(summary)),
@@ -210,11 +211,12 @@ def _process_line(process: ProcessInfo) -> str:
     return f"rank {process.rank} pid {process.pid}{role}:{script} {threads}; {versions}"
 
 
-def _step_lines(summary: Summary) -> list[str]:
+def _step_lines(summary: Summary, *, is_sampled: bool) -> list[str]:
     lines = []
     for rank, use in sorted(summary.steps.items()):
         left = use.steps - use.recorded
-        sampled = f", {left} of them skipped by sampling" if left else ""
+        why = "skipped by sampling" if is_sampled else "with events missing"
+        sampled = f", {left} of them {why}" if left else ""
         last = ", and an unfinished one" if use.is_last_unfinished else ""
         lines.append(f"rank {rank}: {use.steps:,}{sampled}{last}")
     return lines

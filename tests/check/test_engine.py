@@ -145,13 +145,22 @@ def test_an_instrument_that_fails_on_the_way_ends_its_checks() -> None:
     assert any("autograd was off (KeyError('x'))" in note for note in report.notes)
 
 
+def test_many_gaps_are_one_note_for_each_rank() -> None:
+    events = TraceBuilder().process().model("Net", MLP).optimizer()
+    for _ in range(12):
+        events.steps(1).mark("dropped", records=1).mark("dropped", records=2)
+    (note,) = check(events.build(), rules=RULES).notes
+    assert note.startswith("events were lost at steps 0, 1, 2, 3, 4 and 7 more of rank 0:")
+
+
 @pytest.mark.parametrize("mark", [("dropped", {}), ("instrument disabled", {"instrument": "f"})])
 def test_lost_events_are_a_gap(mark: tuple[str, dict[str, str]]) -> None:
     events = TraceBuilder().process().model("Net", MLP).optimizer().steps(2)
     events.begin_step().mark(mark[0], **mark[1]).forward().backward().optimizer_step()
     report = check(events.steps(1).build(), rules=RULES)
     assert report.findings == []
-    assert report.notes == ("events were lost at step 2 of rank 0",)
+    (note,) = report.notes
+    assert note.startswith("events were lost at step 2 of rank 0:")
     without = TraceBuilder().process().model("Net", MLP).optimizer().steps(2)
     without.begin_step().forward().backward().optimizer_step()
     assert check(without.build(), rules=RULES).findings

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
+from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder, healthy_run
 from traincheck.cli.main import main
 from traincheck.schema.events import CheckpointEvent, CollectiveEvent, Event
 from traincheck.store.columnar import read_parquet
@@ -91,6 +92,20 @@ SHOWN = [
     "the last line is torn",
     "torch.nn.modules.linear.Linear.forward",
 ]
+
+
+def test_the_overview_tells_of_steps_that_lost_events(trace: Trace, tmp_path: Path) -> None:
+    manifest = replace(MANIFEST, settings={"every": 1})
+    with TraceWriter(tmp_path / "run", manifest) as writer:
+        for event in healthy_run(5):
+            writer.emit(event)
+    path = tmp_path / "run" / "events-r0-p1000-t0.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    del lines[-5]
+    path.write_bytes(b"".join(lines))
+    _, out, _ = trace("show", tmp_path / "run")
+    assert "rank 0: 5, 1 of them with events missing" in out
+    assert "dropped records=1" in out
 
 
 def test_the_overview_tells_what_the_run_holds(trace: Trace, run: Path) -> None:

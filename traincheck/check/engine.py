@@ -26,6 +26,7 @@ from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is
 
 _logger = logging.getLogger(__name__)
 _PROCESS_MARK = "process"
+_MOST_STEPS = 5  # named in a note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +187,7 @@ class Engine:
         self._processes: dict[tuple[int, str], Process] = {}
         self._violated: dict[str, int] = defaultdict(int)
         self._notes: list[str] = []
+        self._gaps: dict[int, dict[int | None, None]] = defaultdict(dict)  # rank -> steps, in order
         self._events = 0
         self._stream: str | None = None
         self._rank: int | None = None
@@ -250,13 +252,14 @@ class Engine:
         verdicts = judge(sorted(self._checks.infos), self._violated, triggered, unobservable)
         steps = max((process.steps for process in self._processes.values()), default=0)
         findings = self._book.findings(steps)
+        gaps = [_lost(rank, found) for rank, found in sorted(self._gaps.items())]
         return Report(
             events=self._events,
             steps=steps,
             ranks=len({rank for rank, _ in self._processes}),
             verdicts=verdicts,
             findings=[finding for finding in findings if finding.accepted is None],
-            notes=(*sorted(set(self._notes)), *reasons(unobservable)),
+            notes=(*gaps, *sorted(set(self._notes)), *reasons(unobservable)),
             infos=self._checks.infos,
             unobservable=unobservable,
             suppressed=[finding for finding in findings if finding.accepted is not None],
@@ -293,7 +296,7 @@ class Engine:
     def _gap(self, process: Process, mark: MarkEvent) -> None:
         """Events were lost: as with steps that were not recorded, what is absent proves nothing."""
         self._feed(process, process.router.route(mark.gap), mark.gap)
-        self._notes.append(f"events were lost at step {mark.step} of rank {mark.rank}")
+        self._gaps[mark.rank][mark.step] = None
 
     def _feed(self, process: Process, seats: Iterable[Seat], event: Event) -> Sequence[Violation]:
         new: Sequence[Violation] = ()
@@ -430,6 +433,14 @@ def _bare_info(invariant: Invariant) -> CheckInfo:
         severity="info",
         title=invariant.text,
     )
+
+
+def _lost(rank: int, steps: Iterable[int | None]) -> str:
+    """That events are missing, and where."""
+    first = [str(step) for step in steps]
+    more = f" and {len(first) - _MOST_STEPS} more" if len(first) > _MOST_STEPS else ""
+    said = f"step{'s' * (len(first) > 1)} {', '.join(first[:_MOST_STEPS])}{more}"
+    return f"events were lost at {said} of rank {rank}: what is absent there proves nothing"
 
 
 def _fault(error: Exception) -> str:
