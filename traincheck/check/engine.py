@@ -295,7 +295,8 @@ class Engine:
 
     def _gap(self, process: Process, mark: MarkEvent) -> None:
         """Events were lost: as with steps that were not recorded, what is absent proves nothing."""
-        self._feed(process, process.router.route(mark.gap), mark.gap)
+        gap = mark.gap
+        self._feed(process, process.router.route(gap), gap)
         self._gaps[mark.rank][mark.step] = None
 
     def _feed(self, process: Process, seats: Iterable[Seat], event: Event) -> Sequence[Violation]:

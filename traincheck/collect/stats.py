@@ -114,10 +114,10 @@ class Numbers:
     # -- values of records, serialized
 
     def of_leaves(self, em: Emitter, tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
-        """The numbers of the tensors in a batch."""
+        """The numbers of the tensors in a batch, by path. Asked only while ``batch`` is due."""
         self.look_for_shifts(tensors.values())
         texts = {}
-        for path, tensor in tensors.items() if self.batch else ():
+        for path, tensor in tensors.items():
             if _is_countable(tensor):
                 taken = _leaf(tensor, full=self.is_sampled)
                 if self.is_sampled and _has_rows(tensor):

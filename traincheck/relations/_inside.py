@@ -251,8 +251,9 @@ class CallDecider:
                 example = self._around(event)
                 known = self._whole[key] = tuple((i, example) for i in claims)
             return known
-        is_blind = start <= self._blind_ns  # what it held may be among what is missing
-        return [(i, self._inside(i, event)) for i in claims if last[i] >= start or not is_blind]
+        if start <= self._blind_ns:  # what it held may be among what is missing
+            claims = [i for i in claims if last[i] >= start]
+        return [(i, self._inside(i, event)) for i in claims]
 
     def _inside(self, index: int, event: CallEvent) -> Example:
         holds = self._last[index] >= event.start_ns

@@ -25,7 +25,7 @@ class Autograd(Instrument):
     always = True
 
     def install(self) -> None:
-        self._is_looked_at = self.session.tracker.wants("gradient", "backward")
+        self._looks_at_gradients = self.session.tracker.wants("gradient", "backward")
         self.replace(torch.autograd, "backward", self._wrap_backward)
         if self.wants_call("torch.autograd.grad"):
             names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
@@ -46,14 +46,14 @@ class Autograd(Instrument):
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
         self.session.stage(em, "train")
-        if self._is_looked_at:
+        if self._looks_at_gradients:
             # The span that begins now; its own changes come after it
             self.session.tracker.glance_gradients(em, em.next_span)
 
     def _after(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        if self._is_looked_at:
+        if self._looks_at_gradients:
             self.session.tracker.look_gradients(em, span, norms=True)
 
     def _describe(
