@@ -230,6 +230,18 @@ def test_compressed_sparse_tensors(to):
     assert None not in found
 
 
+def test_what_stands_for_others_has_no_fingerprint():
+    """Inside vmap a tensor is one of many, and has no memory of its own."""
+    found = []
+
+    def look(row):
+        found.extend(map(fingerprint, (row, row[::2], row.conj())))
+        return row
+
+    torch.func.vmap(look)(torch.zeros(3, 4, dtype=torch.complex64))
+    assert found == [None, None, None]
+
+
 def test_no_data_no_fingerprint():
     assert fingerprint(torch.empty(3, device="meta")) is None
     with FakeTensorMode():

@@ -134,6 +134,65 @@ def test_a_replaced_head(tmp_path):
     assert changed == {0: NAMES[:4], 1: NAMES[:4]}
 
 
+def test_weights_that_stand_in_for_the_parameters_of_a_call(tmp_path):
+    """Meta-learning: the loss of adapted weights has gradients of those that were adapted."""
+    with recording(tmp_path) as run:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            fast = dict(model.named_parameters())
+            x = torch.randn(6, 4)
+            for _ in range(2):
+                loss = torch.func.functional_call(model, fast, x).pow(2).mean()
+                grads = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
+                fast = {name: p - 0.1 * g for (name, p), g in zip(fast.items(), grads)}
+            torch.func.functional_call(model, fast, x).pow(2).mean().backward()
+            optimizer.step()
+    assert {change for _, change in run.changes("parameter")} == {"new", "content"}
+    assert sorted(per_step(run, "gradient", "set")[0]) == sorted(NAMES)
+    assert list(per_step(run, "parameter", "content")) == [0, 1, 2]
+
+
+def test_a_module_that_others_always_lend_their_parameters(tmp_path):
+    """An ensemble: one skeleton computes for all of them at once, under vmap."""
+    with recording(tmp_path) as run:
+        models = [Net().eval() for _ in range(2)]
+        parameters, buffers = torch.func.stack_module_state(models)
+        skeleton = copy.deepcopy(models[0]).to("meta")
+        optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
+
+        def member(weights, statistics, x):
+            return torch.func.functional_call(skeleton, (weights, statistics), (x,))
+
+        for _ in range(2):
+            optimizer.zero_grad()
+            x = torch.randn(6, 4)
+            torch.func.vmap(member, (0, 0, None))(parameters, buffers, x).sum().backward()
+            optimizer.step()
+    assert not run.of("state")
+    assert len(run.calls("torch.nn.modules.linear.Linear.forward")) == 4
+
+
+def test_gradients_of_single_samples_are_assigned_by_hand(tmp_path):
+    with recording(tmp_path) as run:
+        model = Net().eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def loss(weights, x):
+            return torch.func.functional_call(model, weights, x[None]).pow(2).sum()
+
+        for _ in range(3):
+            weights = {name: p.detach() for name, p in model.named_parameters()}
+            gradient = torch.func.grad(loss)
+            each = torch.func.vmap(gradient, (None, 0))(weights, torch.randn(6, 4))
+            for name, parameter in model.named_parameters():
+                parameter.grad = each[name].mean(0)
+            optimizer.step()
+    assert {change for _, change in run.changes("parameter")} == {"new", "content"}
+    assert sorted(per_step(run, "parameter", "content")[1]) == sorted(NAMES)
+
+
 def test_a_part_that_leaves_and_one_that_joins(tmp_path):
     with recording(tmp_path) as run:
         model = Net()

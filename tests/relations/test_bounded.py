@@ -108,6 +108,16 @@ def test_what_a_sum_is_divided_by_must_be_a_count():
     assert not any(SCALE in text for text in texts(learn(trace.build())))
 
 
+def test_a_penalty_beside_the_loss_takes_a_larger_share_while_the_loss_falls():
+    drifting, counted = begin(), begin()
+    for number in range(10):
+        update(drifting, factor=1 + 0.03 * number)
+        update(counted, factor=0.75 if number == 4 else 1.0)  # an epoch ends with fewer batches
+    assert not any(SCALE in text for text in texts(learn(drifting.build())))
+    (said,) = [text for text in texts(learn(counted.build()), "bounded") if SCALE in text]
+    assert said == f"In train.py, {SCALE} between 0.6 and 1.5 times the mean loss."
+
+
 def test_nothing_is_known_of_several_losses_or_of_scaled_ones():
     assert not any(SCALE in text for text in texts(learn(updates(begin(), 10, losses=2).build())))
     trace = begin()

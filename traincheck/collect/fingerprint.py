@@ -92,8 +92,12 @@ def fingerprint(tensor: torch.Tensor) -> str | None:
     Waits for the device when the tensor is not on the CPU; `start_device` does not.
     """
     if type(tensor) in PLAIN_TYPES and is_plain_cpu(tensor):
+        try:
+            address = tensor.data_ptr()
+        except RuntimeError:  # inside torch.func: it stands for others
+            return None
         seed = _seeds[tensor.dtype, tensor.shape]
-        return f"xxh3-128:{hex128(_views[tensor.nbytes](tensor.data_ptr()), seed)}"
+        return f"xxh3-128:{hex128(_views[tensor.nbytes](address), seed)}"
     return _unusual(tensor)
 
 
@@ -129,11 +133,11 @@ def _digest_cpu(part: torch.Tensor, whole: torch.Tensor) -> str:
 
 
 def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
-    """The dense tensors that make up ``tensor``; None when it has no data (meta, fake).
+    """The dense tensors that make up ``tensor``; None when it has no data (meta, fake, in vmap).
 
     Values and indices of a sparse one, this rank's shard of a distributed one.
     """
-    if tensor.is_meta or "FakeTensor" in type(tensor).__name__:
+    if tensor.is_meta or "FakeTensor" in type(tensor).__name__ or _stands_for_others(tensor):
         return None
     local = getattr(tensor, "_local_tensor", None)  # DTensor: this shard, without a collective
     if isinstance(local, torch.Tensor):
@@ -150,6 +154,11 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     if tensor.is_quantized:
         return [tensor.int_repr()]
     return _wrapped(tensor) if type(tensor) not in PLAIN_TYPES else [tensor.detach()]
+
+
+_stands_for_others: Callable[[torch.Tensor], bool] = getattr(
+    getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda _: False
+)  # inside torch.func
 
 
 def _wrapped(tensor: torch.Tensor) -> list[torch.Tensor] | None:

@@ -44,12 +44,15 @@ class Root:
     """An outermost module and the variables below it.
 
     It keeps dicts of modules, never a module or tensor.
+
+    is_lent: other tensors stand in the place of its parameters for one call.
     """
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
         self.ref = weakref.ref(module)
         self.name = name
         self.is_tracked = False
+        self.is_lent = False
         # Dicts of its modules, and what was in them: how many, under which keys, which objects
         self.holders: list[Any] = []
         self.seen: tuple[list[int], list[str], list[int]] = ([], [], [])
@@ -68,6 +71,18 @@ class Root:
         holders = self.holders
         objects = chain.from_iterable(map(_values, holders))
         return list(map(len, holders)), list(chain.from_iterable(holders)), list(map(id, objects))
+
+
+def _is_lent(top: torch.nn.Module) -> bool:
+    """Whether ``torch.func.functional_call`` has put tensors in the place of parameters.
+
+    Modules let nobody register anything but a parameter under its name.
+    """
+    return any(
+        parameter is not None and not isinstance(parameter, torch.nn.Parameter)
+        for _, module in walk(top)
+        for parameter in table(module._parameters).values()
+    )
 
 
 _values: Any = methodcaller("values")  # not of dict: TorchScript modules have something else
@@ -207,6 +222,10 @@ class Tracker:
         """Begin to follow the variables of ``root``, or find out what changed in its structure."""
         top = root.ref()
         if top is None or (root.is_tracked and root.is_current()):
+            root.is_lent = False
+            return
+        root.is_lent = _is_lent(top)
+        if root.is_lent:
             return
         self._map(root, top)
         root.is_tracked = True

@@ -36,6 +36,7 @@ _WIDER = 1.25  # than what was seen, where a number varies with the data
 _MUCH_WIDER = 30.0
 _CLOSE = 2.0  # than what was seen, where a sampled view may find a little more
 _MOST_SPREAD = 2.5  # of a number that is bounded from both sides
+_FEW = 3  # values of a number that says how many batches an update is made of
 _MIN_MANY = 12  # readings, before a norm is bounded
 _FEWEST = 2  # classes that can be told apart
 _MOST_SEEN, _MOST = 0.5, 0.9  # share of units that is seen, and that is allowed
@@ -108,7 +109,7 @@ class Samples:
     def _of(self, key: Key, values: Sequence[float]) -> Limits | None:
         low, high = min(values), max(values)
         if key.quantity == LOSS_SCALE:
-            limits = self._scale(low, high)
+            limits = self._scale(values)
             return {**limits, "sums": sorted(self._sums)} if limits and self._sums else limits
         if key.quantity == GENERATED:
             ends = self._ends[key]
@@ -124,11 +125,14 @@ class Samples:
             return _plain(key.quantity, low, high)
         return _sign(key, low, high, self._values)
 
-    def _scale(self, low: float, high: float) -> Limits | None:
+    def _scale(self, values: Sequence[float]) -> Limits | None:
+        low, high = min(values), max(values)
         if abs(high - low) <= _SAME * abs(high):
             value = float(f"{high:.6g}")
             return {"low": value, "high": value}
-        if low > 0 and self._is_plain and high < _MOST_SPREAD * low:
+        # By counts of terms, or of batches; a penalty beside the loss has a share that drifts.
+        is_counted = self._sums or len({f"{value:.4g}" for value in values}) <= _FEW
+        if low > 0 and self._is_plain and is_counted and high < _MOST_SPREAD * low:
             # On a coarse grid, so that ranks and runs say the same.
             return {
                 "low": math.floor(low / _WIDER * 10) / 10,

@@ -40,7 +40,8 @@ class LossCutOff:
     Stays quiet on:
         Gradients that reach any parameter, of this model or another; an optimizer that had
         gradients before; gradients of zeros, which are TC704's; parameters that change all the same
-        (gradients assigned by hand, optimizers within backward()); optimizers that do not step.
+        (gradients assigned by hand, optimizers within backward()); optimizers that do not step;
+        optimizers of tensors that no module owns (an image, the stacked parameters of an ensemble).
 
     Fix:
         Compute the loss from the model's results by operations of torch, without detach(), .data,
@@ -110,7 +111,13 @@ class CutOff(StepMonitor):
 
     def _is_cut_off(self, holder: Holder, facts: StepFacts) -> bool:
         touched = self.ledger.ever_reached | facts.changed | facts.uncertain
-        return not facts.reached and bool(holder.ids) and touched.isdisjoint(holder.ids)
+        if facts.reached or not holder.ids or not touched.isdisjoint(holder.ids):
+            return False
+        if not any(map(holder.is_loose, holder.ids)):
+            return True
+        # At the gradients of those nobody looks: then some of a model must be waiting for one
+        owned = self.ledger.parameters.keys() & holder.ids
+        return any(self.ledger.parameters[identity].requires_grad for identity in owned)
 
     def _violation(
         self, holder: Holder, step: int | None, run: _Run, facts: StepFacts

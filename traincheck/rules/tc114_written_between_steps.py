@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from traincheck.rules._ledger import is_loose
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -30,8 +31,9 @@ class WrittenBetweenSteps:
 
     Stays quiet on:
         Weights that were loaded; parameters that two optimizers hold; the first step; models on a
-        device; what is written back to what it was before the next step, as averages that are
-        swapped in for an evaluation.
+        device; tensors that no module owns (an image that is kept within its range); what is
+        written back to what it was before the next step, as averages that are swapped in for an
+        evaluation.
 
     Fix:
         Let the optimizer do it: weight_decay, a parametrization, or averages in a model of their
@@ -80,7 +82,8 @@ class Looks(SingleEvents):
             return []
         self.triggered += 1
         given: Any = event.data.get("names")
-        written = [str(name) for name in given] if isinstance(given, list) else []
+        names = [str(name) for name in given] if isinstance(given, list) else []
+        written = [name for name in names if not is_loose(name)]
         owner = str(event.data.get("owner"))
         before = self._times.get(owner, {})
         self._times[owner] = {name: before.get(name, 0) + 1 for name in written}

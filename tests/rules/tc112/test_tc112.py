@@ -77,3 +77,17 @@ def test_quiet_on_an_optimizer_that_waits_for_its_turn() -> None:
     events = TraceBuilder().process().model().optimizer(names=ALL[:2]).optimizer(names=ALL[2:])
     events.steps(5, no_gradient=ALL[2:])
     assert quiet("TC112", events.build()) is Verdict.HELD
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_quiet_on_an_image_that_is_optimized_with_a_model_that_is_not(frozen: bool) -> None:
+    """At the gradients of tensors that no module owns nobody looks."""
+    events = TraceBuilder().process().model("Net", MLP)
+    events.optimizer(names=ALL if frozen else (), foreign={"opt0[0].0": 77})
+    events.freeze(*ALL, frozen=frozen)
+    assert quiet("TC112", cut_off(events, 4).build()) is Verdict.HELD
+
+
+def test_fires_where_a_model_waits_beside_such_a_tensor() -> None:
+    events = TraceBuilder().process().model("Net", MLP).optimizer(foreign={"opt0[0].8": 77})
+    assert fires("TC112", cut_off(events, 4).build()).first_step == 0

@@ -42,3 +42,7 @@ def test_quiet_when_it_was_not_always_so() -> None:
 
 def test_quiet_after_loads() -> None:
     assert quiet("TC114", looks(WEIGHT, WEIGHT, WEIGHT, loads=True)) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_an_image_that_is_kept_within_its_range() -> None:
+    assert quiet("TC114", looks(*(3 * [("opt0[0].0",)]))) is Verdict.HELD

@@ -165,6 +165,7 @@ class Modules(Instrument):
         has_buffers = (
             root is not None
             and bool(root.buffers)
+            and not root.is_lent
             and self._looks_at_buffers
             and torch.is_grad_enabled()
         )
