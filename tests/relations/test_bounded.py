@@ -166,6 +166,15 @@ def clipped(norm: float, steps: int = 10) -> TraceBuilder:
     return trace
 
 
+def test_targets_that_are_numbers_may_be_of_either_sign():
+    mse, trace = "torch.nn.functional.mse_loss", begin()
+    for _ in range(10):
+        trace.begin_step().zero_grad()
+        args = {"input": tensor(-1.0, 1.0), "target": tensor(-2.0, 0.5)}
+        trace.call(mse, args=args, result=scalar(1.0)).backward().optimizer_step()
+    assert not any("element of target" in text for text in texts(learn(trace.build())))
+
+
 def test_clipping_that_finds_no_gradient():
     reference = learn(clipped(2.0).build())
     assert report_of(reference.invariants, clipped(1e-6).build()).findings == []

@@ -17,6 +17,7 @@ BUFFERS = {"outer": "step", "role": "buffer", "change": "changes"}
 HELD = {"outer": Families.OPTIMIZER_STEP, "role": "parameter", "change": "changes"}
 STATE = {"outer": Families.OPTIMIZER_STEP, "role": "optimizer_state", "change": "changes"}
 MODE = {"outer": "step", "inner": Families.MODULE, "args": {"training": True}}
+FIRST = {"outer": "step", "role": "gradient", "change": "changes", "within": 8}
 
 
 def landmark(family: str) -> dict[str, str]:
@@ -229,6 +230,53 @@ def test_optimizers_that_take_turns():
         trace.backward([f"{which}.{name}" for name in MLP]).optimizer_step(f"opt{number % 2}")
     for params in (PARAMETERS, GRADIENTS, CLEARED, HELD):
         assert outcome(params, trace) == []
+
+
+def test_a_turn_whose_gradients_pass_through_the_other_model():
+    """The loss of an actor is what its critic says: the critic waits, and holds that gradient."""
+    trace = TraceBuilder().process().model("Critic", MLP).model("Actor", MLP)
+    names = {model: [f"{model}.{name}" for name in MLP] for model in ("Critic", "Actor")}
+    for held in names.values():
+        trace.optimizer(names=held)
+    for number in range(6):
+        turn = number % 2
+        reached = names["Critic"] + (names["Actor"] if turn else [])
+        trace.begin_step().zero_grad(f"opt{turn}").forward().backward(reached)
+        trace.optimizer_step(f"opt{turn}")
+    for params in (PARAMETERS, CLEARED):
+        assert outcome(params, trace) == []
+
+
+def test_a_gradient_that_comes_and_goes_within_backward():
+    def trace(*, is_updated: bool) -> TraceBuilder:
+        made = net()
+        for _ in range(10):
+            made.begin_step().forward().backward(skip=[f"Net.{name}" for name in MLP])
+            for variable in made.models["Net"].parameters.values():
+                variable.has_grad = is_updated
+            made.optimizer_step()
+            for variable in made.models["Net"].parameters.values():
+                variable.has_grad = False
+        return made
+
+    assert outcome(FIRST, trace(is_updated=True)) == []
+    assert {name for *_, name in outcome(FIRST, trace(is_updated=False))} == {
+        f"Net.{name}" for name in MLP
+    }
+
+
+def test_an_expert_that_is_not_asked_for():
+    experts = [f"Net.experts.{number}.weight" for number in range(3)]
+    shapes = {name.removeprefix("Net."): (4, 4) for name in experts} | {"gate.weight": (3, 4)}
+
+    def trace(*absent: str) -> TraceBuilder:
+        made = net(shapes)
+        for number in range(10):
+            made.step(no_gradient={experts[2], *absent[number % 2 :][:1]})
+        return made
+
+    assert outcome(FIRST, trace(*experts[:2])) == []  # the others come and go
+    assert outcome(FIRST, trace()) == [(0, Symptom.NO_GRADIENT, experts[2])]
 
 
 def test_an_optimizer_that_never_steps_is_no_turn():

@@ -23,6 +23,7 @@ CLEAR_EACH = order(F.OPTIMIZER_STEP, F.ZERO_GRAD, F.OPTIMIZER_STEP)
 APPLY = order(F.BACKWARD, F.OPTIMIZER_STEP, F.ZERO_GRAD)
 COMPUTE = order(F.ZERO_GRAD, F.BACKWARD, F.OPTIMIZER_STEP)
 RETURN = order(F.EVAL, F.TRAIN, F.BACKWARD)
+ANEW = order(F.OPTIMIZER_STEP, F.MODULE, F.BACKWARD)
 SCHEDULE = order(F.SCHEDULER_STEP, F.OPTIMIZER_STEP, F.SCHEDULER_STEP)
 CLIP = order(F.BACKWARD, F.CLIP_NORM, F.OPTIMIZER_STEP)
 
@@ -101,6 +102,24 @@ def test_a_closure_computes_gradients_many_times():
         api, family = "torch.optim.lbfgs.LBFGS.step", F.OPTIMIZER_STEP
         trace.call(api, family=family, owner="opt0", start_ns=start)
     assert outcome(APPLY, trace) == []
+
+
+def test_a_loss_that_is_passed_back_again_without_a_forward():
+    again = net().step()
+    again.begin_step().zero_grad().backward().optimizer_step()
+    assert [step for step, *_ in outcome(ANEW, again)] == [1]
+    apart = two().step()  # several losses may come of one forward, or of none
+    apart.begin_step().zero_grad("opt0").backward().optimizer_step("opt0")
+    assert outcome(ANEW, apart) == []
+
+
+def test_an_optimizer_that_steps_within_backward():
+    trace = net()
+    for _ in range(3):
+        trace.begin_step().forward()
+        start = trace._now_ns
+        trace.optimizer_step().call(F.BACKWARD, start_ns=start)
+    assert outcome(ANEW, trace) == []
 
 
 def test_each_optimizer_by_itself():

@@ -49,7 +49,9 @@ _ALWAYS = Needs(
 
 def needs(params: Mapping[str, Any]) -> Needs:
     """What it takes to decide the claim with these parameters."""
-    return TEMPLATES[_template(params)] | _ALWAYS
+    # Gradients may come and go within backward, or be assigned: then the update tells.
+    updates = Needs(states=frozenset({"parameter@step"} if "within" in params else ()))
+    return TEMPLATES[_template(params)] | _ALWAYS | updates
 
 
 def text(params: Mapping[str, Any]) -> str:
@@ -124,7 +126,7 @@ class _Claim:
 
     known: what is said when all of them changed, by optimizer and modes; it is the same each time.
     lapses: of a claim about first changes, the steps without one, by name and identity. reached:
-    what has changed.
+    what has changed. fickle: names, without numbers, of what changes in some steps only.
     """
 
     index: int
@@ -139,6 +141,7 @@ class _Claim:
     known: dict[tuple[Any, ...], Examples] = field(default_factory=dict)
     lapses: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
     reached: set[tuple[str, int]] = field(default_factory=set)
+    fickle: set[str] = field(default_factory=set)
 
 
 class ChangeDecider:
@@ -159,6 +162,7 @@ class ChangeDecider:
         self._book = StepBook()
         self._modes: dict[str, bool] = {}  # module -> mode in its last forward with grad
         self._updates: list[CallEvent] = []
+        self._have_stepped: set[str | None] = set()  # optimizers, before this step
         self._version = -1
         self._is_blind = False  # what a variable did once may not have been recorded
         self._trained: set[str] = set()  # names of the parameters that optimizers hold
@@ -184,6 +188,7 @@ class ChangeDecider:
             examples = self._last.join(self._decide(event))
         self._book.turn(event)
         self._modes.clear()
+        self._have_stepped.update(update.owner for update in self._updates)
         self._updates.clear()
         self._is_blind |= event.is_gap
         if not event.recorded:
@@ -217,6 +222,8 @@ class ChangeDecider:
             changed = book.changed[role]
         else:
             changed = self._during(update) - book.unknown[role]
+        if within(claim.params) > 1:
+            changed = changed | book.changed["parameter"]
         if names <= changed and (role in ("buffer", "gradient") or bases <= book.reached):
             modes = [self._mode(variable) for variable in variables] if role == "buffer" else ()
             key = (owner, bool(self._updates), *modes)
@@ -264,7 +271,10 @@ class ChangeDecider:
     ) -> Iterator[tuple[int, Example]]:
         for variable in variables:
             if variable.name in changed:
-                claim.reached.add((variable.name, variable.identity))
+                key = variable.name, variable.identity
+                if claim.lapses.pop(key, None):
+                    claim.fickle.add(_alike(variable.name))
+                claim.reached.add(key)
                 yield claim.index, self._positive(self._context(claim, variable))
             elif claim.change == "cleared":
                 if variable.name in self._book.at_start and not self._is_idle(variable):
@@ -278,12 +288,16 @@ class ChangeDecider:
         """The step in which a change was first missed, once it has been missed for too long."""
         if within(claim.params) == 1:
             return event
-        key = variable.name, variable.identity
+        key, alike = (variable.name, variable.identity), _alike(variable.name)
+        if key in claim.reached:
+            claim.fickle.add(alike)  # an expert that is not asked for in each step, say
         if key in claim.reached or self._is_blind:
-            return None  # an expert that is not asked for any more, say
+            return None
         lapses = claim.lapses.setdefault(key, [])
         lapses.append(event)
-        return claim.lapses.pop(key)[0] if len(lapses) == within(claim.params) else None
+        if len(lapses) != within(claim.params) or alike in claim.fickle:
+            return None
+        return claim.lapses.pop(key)[0]
 
     def _is_excused(self, claim: _Claim, variable: Variable, event: StepEvent) -> bool:
         """Whether there is a good reason for not having changed."""
@@ -306,8 +320,9 @@ class ChangeDecider:
         """Whether the variable is not being trained in this step.
 
         It may belong to a loss network, whose whole model is in no optimizer. Or to an optimizer
-        whose turn it is not: then another one steps, and no gradient reaches the variable. Where
-        nothing that an optimizer holds moves, it may be the one that should.
+        whose turn it is not: then another one steps, and no gradient reaches the variable, or one
+        that is on its way to something else, as through a critic. Where nothing that an optimizer
+        holds moves, it may be the one that should.
         """
         if variable.model not in self._variables.held_models():
             return not self._trained.isdisjoint(self._book.changed["parameter"])
@@ -315,7 +330,8 @@ class ChangeDecider:
         holders = self._variables.holders(variable)
         if not stepped or not holders or not stepped.isdisjoint(holders):
             return False
-        return variable.base not in self._book.reached
+        takes_turns = not self._have_stepped.isdisjoint(holders)
+        return takes_turns or variable.base not in self._book.reached
 
     def _may_be_warm_up(self) -> bool:
         """Whether a learning rate of zero may explain why the first step changed nothing at all.
@@ -354,7 +370,10 @@ class ChangeDecider:
             return self._variables.context(variable)
         if role == "buffer":
             return self._variables.context(variable, training=self._mode(variable))
-        reached = self._book.has_gradient(variable.base)
+        reached = self._book.has_gradient(variable.base) or (
+            # An update proves it, where optimizers step as soon as there is one, within backward.
+            variable.base in self._book.changed["parameter"] and self._variables.is_held(variable)
+        )
         if claim.outer == STEP:  # gradients may have been computed to look where they point
             stepped = bool(self._updates)
             return self._variables.context(variable, has_gradient=reached, has_step=stepped)
@@ -394,6 +413,11 @@ class ChangeDecider:
             evidence=(event,),
             symptom=symptom,
         )
+
+
+def _alike(name: str) -> str:
+    """What experts and other parts of a list have in common."""
+    return ".".join("*" if part.isdecimal() else part for part in name.split("."))
 
 
 def _symptom(role: str, *, requires_grad: bool, is_held: bool) -> Symptom:

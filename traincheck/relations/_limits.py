@@ -52,6 +52,7 @@ _AT_MOST = {
     "torch.nn.functional.kl_div": 0.0,
     "torch.nn.functional.binary_cross_entropy": 1.0,
 }  # what a loss takes the logarithm of, or has had it taken of
+_OVER_CLASSES = frozenset(f"torch.nn.functional.{name}" for name in ("cross_entropy", "nll_loss"))
 _OF_PROBABILITIES = frozenset({"torch.nn.functional.binary_cross_entropy"})
 _OF_LOGITS = frozenset(
     f"torch.nn.functional.{name}" for name in ("binary_cross_entropy_with_logits", "cross_entropy")
@@ -181,7 +182,8 @@ def _sign(
     """On which side of zero, or of one, the extremes are; None where that may be chance."""
     other = Key(LARGEST if key.quantity == SMALLEST else SMALLEST, key.api, key.name)
     if key.name == "target":  # labels, some of which are left out: not all of them
-        is_ignoring = key.quantity == LARGEST and min(values.get(other, (0.0,))) < 0
+        lowest = min(values.get(other, (0.0,)))
+        is_ignoring = key.quantity == LARGEST and key.api in _OVER_CLASSES and lowest < 0
         return {"low": 0.0} if is_ignoring and low >= 0 else None
     if key.quantity == LARGEST:
         limit = _AT_MOST.get(key.api)

@@ -93,7 +93,11 @@ class Wait:
 
 
 class Watch:
-    """Decides one triple. is_step_due: a step is to apply the gradients of A."""
+    """Decides one triple.
+
+    is_step_due: a step is to apply the gradients of A. is_of_one_loss: nothing follows where there
+    are several optimizers, as their losses may come of one forward, or of none.
+    """
 
     def __init__(self, after: str, needed: str, before: str) -> None:
         if (after, needed, before) not in TRIPLES:
@@ -101,6 +105,7 @@ class Watch:
         self.after, self.needed, self.before = after, needed, before
         self._by_key = (after in OWNED and before in OWNED) or after in _MODES
         self.is_step_due = needed == _F.OPTIMIZER_STEP and after == _F.BACKWARD
+        self.is_of_one_loss = needed == _F.MODULE and before == _F.BACKWARD
         # A scheduler's calls are kept apart by scheduler, whichever optimizer steps between them.
         self._by_owner_of_needed = (after == _F.SCHEDULER_STEP) == (needed == _F.SCHEDULER_STEP)
         self._waits: dict[str | None, Wait] = {}
@@ -133,7 +138,8 @@ class Watch:
         # Module.zero_grad has no owner and backward no key: they concern whoever waits.
         keys = [k for k in self._waits if key is None or k is None or k == key]
         keys = [k for k in keys if self._waits[k].is_due]
-        if self.before == self.after:  # a call that made the one before is no call after it
+        # A call that made the one before is no call after it: backward may step optimizers.
+        if self.before in (self.after, _F.BACKWARD):
             keys = [k for k in keys if self._waits[k].event.start_ns < event.start_ns]
         return [(self._waits.pop(k), event) for k in keys]
 

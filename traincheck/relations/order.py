@@ -53,6 +53,7 @@ class Order(UsualRelation):
 
     Not said:
         How often anything is called. That evaluation, a schedule, or accumulation takes place.
+        With several optimizers, that each loss is of a new forward.
         ``train`` after ``eval`` is asked for only where the same module was in training mode
         before, and is given when its mode was set in another way. That a program clips gradients,
         and what it says of buffers, is kept to scripts of the same name. Nothing of BatchNorm: its
@@ -197,6 +198,8 @@ class OrderDecider:
         for index, watch in self._watches.items():
             for wait, end in watch.observe(event, landmark, self._partners):
                 if not self._program.fits(self._params[index]) or self._is_unknown(wait):
+                    continue
+                if watch.is_of_one_loss and len(set(self._partners.values())) > 1:
                     continue
                 if wait.is_met or not watch.is_step_due:
                     examples.append((index, self._example(index, wait, end)))
