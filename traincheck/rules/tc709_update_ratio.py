@@ -28,9 +28,9 @@ class UpdateRatio:
         A weight whose norm changes by more than half in each of three steps in a row.
 
     Stays quiet on:
-        Weights that begin with zeros, as long as they grow ever less; biases and scales, tensors of
-        fewer than 16 elements, steps whose norms were not taken (large models: all but the first
-        four steps and each tenth).
+        Weights that begin with zeros, or as good as (LayerScale), as long as they grow ever less;
+        biases and scales, also of shape (C, 1, 1), tensors of fewer than 16 elements, steps whose
+        norms were not taken (large models: all but the first four steps and each tenth).
 
     Fix:
         Lower the learning rate by a factor of ten, or warm it up.
@@ -67,13 +67,14 @@ class UpdateRatio:
 
 
 _ELEMENTS = 16
+_NOTHING = 1.01e-4  # root mean square of weights that begin as good as zero
 
 
 @dataclass(slots=True)
 class _Size:
     """Norm of a weight after a step. count: large changes in a row, since step ``first``.
 
-    growth: of a weight that began with zeros, the last change; 0 once it does not become less.
+    growth: of a weight that began as good as zero, the last change; 0 once it does not become less.
     """
 
     norm: float
@@ -102,7 +103,7 @@ class Sizes(StepMonitor):
             parameter = self.ledger.parameters.get(identity)
             if norm is None or number(look, "nonfinite") or parameter is None:
                 self._sizes.pop(identity, None)
-            elif len(parameter.shape) >= MATRIX and _count(parameter.shape) >= _ELEMENTS:
+            elif _is_matrix(parameter.shape):
                 found += self._compare(identity, norm, step, facts, updates)
                 if look.change in ("new", "replaced"):
                     self._sizes[identity].step = step - 1  # as it was before the step
@@ -114,7 +115,9 @@ class Sizes(StepMonitor):
         known = self._sizes.get(identity)
         size = self._sizes[identity] = _Size(norm, step)
         if known is None:
-            size.growth = math.inf if self.ledger.parameters[identity].began_zero else 0.0
+            parameter = self.ledger.parameters[identity]
+            is_nothing = norm <= _NOTHING * math.sqrt(math.prod(parameter.shape))
+            size.growth = math.inf if parameter.began_zero or is_nothing else 0.0
             return []
         if known.norm == 0 or known.step != step - 1:
             return []
@@ -144,8 +147,6 @@ class Sizes(StepMonitor):
         ]
 
 
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+def _is_matrix(shape: Sequence[int]) -> bool:
+    """Whether there are rows and columns: a scale for each channel may have the shape (C, 1, 1)."""
+    return sum(size > 1 for size in shape) >= MATRIX and math.prod(shape) >= _ELEMENTS

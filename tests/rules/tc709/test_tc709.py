@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.numbers import norm, numbered
 from traincheck.schema.events import Event
@@ -48,3 +49,20 @@ def test_quiet_on_small_updates() -> None:
 
 def test_norms_of_steps_apart_are_not_compared() -> None:
     assert quiet("TC709", run(1, None, 1, None, 3, None, 9, None, 27)) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_weights_that_begin_as_good_as_zero_in_a_warm_up() -> None:
+    """LayerScale: each step is larger than the one before, and than all there was."""
+    tiny = 1e-6
+    assert quiet("TC709", run(tiny, 0.001, 0.003, 0.006, 0.01, 0.015)) is Verdict.HELD
+    assert fires("TC709", run(tiny, 0.001, 0.003, 0.03, 0.3, 3, 30)).first_step == 2
+
+
+def test_quiet_on_a_scale_for_each_channel() -> None:
+    grown = TraceBuilder().process().model("Net", {"gamma": (64, 1, 1)}).optimizer()
+    events = numbered(
+        grown.steps(5).build(),
+        parameter=lambda name, step: norm(3.0 ** (step + 1)),
+        first=lambda name, step: norm(1.0),
+    )
+    assert quiet("TC709", events) is Verdict.NOT_TRIGGERED
