@@ -207,6 +207,12 @@ def test_a_landmark_that_is_missing(omitted, family, symptom, step):
     assert found[0] == (step, symptom, family)
 
 
+def test_gradients_that_no_backward_adds_to_need_not_be_cleared():
+    """Evolution strategies assign them."""
+    trace = net().steps(4, omit={"zero_grad", "backward"})
+    assert outcome(landmark(Families.ZERO_GRAD), trace) == []
+
+
 def test_training_in_evaluation_mode():
     assert outcome(MODE, net().train().steps(3, eval_every=1)) == []
     stuck = net().train().steps(2).evaluate(back_to_train=False).steps(1)

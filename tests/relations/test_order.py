@@ -69,6 +69,12 @@ def test_a_missing_zero_grad_belongs_to_the_step_that_adds_to_old_gradients():
     assert outcome(CLEAR, never)[0][0] == 1  # in step 0 there was nothing to clear
 
 
+def test_gradients_that_are_assigned_need_not_be_cleared():
+    trace = net().steps(4, omit={"zero_grad", "backward"})
+    assert outcome(CLEAR_EACH, trace) == []
+    assert outcome(CLEAR_EACH, net().steps(4, omit={"zero_grad"})) != []
+
+
 def test_a_missing_step_belongs_to_the_step_of_its_backward():
     trace = net().step().steps(2, omit={"optimizer_step"}).step()
     assert outcome(APPLY, trace) == [

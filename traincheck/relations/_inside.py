@@ -353,8 +353,10 @@ class CallDecider:
                 if len(lapses) >= self._params[index]["within"]:
                     examples.append((index, self._missing(family, lapses[0])))
                     lapses.clear()
-            elif self._has_stepped or family != Families.ZERO_GRAD:
-                # in the first step there is nothing to clear yet
+            elif family != Families.ZERO_GRAD or (
+                # In the first step there is nothing to clear yet, and no backward adds to nothing.
+                self._has_stepped and event.counters.get("backward", 0)
+            ):
                 examples.append((index, self._missing(family, event)))
         self._has_stepped = True
         if examples == self._landmark:  # by identity of the examples: one comparison each

@@ -60,6 +60,13 @@ SYMPTOMS = {
 }
 OWNED = frozenset({_F.ZERO_GRAD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.SCHEDULER_STEP})
 _MODES = frozenset({_F.TRAIN, _F.EVAL, _F.MODULE})
+# What else it takes to see these: what they are about, or what may stand for them.
+BESIDE = {
+    _F.OPTIMIZER_STEP: _F.SCALER_STEP,
+    _F.ZERO_GRAD: _F.BACKWARD,
+    _F.CLIP_NORM: _F.CLIP_VALUE,
+    _F.TRAIN: _F.MODULE,
+}
 # A gradient scaler's step stands for the optimizer's, which it may leave out.
 _ALSO = {_F.SCALER_STEP: _F.OPTIMIZER_STEP}
 
@@ -105,6 +112,8 @@ class Watch:
         self.after, self.needed, self.before = after, needed, before
         self._by_key = (after in OWNED and before in OWNED) or after in _MODES
         self.is_step_due = needed == _F.OPTIMIZER_STEP and after == _F.BACKWARD
+        # Gradients that are assigned, by evolution strategies say, are added to nothing.
+        self._is_of_backward = needed == _F.ZERO_GRAD and before == _F.OPTIMIZER_STEP
         self.is_of_one_loss = needed == _F.MODULE and before == _F.BACKWARD
         # A scheduler's calls are kept apart by scheduler, whichever optimizer steps between them.
         self._by_owner_of_needed = (after == _F.SCHEDULER_STEP) == (needed == _F.SCHEDULER_STEP)
@@ -127,7 +136,10 @@ class Watch:
         if self.after == _F.EVAL:
             self._mode(event, landmark, key)
         elif landmark == self.after:
-            self._waits[key] = Wait(event)
+            self._waits[key] = Wait(event, is_due=not self._is_of_backward)
+        if self._is_of_backward and landmark == _F.BACKWARD:
+            for wait in self._waits.values():
+                wait.is_due = True
         return ended
 
     def forget(self) -> None:

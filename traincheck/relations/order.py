@@ -8,6 +8,7 @@ from dataclasses import replace
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._filled import FILLS, FillDecider, FillProposer, is_of_fills
 from traincheck.relations._loop import (
+    BESIDE,
     HABITS,
     OWNED,
     PRIVATE,
@@ -72,12 +73,7 @@ class Order(UsualRelation):
         if is_of_fills(claim):
             return FILLS
         calls = set(_triple(claim))
-        if _F.OPTIMIZER_STEP in calls:
-            calls.add(_F.SCALER_STEP)
-        if _F.CLIP_NORM in calls:
-            calls.add(_F.CLIP_VALUE)
-        if _F.TRAIN in calls:
-            calls.add(_F.MODULE)
+        calls.update(also for call, also in BESIDE.items() if call in _triple(claim))
         kinds = {"step", "mark"} if "program" in claim.params else {"step"}
         if calls & OWNED:
             kinds.add("optimizer")
