@@ -285,6 +285,14 @@ def test_an_expert_that_is_not_asked_for():
     assert outcome(FIRST, trace()) == [(0, Symptom.NO_GRADIENT, experts[2])]
 
 
+def test_a_network_that_only_tells_what_an_image_looks_like():
+    image = TraceBuilder().process().model("Net", MLP).optimizer(names=(), foreign={"opt0[0].0": 9})
+    assert outcome(PARAMETERS, image.steps(3)) == []
+    dead = {f"Net.{name}": number for number, name in enumerate(MLP, 90)}  # a model made anew
+    stale = TraceBuilder().process().model("Net", MLP).optimizer(names=(), foreign=dead)
+    assert len(outcome(PARAMETERS, stale.steps(1))) == len(MLP)
+
+
 def test_an_optimizer_that_never_steps_is_no_turn():
     trace = TraceBuilder().process().model("G", MLP).model("D", MLP)
     for model in "GD":

@@ -93,6 +93,11 @@ def test_a_gradient_of_what_no_optimizer_holds_is_told_in_any_program():
     assert found == [(0, Symptom.NOT_IN_OPTIMIZER, name) for name in sorted(HEAD)]
 
 
+def test_a_network_whose_gradients_are_those_of_an_image():
+    trace = TraceBuilder().process().model("Net", MLP).optimizer(names=(), foreign={"opt0[0].0": 9})
+    assert decide("membership", REACHED, trace.steps(3).build()) == []
+
+
 def test_a_loss_network_is_in_no_optimizer_for_a_reason():
     trace = TraceBuilder().process().model("Net", MLP).model("Loss", {"w": "Q"})
     trace.optimizer(names=[f"Net.{name}" for name in MLP])

@@ -319,13 +319,15 @@ class ChangeDecider:
     def _is_idle(self, variable: Variable) -> bool:
         """Whether the variable is not being trained in this step.
 
-        It may belong to a loss network, whose whole model is in no optimizer. Or to an optimizer
-        whose turn it is not: then another one steps, and no gradient reaches the variable, or one
-        that is on its way to something else, as through a critic. Where nothing that an optimizer
-        holds moves, it may be the one that should.
+        It may belong to a loss network, whose whole model is in no optimizer; images may be all
+        that is optimized. Or it may belong to an optimizer whose turn it is not: then another one
+        steps, and no gradient reaches the variable, or one that is on its way to something else, as
+        through a critic. Where nothing that an optimizer holds moves, it may be the one that
+        should.
         """
         if variable.model not in self._variables.held_models():
-            return not self._trained.isdisjoint(self._book.changed["parameter"])
+            is_trained = not self._trained.isdisjoint(self._book.changed["parameter"])
+            return is_trained or not self._variables.is_of_models
         stepped = {update.owner for update in self._updates}
         holders = self._variables.holders(variable)
         if not stepped or not holders or not stepped.isdisjoint(holders):

@@ -224,9 +224,10 @@ class MembershipDecider:
     def _reached(self) -> list[Variable]:
         """Parameters that got a gradient and that an optimizer is to hold.
 
-        Where what is held gets none, the one that trains is another model.
+        Where what is held gets none, the one that trains is another model. Where nothing of a model
+        is held, something else is optimized: an image.
         """
-        if not self._updates:
+        if not self._updates or not self._variables.is_of_models:
             return []
         known = self._variables.by_role["parameter"]
         found = [known[name] for name in sorted(self._book.reached) if name in known]

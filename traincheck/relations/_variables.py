@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.schema.apis import TELLING
+from traincheck.schema.apis import TELLING, is_loose
 from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
 
@@ -52,6 +52,7 @@ class Variables:
         self.by_role: dict[str, dict[str, Variable]] = defaultdict(dict)
         self.version = 0  # rises when a variable comes, goes, is another object, has other flags
         self._held: dict[str, dict[int, int]] = {}  # optimizer -> identity -> index of its group
+        self.is_of_models = False  # an optimizer was given parameters of a module, alive or not
         self._contexts: dict[tuple[Any, ...], Context] = {}
         self._models: set[str] = set()
         self._models_version = -1
@@ -83,6 +84,8 @@ class Variables:
         """Take note of what an optimizer holds."""
         held = {i: index for index, group in enumerate(event.groups) for i in group.ids}
         self._held[event.id] = held
+        names = (name for group in event.groups for name in group.params)
+        self.is_of_models |= not all(map(is_loose, names))
         self.version += 1
         for known in self.by_role.values():
             for variable in known.values():

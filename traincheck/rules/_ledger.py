@@ -8,7 +8,6 @@ step are made when it ends, in the order of the calls after which the looks were
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.rules._forwards import Forward, Forwards
-from traincheck.schema.apis import MODAL, Families
+from traincheck.schema.apis import MODAL, Families, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     BatchEvent,
@@ -46,7 +45,6 @@ _LANDMARKS = frozenset(
         Families.EVAL,
     }
 )
-_LOOSE = re.compile(r"opt\d+\[\d+\]\.\d+\Z")  # held by an optimizer, owned by no module
 
 # "new" is the moment of discovery, which every view records: it asks for no look.
 DISCOVERY = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
@@ -56,11 +54,6 @@ GRADIENTS = Needs(
 )
 # Forward passes, their modes, and what depends on these.
 MODES = Needs(calls=MODAL | {Families.MODULE, Families.EVAL})
-
-
-def is_loose(name: str) -> bool:
-    """Whether an optimizer holds it, and no module owns it."""
-    return _LOOSE.match(name) is not None
 
 
 @dataclass(slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import is_loose
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation

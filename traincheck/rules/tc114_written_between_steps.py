@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from traincheck.rules._ledger import is_loose
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation

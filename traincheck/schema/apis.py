@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 STAGES = ("init", "train", "eval", "checkpoint")
 ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
 DROPPED = "dropped"  # text of the mark where events are missing
@@ -21,6 +23,13 @@ MODAL = frozenset(
         "batch_norm",
     )
 )
+
+_LOOSE = re.compile(r"opt\d+\[\d+\]\.\d+\Z")
+
+
+def is_loose(name: str) -> bool:
+    """Whether this is the name of a tensor that an optimizer holds and no module owns."""
+    return _LOOSE.match(name) is not None
 
 
 class Families:
