@@ -291,11 +291,11 @@ class ChangeDecider:
         key, alike = (variable.name, variable.identity), _alike(variable.name)
         if key in claim.reached:
             claim.fickle.add(alike)  # an expert that is not asked for in each step, say
-        if key in claim.reached or self._is_blind:
+        if alike in claim.fickle or self._is_blind:
             return None
         lapses = claim.lapses.setdefault(key, [])
         lapses.append(event)
-        if len(lapses) != within(claim.params) or alike in claim.fickle:
+        if len(lapses) < within(claim.params):
             return None
         return claim.lapses.pop(key)[0]
 

@@ -26,6 +26,7 @@ from traincheck.relations._reading import (
     Key,
     Reading,
 )
+from traincheck.relations._readings import OVER_CLASSES
 from traincheck.schema.claims import Hypothesis
 
 Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions that add up terms
@@ -52,7 +53,6 @@ _AT_MOST = {
     "torch.nn.functional.kl_div": 0.0,
     "torch.nn.functional.binary_cross_entropy": 1.0,
 }  # what a loss takes the logarithm of, or has had it taken of
-_OVER_CLASSES = frozenset(f"torch.nn.functional.{name}" for name in ("cross_entropy", "nll_loss"))
 _OF_PROBABILITIES = frozenset({"torch.nn.functional.binary_cross_entropy"})
 _OF_LOGITS = frozenset(
     f"torch.nn.functional.{name}" for name in ("binary_cross_entropy_with_logits", "cross_entropy")
@@ -183,7 +183,7 @@ def _sign(
     other = Key(LARGEST if key.quantity == SMALLEST else SMALLEST, key.api, key.name)
     if key.name == "target":  # labels, some of which are left out: not all of them
         lowest = min(values.get(other, (0.0,)))
-        is_ignoring = key.quantity == LARGEST and key.api in _OVER_CLASSES and lowest < 0
+        is_ignoring = key.quantity == LARGEST and key.api in OVER_CLASSES and lowest < 0
         return {"low": 0.0} if is_ignoring and low >= 0 else None
     if key.quantity == LARGEST:
         limit = _AT_MOST.get(key.api)
