@@ -28,6 +28,7 @@ RUN = words(
     .steps(2)
     .build()
 )
+_STEP = Families.OPTIMIZER_STEP
 LINEAR = "torch.nn.modules.linear.Linear"
 
 
@@ -61,6 +62,24 @@ LINEAR = "torch.nn.modules.linear.Linear"
 def test_what_a_claim_speaks_of(params, expected):
     claim = Hypothesis(relation="order", params=params)
     assert RUN.could_tell(RELATIONS["order"], claim) is expected
+
+
+@pytest.mark.parametrize(
+    ("relation", "params"),
+    [
+        ("contains", {"outer": "step", "inner": Families.ZERO_GRAD}),
+        ("contains", {"outer": "step", "inner": Families.MODULE, "args": {"training": True}}),
+        ("order", {"after": _STEP, "needs": Families.ZERO_GRAD, "before": _STEP}),
+    ],
+    ids=str,
+)
+def test_a_run_without_backward_says_nothing_of_how_gradients_are_added(relation, params):
+    claim = Hypothesis(relation=relation, params=params)
+    trace = TraceBuilder().process().model("Net", MLP_BN).optimizer().train()
+    for _ in range(2):
+        trace.begin_step().forward("Net").zero_grad().optimizer_step().end_step()
+    assert RUN.could_tell(RELATIONS[relation], claim)
+    assert not words(trace.build()).could_tell(RELATIONS[relation], claim)
 
 
 def test_a_relation_may_say_it_in_these_words():

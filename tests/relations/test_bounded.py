@@ -143,6 +143,22 @@ def test_a_sign_that_may_be_an_accident_is_not_learned():
         assert not any("element of input" in text for text in found)
 
 
+BINARY = "torch.nn.functional.binary_cross_entropy_with_logits"
+
+
+def test_logits_of_one_class_may_be_of_one_sign_as_its_bias_is():
+    def binary(low: float, high: float):
+        return updates(begin(), 10, logits=(low, high), api=BINARY).build()
+
+    reference = learn(binary(-1.0, 1.0))
+    said = f"the smallest element of input of functional.{BINARY.rpartition('.')[2]} is below 0"
+    bounded = [i for i in reference.invariants if said in i.text]
+    assert report_of(bounded, binary(0.05, 0.95)).findings
+    for scores in ((0.05, 0.1), (0.3, 1.2)):  # a discriminator's, at first and later
+        assert not report_of(bounded, binary(*scores)).findings
+    assert not any(said in text for text in texts(learn(binary(-1.0, -0.1))))
+
+
 def test_log_probabilities_and_labels_that_are_left_out():
     nll = "torch.nn.functional.nll_loss"
     reference = learn(updates(begin(), 10, logits=(-3.0, -0.1), api=nll, ignored=0.5).build())

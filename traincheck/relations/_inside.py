@@ -32,6 +32,7 @@ LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 _MODE_ARGUMENT = "training"
 _MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP})
+_OF_BACKWARD = frozenset({Families.ZERO_GRAD, Families.MODULE})
 _PATIENT = "steps enough to be patient"
 PATIENCE = 8  # steps: searches look where a gradient points before they go
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
@@ -79,8 +80,14 @@ def reach(params: Mapping[str, Any]) -> int | None:
 
 
 def antecedent(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a run must have to be asked: within so many steps, as many of them."""
-    return params if "within" not in params else {"api": _PATIENT}
+    """What a run must have to be asked: within so many steps, as many of them.
+
+    Where no backward adds to gradients, none need be cleared and no mode is trained in.
+    """
+    if "within" in params:
+        return {"api": _PATIENT}
+    is_of_backward = params["outer"] == STEP and params["inner"] in _OF_BACKWARD
+    return {**params, "api": Families.BACKWARD} if is_of_backward else params
 
 
 class CallProposer:

@@ -52,7 +52,7 @@ HABITS = frozenset(
     }
 )
 TRIPLES = tuple((a, b, c) for b, pairs in _ORDERS.items() for a, c in pairs)
-SYMPTOMS = {
+_SYMPTOMS = {
     _F.ZERO_GRAD: Symptom.MISSING_ZERO_GRAD,
     _F.BACKWARD: Symptom.STEP_WITHOUT_GRADIENT,
     _F.OPTIMIZER_STEP: Symptom.MISSING_STEP,
@@ -114,6 +114,9 @@ class Watch:
         self.is_step_due = needed == _F.OPTIMIZER_STEP and after == _F.BACKWARD
         # Gradients that are assigned, by evolution strategies say, are added to nothing.
         self._is_of_backward = needed == _F.ZERO_GRAD and before == _F.OPTIMIZER_STEP
+        self.symptom = _SYMPTOMS.get(needed, Symptom.MISSING_CALL)
+        if after == _F.SCHEDULER_STEP:  # stepped too often; that no step applies is another fault
+            self.symptom = Symptom.SCHEDULE
         self.is_of_one_loss = needed == _F.MODULE and before == _F.BACKWARD
         # A scheduler's calls are kept apart by scheduler, whichever optimizer steps between them.
         self._by_owner_of_needed = (after == _F.SCHEDULER_STEP) == (needed == _F.SCHEDULER_STEP)

@@ -47,6 +47,8 @@ CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 OVER_CLASSES = frozenset({CROSS_ENTROPY, "torch.nn.functional.nll_loss"})
 _LOSSES = frozenset(LOSSES)
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
+WITH_LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits"
+_LEAST_LIKELY = 0.25  # of probabilities: one of them, in any batch worth a word, is above it
 _MIN_ELEMENTS = 16  # fewer may all be of one sign by chance
 _TOKENS_NDIM = 2
 _SECOND = 2
@@ -137,10 +139,16 @@ def _extremes(event: CallEvent) -> Iterator[Reading]:
             or math.prod(tensor["shape"]) < _MIN_ELEMENTS * (name == "input")
         ):
             continue
-        for quantity, stat in ((SMALLEST, "min"), (LARGEST, "max")):
-            value = number(stats.get(stat))
-            if value is not None:
-                yield Reading(Key(quantity, event.api, name), value, event)
+        low, high = number(stats.get("min")), number(stats.get("max"))
+        if low is None or high is None or (event.api == WITH_LOGITS and _are_scores(low, high)):
+            continue
+        yield Reading(Key(SMALLEST, event.api, name), low, event)
+        yield Reading(Key(LARGEST, event.api, name), high, event)
+
+
+def _are_scores(low: float, high: float) -> bool:
+    """Whether these are no probabilities, though none is below zero, as of one class at first."""
+    return low >= 0 and not _LEAST_LIKELY <= high <= 1
 
 
 def _classes(event: CallEvent) -> Iterator[Reading]:

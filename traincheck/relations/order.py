@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._filled import FILLS, FillDecider, FillProposer, is_of_fills
@@ -12,7 +13,6 @@ from traincheck.relations._loop import (
     HABITS,
     OWNED,
     PRIVATE,
-    SYMPTOMS,
     TRIPLES,
     Wait,
     Watch,
@@ -23,7 +23,7 @@ from traincheck.relations._names import ProgramName, in_program, selector_text, 
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import CheckInfo, Example, Subject
 
 _F = Families
 
@@ -88,6 +88,11 @@ class Order(UsualRelation):
         if after == before:
             text = f"Between two calls of {short(after)} there is {short(needed)}"
         return in_program(claim.params, text)
+
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """Gradients that no backward adds to need not be cleared."""
+        is_added = claim.params.get("needs") == _F.ZERO_GRAD
+        return {**claim.params, "api": _F.BACKWARD} if is_added else claim.params
 
     def reach(self, claim: Hypothesis) -> int | None:
         """Some programs compute gradients that no optimizer is to apply."""
@@ -235,11 +240,5 @@ class OrderDecider:
             f"{short(watch.before)}",
             observed=f"{short(watch.before)}{where} came without it",
             evidence=(wait.event, before),
-            symptom=_symptom(watch),
+            symptom=watch.symptom,
         )
-
-
-def _symptom(watch: Watch) -> Symptom:
-    if watch.after == _F.SCHEDULER_STEP:  # stepped too often; that no step applies is another fault
-        return Symptom.SCHEDULE
-    return SYMPTOMS.get(watch.needed, Symptom.MISSING_CALL)
