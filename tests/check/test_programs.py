@@ -13,8 +13,9 @@ from traincheck.schema.findings import Verdict
 CONV = {f"block{i}.weight": "torch.nn.modules.conv.Conv2d" for i in range(4)}
 
 
-def run(model, program="train.py", **faults):
-    trace = TraceBuilder().process(argv0=f"/home/me/{program}").model("Net", model).optimizer()
+def run(model, program="train.py", rank=0, **faults):
+    trace = TraceBuilder(rank=rank).process(argv0=f"/home/me/{program}")
+    trace.model("Net", model).optimizer()
     return trace.train().steps(12, **faults).build()
 
 
@@ -72,6 +73,19 @@ def test_a_sketch_of_many_parameters_is_short_and_still_tells_them():
     assert not apart.fits([named], is_whole=True)
     assert not few.fits([named], is_whole=True)
     assert few.fits([named, few.of("train.py")], is_whole=True)
+
+
+def test_of_several_programs_of_one_name_a_process_is_the_one_it_is_most_like():
+    """As ranks that hold one stage of a pipeline each."""
+    first = {"0.weight": LINEAR, "0.bias": LINEAR}
+    last = {**first, "2.weight": LINEAR, "2.bias": LINEAR}
+    reference = learn([*run(first), *run(last, rank=1)]).invariants
+    assert sum("the parameters of Net are" in one.text for one in reference) == 2
+    for stage in (first, last):
+        assert report_of(reference, run(stage)).findings == []
+        assert report_of(reference, run(stage, **FAULT)).findings
+    more = report_of(reference, run({**last, "4.weight": LINEAR})).findings
+    assert more[0].code == "membership"
 
 
 def test_what_is_left_to_ask_of_a_program():

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import ADAM, BATCH_NORM, BN_BUFFERS, LINEAR, MLP, MLP_BN, TraceBuilder
+from tests.builders import (
+    ADAM,
+    BATCH_NORM,
+    BN_BUFFERS,
+    LINEAR,
+    MLP,
+    MLP_BN,
+    TraceBuilder,
+    emptied,
+)
 from tests.learning import broken, decide, learn, texts
 from traincheck.schema.apis import Families
 from traincheck.schema.events import StateEvent
@@ -100,6 +109,15 @@ def test_a_model_that_was_made_anew_after_the_optimizer():
 def test_a_parameter_that_gets_no_gradient():
     trace = net().steps(2, no_gradient={"Net.fc1.weight"})
     assert outcome(GRADIENTS, trace)[0] == (0, Symptom.NO_GRADIENT, "Net.fc1.weight")
+
+
+@pytest.mark.parametrize("params", [PARAMETERS, GRADIENTS, CLEARED, HELD, FIRST], ids=str)
+def test_what_has_no_elements_is_asked_for_nothing(params):
+    stuck = {"Net.fc1.weight"}
+    events = net().steps(9, no_gradient=stuck, not_updated=stuck).build()
+    examples = decide("contains", params, emptied(events, stuck))
+    assert examples
+    assert all(example.holds for example in examples)
 
 
 def test_gradients_that_are_kept():

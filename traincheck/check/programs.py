@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from traincheck.relations._programs import Sketch
+from traincheck.relations._programs import Sketch, file_of
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.findings import Violation
 
@@ -21,11 +22,15 @@ class Guard:
     """Learns what a process trains, and says whose violations are to be believed.
 
     By their file names alone many programs are one: train.py. That can only be told once the
-    parameters are there, when the monitors are already at work.
+    parameters are there, when the monitors are already at work. Where several of one file name are
+    known, as the stages of a pipeline on their ranks, a process is the one that it is most like.
     """
 
     def __init__(self, programs: Mapping[str, tuple[str, ...]]) -> None:
         self._programs = programs
+        self._of_file: dict[str, set[str]] = defaultdict(set)
+        for program in {one for some in programs.values() for one in some}:
+            self._of_file[file_of(program)].add(program)
         self._sketch = Sketch()
         self._known: dict[tuple[tuple[str, ...], int, bool], bool] = {}
         self.observe = self._sketch.observe
@@ -39,8 +44,16 @@ class Guard:
         key = (programs, self._sketch.size, self.is_whole)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._sketch.fits(programs, is_whole=self.is_whole)
+            known = self._sketch.fits(programs, is_whole=self.is_whole)
+            if known and self.is_whole:
+                known = any(map(self._is_closest, programs))
+            self._known[key] = known
         return known
+
+    def _is_closest(self, program: str) -> bool:
+        mine = self._sketch.likeness(program)
+        others = self._of_file[file_of(program)]
+        return all(self._sketch.likeness(other) <= mine for other in others)
 
     triggered = 0
 

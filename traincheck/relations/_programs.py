@@ -86,12 +86,20 @@ class Sketch:
         """
         return any(self._is_like(_parts(program), is_whole=is_whole) for program in programs)
 
+    def likeness(self, program: str) -> float:
+        """Of the parts of both, the share that they have in common."""
+        mine, theirs = self._beside(_parts(program))
+        return len(mine & theirs) / max(1, len(mine | theirs))
+
+    def _beside(self, theirs: set[str]) -> tuple[set[str], set[str]]:
+        # A sketch that is full holds the least parts only.
+        limit = max(theirs) if len(theirs) == _KEPT else "g"
+        return {part for part in self._parts if part <= limit}, theirs
+
     def _is_like(self, theirs: set[str], *, is_whole: bool) -> bool:
         if not theirs or not self._parts:
             return True  # nobody knows
-        # A sketch that is full holds the least parts only.
-        limit = max(theirs) if len(theirs) == _KEPT else "g"
-        mine = {part for part in self._parts if part <= limit}
+        mine, theirs = self._beside(theirs)
         if _is_part(mine, theirs):
             return True
         common = len(mine & theirs)

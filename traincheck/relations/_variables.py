@@ -41,6 +41,7 @@ class Variable:
     born: int | None
     is_sharded: bool = False
     is_single: bool = False  # of one element
+    is_empty: bool = False  # of none: a part of it is on another rank, say
     dtype: str = ""
     cache: dict[Any, Any] = field(default_factory=dict)  # what deciders derived; dropped on change
 
@@ -173,12 +174,16 @@ class Variables:
 
 
 def select(variables: Variables, params: Mapping[str, Any]) -> list[Variable]:
-    """The variables that a claim speaks of; those with a gradient are parameters."""
+    """The variables that a claim speaks of; those with a gradient are parameters.
+
+    What has no elements never changes: FSDP leaves some parameters of a rank empty.
+    """
     role = "parameter" if params["role"] == "gradient" else params["role"]
     return [
         variable
         for variable in variables.by_role[role].values()
-        if params.get("leaf") in (None, variable.leaf)
+        if not variable.is_empty
+        and params.get("leaf") in (None, variable.leaf)
         and params.get("model") in (None, variable.model)
         and params.get("module_class") in (None, variable.module_class)
     ]
@@ -212,6 +217,7 @@ def variable_of(event: StateEvent) -> Variable:
         born=event.step,
         is_sharded=summary is not None and str(summary.fingerprint).startswith("shard-"),
         is_single=summary is not None and math.prod(summary.shape) == 1,
+        is_empty=summary is not None and 0 in summary.shape,
         dtype="" if summary is None else summary.dtype,
     )
 

@@ -43,10 +43,8 @@ class Arrival:
         self.ever |= facts.reached
         owners = {moment.call.owner for moment in facts.updates()}
         held = {i for key, h in ledger.holders.items() if key in owners for i in h.ids}
-        books = ledger.parameters
-        return {
-            i for i in held - self.ever if i in books and books[i].requires_grad and books[i].shape
-        }
+        waiting = {i: ledger.parameters[i] for i in held - self.ever if i in ledger.parameters}
+        return {i for i, p in waiting.items() if p.requires_grad and p.shape and not p.is_empty}
 
 
 def cut_off(ledger: Ledger, facts: StepFacts, missing: set[int]) -> set[int]:

@@ -77,6 +77,11 @@ class Parameter:
     def root(self) -> str:
         return self.name.partition(".")[0]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it to train: FSDP leaves some parameters of a rank so."""
+        return 0 in self.shape
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:

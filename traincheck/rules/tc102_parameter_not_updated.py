@@ -127,7 +127,7 @@ class UpdateEffect(StepMonitor):
 
     def _is_trained(self, identity: int) -> bool:
         parameter = self.ledger.parameters.get(identity)
-        return parameter is not None and parameter.requires_grad and 0 not in parameter.shape
+        return parameter is not None and parameter.requires_grad and not parameter.is_empty
 
     def _moving_groups(self, holder: Holder, facts: StepFacts) -> set[int]:
         """Groups whose learning rate moves parameters, at both ends of the step.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.builders import LINEAR, MLP, TraceBuilder
+from tests.builders import LINEAR, MLP, TraceBuilder, emptied
 from tests.checking import BY_CODE, fires, net, quiet
 from traincheck.schema.findings import Verdict
 
@@ -40,6 +40,10 @@ def test_quiet_when_gradients_arrive_once() -> None:
 def test_quiet_on_frozen_parameters_and_short_runs() -> None:
     assert quiet("TC106", loop(frozen=True).build()) is Verdict.HELD
     assert quiet("TC106", loop(2).build()) is Verdict.HELD
+
+
+def test_quiet_on_what_is_empty_as_fsdp_leaves_it() -> None:
+    assert quiet("TC106", emptied(BROKEN, AUX)) is Verdict.HELD
 
 
 def test_quiet_when_steps_were_not_recorded() -> None:
