@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler
 from benchmarks import harness
 from tests.collect.recording import read_folder, recording
 from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
 
 OPTIMIZERS = sorted(
     name
@@ -241,6 +242,31 @@ def test_two_optimizers_have_ids_in_order_of_creation(tmp_path):
         one_step(one, first)
     assert [e.id for e in run.of("optimizer")] == ["opt0", "opt1"]
     assert [e.owner for e in run.calls(Families.OPTIMIZER_STEP)] == ["opt1", "opt0"]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_why_an_update_has_no_effect_is_told_with_it(tmp_path, exact):
+    """Gradients that are taken away by hand, and zeros of either sign."""
+    states = None if exact else frozenset({"parameter@step", "gradient@backward"})
+    needs = None if states is None else Needs(states=states, kinds=frozenset({"step"}))
+    with recording(tmp_path, needs=needs) as run:
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 2)).sum().backward()
+            if number == 1:
+                model.bias.grad = None
+            if number == 2:
+                model.bias.grad.mul_(torch.tensor([-0.0, 0.0]))
+            optimizer.step()
+    steps = [call.span for call in run.calls("torch.optim.sgd.SGD.step")]
+    told = [e for e in run.of("state") if e.role == "gradient" and e.after in steps]
+    assert [(e.name, e.change, steps.index(e.after)) for e in told] == [
+        ("Linear.bias", "cleared", 1),
+        ("Linear.bias", "content", 2),
+    ]
+    assert told[1].summary.zero
 
 
 # -- autograd

@@ -5,7 +5,7 @@
     s opt0 steps          S opt1 steps              ( ) opt0's step begins, ends (closure inside)
     k GradScaler.step that steps opt0               x GradScaler.step that skips it
     . what leaves no sign: evaluation without grad, an update by hand
-    ! the user marks the end of a step
+    ! the user marks the end of a step      n opt1 is made
 """  # fmt: skip
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def play(loop, optimizers):
         "x": lambda: counter.scaler_step("opt0"),
         ".": lambda: None,
         "!": counter.end,
+        "n": lambda: counter.created("opt1"),
     }
     for signal in loop:
         counter.manual = counter.manual or signal == "!"
@@ -108,6 +109,19 @@ LOOPS = {
         "0000000001111 1111122223333",
     ),
     "turns, one an iteration": (TWO, "bzfws bZfwS bzfws bZfwS", "00000 00000 11111 11111"),
+    "another training follows": (ONE, "bzfws bzfws bZfwS bZfwS", "00000 11111 22222 33333"),
+    "another one, fetched one ahead": (
+        ONE,
+        "bbfwsz bfwsz fwsz bbfwSZ bfwSZ fwSZ fwSZ",
+        "000000 11111 2222 333333 44444 5555 6666",
+    ),
+    "another one, no loader": (ONE, "zfws zfws nZfwS ZfwS ZfwS", "0000 1111 22222 3333 4444"),
+    "another one, zero_grad last": (ONE, "fwsz fwsz nfwSZ fwSZ fwSZ", "0000 1111 22222 3333 4444"),
+    "a part is made for the same loop": (
+        ONE,
+        "bzfws bzfws nbzZfwsS bzZfwsS",
+        "00000 11111 22222222 3333333",
+    ),
     # As a step that is missing looks: the first backward came to nothing.
     "sharpness aware: climb, then step": (ONE, "bfwzfwsz bfwzfwsz", "00011112 22233334"),
     "lbfgs": (ONE, "b(zfwzfw) b(zfwzfwzfw)", "000000000 111111111111"),

@@ -231,6 +231,33 @@ def test_gradients_that_no_backward_adds_to_need_not_be_cleared():
     assert outcome(landmark(Families.ZERO_GRAD), trace) == []
 
 
+@pytest.mark.parametrize("params", [landmark(Families.ZERO_GRAD), CLEARED], ids=str)
+def test_gradients_that_no_step_applies_need_not_be_cleared(params):
+    """They were computed to look where they point: a saliency map, a sample of an energy."""
+    looked = net().steps(2).begin_step().forward().forward().backward().steps(2)
+    assert outcome(params, looked) == []
+    kept = net().steps(2).begin_step().forward().backward().optimizer_step().end_step()
+    assert [step for step, _, _ in outcome(params, kept)][:1] == [2]
+
+
+def test_a_part_that_ran_by_itself_before_the_whole_is_judged_within_it():
+    """To see how wide its result is, say; its parameters are the whole's from then on."""
+    body = {name: cls for name, cls in MLP.items() if name.startswith("fc1")}
+    trace = TraceBuilder().process().model("Body", body).train(False).forward("Body")
+    trace.model("Net", MLP)
+    for name in body:  # the same objects under a new name
+        trace.models["Net"].parameters[f"Net.{name}"].identity = identity(trace, f"Body.{name}")
+        trace._state(trace.models["Net"].parameters[f"Net.{name}"], "parameter", "replaced")
+    trace.optimizer().train()
+    for _ in range(2):
+        trace.begin_step().zero_grad().forward("Net").backward().optimizer_step()
+    assert outcome(MODE, trace) == []
+
+
+def identity(trace: TraceBuilder, name: str) -> int:
+    return trace._parameters()[name].identity
+
+
 def test_training_in_evaluation_mode():
     assert outcome(MODE, net().train().steps(3, eval_every=1)) == []
     stuck = net().train().steps(2).evaluate(back_to_train=False).steps(1)

@@ -69,6 +69,16 @@ def test_a_missing_zero_grad_belongs_to_the_step_that_adds_to_old_gradients():
     assert outcome(CLEAR, never)[0][0] == 1  # in step 0 there was nothing to clear
 
 
+@pytest.mark.parametrize("params", [CLEAR, ANEW], ids=str)
+def test_gradients_that_are_only_looked_at_may_be_added_to_others(params):
+    """A saliency map between two steps, or a training by hand after the last."""
+    looked = net().steps(2).begin_step().backward().zero_grad().forward().backward()
+    assert outcome(params, looked.optimizer_step().steps(1)) == []
+    assert outcome(params, net().steps(2).begin_step().backward().backward().end_step()) == []
+    used = net().steps(2).begin_step().backward().optimizer_step().end_step()
+    assert [step for step, _, _ in outcome(params, used)] == [2]
+
+
 def test_gradients_that_are_assigned_need_not_be_cleared():
     trace = net().steps(4, omit={"zero_grad", "backward"})
     assert outcome(CLEAR_EACH, trace) == []

@@ -231,7 +231,12 @@ class Session:
         return rates
 
     def is_evaluating(self) -> bool:
-        """Whether every live model with parameters that was called is in eval mode."""
+        """Whether every live model with parameters that was called is in eval mode.
+
+        Not where an optimizer was made for the next training, whose model was not called yet.
+        """
+        if self.steps.is_awaiting:
+            return False
         live = [m for ref in self.modes.values() if (m := ref()) is not None]
         mode = [m.training for m in live if next(m.parameters(), None) is not None]
         return bool(mode) and not any(mode)

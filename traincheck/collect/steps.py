@@ -25,12 +25,13 @@ class StepCounter:
 
     Args:
         on_end: called at the end of a step, before its number changes.
-        optimizers: ids of the optimizers that are alive; asked only until the first step has ended.
+        optimizers: ids of the optimizers that are alive; asked only until the first step has ended,
+            and when other optimizers step than did before.
     """
 
     __slots__ = (
-        "_ever_stepped", "_ever_zeroed", "_expected", "_inside", "_is_uneven", "_on_end",
-        "_optimizers", "_stepped", "_zeroed", "counters", "manual", "step",
+        "_ever_stepped", "_ever_zeroed", "_expected", "_inside", "_is_cleared", "_is_uneven",
+        "_made", "_on_end", "_optimizers", "_stepped", "_zeroed", "counters", "manual", "step",
     )  # fmt: skip
 
     def __init__(self, on_end: Callable[[], None], optimizers: Callable[[], set[str]]) -> None:
@@ -41,8 +42,10 @@ class StepCounter:
         self._optimizers = optimizers
         # Those that stepped in the step before; None until then
         self._expected: set[str] | None = None
+        self._made: set[str] = set()  # since then: the next ones to step
         self._stepped: set[str] = set()
         self._zeroed: set[str] = set()
+        self._is_cleared = False  # by zero_grad of an optimizer that has stepped
         # Depth of optimizer steps: an LBFGS closure runs forward and backward in there
         self._inside = 0
         self._ever_stepped = False
@@ -55,12 +58,43 @@ class StepCounter:
         stepped = self._stepped
         if not stepped or self._inside or self.manual:
             return False
-        expected = self._optimizers() if self._expected is None else self._expected
-        return self._is_uneven or stepped >= expected
+        expected = self._next()
+        if self._is_uneven or stepped >= expected:
+            return True
+        return self._is_other and expected.isdisjoint(self._optimizers())
+
+    def _next(self) -> set[str]:
+        """The optimizers that are expected to step."""
+        if self._expected is None:
+            return self._optimizers()
+        return self._made or self._expected
+
+    @property
+    def _is_other(self) -> bool:
+        """Whether none that stepped did so before: the next training of a program may have begun.
+
+        Or the optimizers take turns: then what comes first is the sign of none but the next turn.
+        """
+        stepped = self._stepped
+        return bool(stepped) and stepped.isdisjoint(self._next())
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an optimizer was made since the last step of any."""
+        return bool(self._made)
+
+    def created(self, optimizer: str) -> None:
+        """An optimizer was made: between two iterations another training begins."""
+        if self._expected is None or self._inside or self.manual:
+            return
+        if self.is_between:
+            self.end()
+            self._is_uneven = False
+        self._made.add(optimizer)
 
     def batch(self) -> None:
         """A batch was fetched with grad enabled."""
-        if self.is_between:
+        if self.is_between or (self._is_other and not self._inside and not self.manual):
             self.end()
         self.counters["batch"] += 1
 
@@ -72,7 +106,7 @@ class StepCounter:
         is_next = not self._is_uneven or not (
             self.counters["batch"] or self._zeroed - self._stepped - {""}
         )
-        if is_next and self.is_between:
+        if is_next and (self.is_between or (self._is_cleared and self._is_other)):
             self.end()
         self.counters["forward"] += 1
 
@@ -101,17 +135,18 @@ class StepCounter:
                 self.counters["backward"] and not self._stepped and not self.counters["scaler_step"]
             )
             repeated = again and (self.is_between or optimizer in self._stepped)
-            if repeated and not self.is_between:
-                self._is_uneven = True
+            if repeated:
+                self._is_uneven |= not self.is_between and not self._is_other
             if unused or repeated:
                 self.end()
+            self._is_cleared |= bool(self._stepped) and optimizer in (None, *self._stepped)
         self._ever_zeroed = True
         self._zeroed.add(key)
         self.counters["zero_grad"] += 1
 
     def enter_optimizer(self, optimizer: str) -> None:
         if not self._inside and not self.manual and optimizer in self._stepped:
-            self._is_uneven = self._is_uneven or not self.is_between
+            self._is_uneven |= not self.is_between and not self._is_other
             self.end()
         self._inside += 1
 
@@ -134,7 +169,8 @@ class StepCounter:
         self._on_end()
         self.step += 1
         if self._stepped:
-            self._expected = self._stepped
+            self._expected, self._made = self._stepped, set()
         self._stepped = set()
         self._zeroed = set()
+        self._is_cleared = False
         self.counters.update(_ZEROS)

@@ -337,10 +337,20 @@ class Tracker:
             for holder, key, variable, _ in root.parameters.values()
             if (tensor := holder.get(key)) is not None
         ]
+        self.looker.still.clear()
         if numbers is not None and numbers.parameter and numbers.takes_parameters(found):
             self._look_with_norms(em, found, after)
         else:
             self.looker.look_all(em, found, after)
+        if self.looker.still:
+            self._explain_still(em, after)
+
+    def _explain_still(self, em: Emitter, after: int) -> None:
+        still = self.looker.still
+        for root in self._live_roots():
+            for holder, key, parameter, gradient in root.parameters.values():
+                if id(parameter) in still and gradient.identity:
+                    self.looker.explain(em, gradient, holder[key].grad, after)
 
     def _look_with_norms(
         self, em: Emitter, found: list[tuple[Variable, torch.Tensor]], after: int

@@ -170,6 +170,7 @@ class Looker:
     Attributes:
         compares_ranks: whether those at parameters do, as other ranks have the same parameters.
         pending: looks whose digests are still on devices, for `resolve`.
+        still: ids of variables that looks found as they were, since it was cleared.
     """
 
     def __init__(self, *, exact: bool) -> None:
@@ -177,6 +178,7 @@ class Looker:
         self._usual = ("content", None, exact), ("set", False, exact)
         self.compares_ranks = False
         self.pending: list[tuple[Variable, torch.Tensor, torch.Tensor, int | None, Any]] = []
+        self.still: set[int] = set()
 
     def baseline(self, variable: Variable, tensor: torch.Tensor) -> None:
         """Remember what ``tensor`` holds without recording anything."""
@@ -276,8 +278,8 @@ class Looker:
             digest = variable.exact_digest(tensor)
             if digest != variable.digest:
                 self._changed(em, variable, tensor, digest, after)
-            elif tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
-                self.flags(em, variable, tensor, after)
+            else:
+                self._unchanged(em, variable, tensor, after)
             return
         found = variable.probed(tensor)
         if found == variable.probe:
@@ -294,15 +296,19 @@ class Looker:
         """A probe found nothing: if it did not read all, the exact fingerprint decides."""
         digest = None if variable.is_small else variable.exact_digest(tensor)
         if digest is None:
-            if tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
-                self.flags(em, variable, tensor, after)
+            self._unchanged(em, variable, tensor, after)
         elif variable.digest is None:
             variable.digest, variable.exact_only = digest, True
             self.write(em, variable, UNKNOWN, tensor, digest, after)
         elif digest != variable.digest:
             variable.exact_only = True
             self._changed(em, variable, tensor, digest, after)
-        elif tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
+        else:
+            self._unchanged(em, variable, tensor, after)
+
+    def _unchanged(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
+        self.still.add(id(variable))
+        if tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
             self.flags(em, variable, tensor, after)
 
     def _look_odd(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
@@ -315,8 +321,8 @@ class Looker:
         digest = fingerprint(tensor)
         if digest != variable.digest:
             self._changed(em, variable, tensor, digest, after)
-        elif tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
-            self.flags(em, variable, tensor, after)
+        else:
+            self._unchanged(em, variable, tensor, after)
 
     def _changed(
         self,
@@ -332,6 +338,19 @@ class Looker:
                 digest == variable.zero_digest if variable.zero_digest else _is_zero(tensor)
             )
         self.write(em, variable, "content", tensor, digest, after)
+
+    def explain(
+        self, em: Emitter, gradient: Variable, tensor: torch.Tensor | None, after: int
+    ) -> None:
+        """Record why an update had no effect: a gradient taken away by hand, or one of zeros.
+
+        Zeros may have a sign, which their fingerprint tells and their norm does not.
+        """
+        if tensor is None:
+            self.look_all(em, [(gradient, None)], after)
+        elif gradient.zero is False and tensor.is_cpu and _is_zero(tensor):
+            gradient.zero = True
+            self.write(em, gradient, "content", tensor, gradient.digest, after)
 
     def flags(
         self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int | None

@@ -277,7 +277,9 @@ class ChangeDecider:
                 claim.reached.add(key)
                 yield claim.index, self._positive(self._context(claim, variable))
             elif claim.change == "cleared":
-                if variable.name in self._book.at_start and not self._is_idle(variable):
+                # What is never applied may be cleared later: it was computed to be looked at.
+                is_kept = variable.name in self._book.at_start and bool(self._updates)
+                if is_kept and not self._is_idle(variable):
                     yield claim.index, self._negative(claim, event, variable)
             elif not self._is_excused(claim, variable, event):
                 since = self._overdue(claim, event, variable)
@@ -310,6 +312,9 @@ class ChangeDecider:
             return True
         if role == "gradient":
             return False
+        # Taken away by hand before the update, or of zeros that have a sign
+        if any(book.left.get(variable.base) == update.span for update in self._updates):
+            return True
         parameter = variables.parameter_of(variable)
         if role == "parameter" and (self._is_noise(parameter) or self._may_be_warm_up()):
             return True

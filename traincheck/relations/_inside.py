@@ -315,7 +315,7 @@ class CallDecider:
         """
         examples = []
         trained = self._variables.held_models()
-        for root, call in self._roots.items():
+        for root, call in self._latest():
             if root.partition(".")[0] not in trained or not _may_require_grad(call.result):
                 continue
             model = root.partition(".")[0]
@@ -337,6 +337,15 @@ class CallDecider:
             examples += [(index, example) for index in self._modes]
         self._roots.clear()
         return examples
+
+    def _latest(self) -> Iterator[tuple[str, CallEvent]]:
+        """The roots and their calls, but for parts that ran by themselves before the whole did."""
+        seen: set[int] = set()
+        for root, call in sorted(self._roots.items(), key=lambda item: -item[1].start_ns):
+            below = self._variables.below(root) if len(self._roots) > 1 else set()
+            if not below or not below <= seen:
+                yield root, call
+            seen |= below
 
     def step(self, event: StepEvent) -> Examples:
         """Decide what every training step holds."""
@@ -360,10 +369,7 @@ class CallDecider:
                 if len(lapses) >= self._params[index]["within"]:
                     examples.append((index, self._missing(family, lapses[0])))
                     lapses.clear()
-            elif family != Families.ZERO_GRAD or (
-                # In the first step there is nothing to clear yet, and no backward adds to nothing.
-                self._has_stepped and event.counters.get("backward", 0)
-            ):
+            elif family != Families.ZERO_GRAD or (self._has_stepped and _adds(event)):
                 examples.append((index, self._missing(family, event)))
         self._has_stepped = True
         if examples == self._landmark:  # by identity of the examples: one comparison each
@@ -384,6 +390,18 @@ class CallDecider:
             evidence=(event,),
             symptom=LANDMARKS[family][1],
         )
+
+
+def _adds(event: StepEvent) -> bool:
+    """Whether a step shows a whole iteration whose backward adds to gradients that are applied.
+
+    In the first step there is nothing to clear yet. Gradients may also be computed to look where
+    they point; a step without a forward or batch is the rest of one that was cut too early.
+    """
+    counts = event.counters
+    began = counts.get("forward", 0) or counts.get("batch", 0)
+    applied = counts.get("optimizer_step", 0) or counts.get("scaler_step", 0)
+    return bool(began and applied and counts.get("backward", 0))
 
 
 def _may_require_grad(result: Any) -> bool:

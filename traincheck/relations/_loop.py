@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traincheck.schema.apis import Families
-from traincheck.schema.events import CallEvent
+from traincheck.schema.events import CallEvent, OptimizerEvent
 from traincheck.schema.findings import Symptom
 
 _F = Families
@@ -90,6 +90,23 @@ def key_of(event: CallEvent, landmark: str) -> str | None:
     return None
 
 
+class Partners:
+    """Optimizers that hold the same parameters, as one that wraps another: each stands for both.
+
+    of: optimizer -> the first of those with which it shares.
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[str, str] = {}
+        self._held_by: dict[int, str] = {}  # identity of a parameter -> optimizer
+
+    def hold(self, event: OptimizerEvent) -> None:
+        """Take note of what an optimizer holds."""
+        for identity in (i for group in event.groups for i in group.ids):
+            first = self._held_by.setdefault(identity, event.id)
+            self.of.setdefault(event.id, self.of.get(first, first))
+
+
 @dataclass(slots=True)
 class Wait:
     """An A whose C has not come yet. is_met: B came. is_due: C would be about this A."""
@@ -102,7 +119,8 @@ class Wait:
 class Watch:
     """Decides one triple.
 
-    is_step_due: a step is to apply the gradients of A. is_of_one_loss: nothing follows where there
+    is_step_due: a step is to apply the gradients of A. is_of_gradients: what C computes matters
+    once a step applies it. is_of_one_loss: nothing follows where there
     are several optimizers, as their losses may come of one forward, or of none.
     """
 
@@ -112,6 +130,7 @@ class Watch:
         self.after, self.needed, self.before = after, needed, before
         self._by_key = (after in OWNED and before in OWNED) or after in _MODES
         self.is_step_due = needed == _F.OPTIMIZER_STEP and after == _F.BACKWARD
+        self.is_of_gradients = after == _F.OPTIMIZER_STEP and before == _F.BACKWARD
         # Gradients that are assigned, by evolution strategies say, are added to nothing.
         self._is_of_backward = needed == _F.ZERO_GRAD and before == _F.OPTIMIZER_STEP
         self.symptom = _SYMPTOMS.get(needed, Symptom.MISSING_CALL)

@@ -92,6 +92,11 @@ class Variables:
             for variable in known.values():
                 variable.cache.clear()
 
+    def below(self, module: str) -> set[int]:
+        """Identities of the parameters of a module and of those inside it."""
+        known = self.by_role["parameter"].values()
+        return {v.identity for v in known if v.name.startswith(f"{module}.")}
+
     def held_by(self, optimizer: str | None, variable: Variable) -> bool:
         return variable.identity in self._held.get(optimizer or "", {})
 
@@ -247,6 +252,7 @@ class StepBook:
         self.unknown: dict[str, set[str]] = defaultdict(set)
         self.cleared: set[str] = set()
         self.zero: set[str] = set()  # gradients that were all zero after a backward
+        self.left: dict[str, int | None] = {}  # gradients that went: by which call
         self.after: dict[int, set[str]] = defaultdict(set)  # span -> changed or unknown
 
     def _note_rates(self, rates: Mapping[str, Any]) -> None:
@@ -285,6 +291,7 @@ class StepBook:
         is_zero = event.summary is not None and event.summary.zero is True
         if change == "cleared" or (change == "content" and is_zero):
             self.cleared.add(name)
+            self.left[name] = event.after
             self.gradients.discard(name)
         elif change == "unknown":
             self.unknown["gradient"].add(name)

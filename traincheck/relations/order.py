@@ -14,6 +14,7 @@ from traincheck.relations._loop import (
     OWNED,
     PRIVATE,
     TRIPLES,
+    Partners,
     Wait,
     Watch,
     key_of,
@@ -54,7 +55,8 @@ class Order(UsualRelation):
 
     Not said:
         How often anything is called. That evaluation, a schedule, or accumulation takes place.
-        With several optimizers, that each loss is of a new forward.
+        With several optimizers, that each loss is of a new forward. Anything of gradients that are
+        cleared before a step applies them.
         ``train`` after ``eval`` is asked for only where the same module was in training mode
         before, and is given when its mode was set in another way. That a program clips gradients,
         and what it says of buffers, is kept to scripts of the same name. Nothing of BatchNorm: its
@@ -153,10 +155,12 @@ class OrderDecider:
         }
         self._contexts: dict[str, Context] = {}
         self._held: dict[str, Example] = {}
-        self._held_by: dict[int, str] = {}  # identity of a parameter -> optimizer
-        self._partners: dict[str, str] = {}
+        self._holding = Partners()
+        self._partners = self._holding.of
         self._is_blind = False  # optimizers may have come that nobody saw
         self._open: list[tuple[int, Wait, CallEvent]] = []  # perhaps inside an optimizer step
+        # Gradients that no step applies, of a saliency map say, may be added to anything
+        self._unapplied: list[tuple[int, Wait, CallEvent]] = []
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         told = self._fills.observe(event) if self._fills.claims else ()
@@ -168,49 +172,49 @@ class OrderDecider:
             landmark = landmark_of(event)
             return () if landmark is None else self._call(event, landmark)
         if isinstance(event, OptimizerEvent):
-            self._hold(event)
+            self._holding.hold(event)
         if isinstance(event, StepEvent):
             self._is_blind |= event.is_gap
             if not event.recorded:
                 for watch in self._watches.values():
                     watch.forget()
                 self._open.clear()
-            return self._lacking()
+                self._unapplied.clear()
+            return self._lacking(self._open)
         self._program.observe(event)
         return ()
-
-    def _hold(self, event: OptimizerEvent) -> None:
-        """An optimizer may wrap another one: both hold the same parameters."""
-        for identity in (i for group in event.groups for i in group.ids):
-            first = self._held_by.setdefault(identity, event.id)
-            self._partners.setdefault(event.id, self._partners.get(first, first))
 
     def finish(self) -> Sequence[tuple[int, Example]]:
         """Nothing: what is still awaited belongs to an unfinished step."""
         return ()
 
-    def _lacking(self) -> Sequence[tuple[int, Example]]:
-        lacking = [(index, self._example(index, wait, end)) for index, wait, end in self._open]
-        self._open.clear()
+    def _lacking(self, kept: list[tuple[int, Wait, CallEvent]]) -> list[tuple[int, Example]]:
+        lacking = [(index, self._example(index, wait, end)) for index, wait, end in kept]
+        kept.clear()
         return lacking
 
     def _call(self, event: CallEvent, landmark: str) -> list[tuple[int, Example]]:
         examples = []
+        if landmark == _F.ZERO_GRAD:
+            self._unapplied.clear()
+        elif landmark == _F.OPTIMIZER_STEP:
+            examples += self._lacking(self._unapplied)
         for index, watch in self._watches.items():
             for wait, end in watch.observe(event, landmark, self._partners):
                 if not self._program.fits(self._params[index]) or self._is_unknown(wait):
                     continue
                 if watch.is_of_one_loss and len(set(self._partners.values())) > 1:
                     continue
-                if wait.is_met or not watch.is_step_due:
+                if wait.is_met or not (watch.is_step_due or watch.is_of_gradients):
                     examples.append((index, self._example(index, wait, end)))
                 else:
-                    self._open.append((index, wait, end))
+                    kept = self._open if watch.is_step_due else self._unapplied
+                    kept.append((index, wait, end))
         if landmark == _F.OPTIMIZER_STEP and self._open:
             # A closure may compute gradients many times in one step, which is told of when it ends.
             start = event.start_ns
             self._open = [held for held in self._open if held[1].event.start_ns < start]
-            examples += self._lacking()
+            examples += self._lacking(self._open)
         return examples
 
     def _is_unknown(self, wait: Wait) -> bool:

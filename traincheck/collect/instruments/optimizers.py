@@ -111,6 +111,7 @@ class Optimizers(Instrument):
         em.busy = True
         try:
             owner = f"opt{len(session.optimizers)}"
+            session.steps.created(owner)
             session.optimizers[owner] = weakref.ref(optimizer)
             self._ids[id(optimizer)] = owner
             session.tracker.adopt(em, [p for g in optimizer.param_groups for p in g["params"]])
