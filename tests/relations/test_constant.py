@@ -49,9 +49,18 @@ def learned(trace: TraceBuilder, what: str) -> list[Invariant]:
 def test_a_mask_that_is_forgotten():
     mask = learned(loop(10), "attention")
     assert report_of(mask, loop(4).build()).findings == []
-    (finding,) = report_of(mask, loop(2, trace=loop(2), mask=False).build()).findings
-    assert (finding.step, finding.subject.api) == (2, ATTENTION)
+    (finding,) = report_of(mask, loop(5, mask=False).build()).findings
+    assert (finding.step, finding.subject.api) == (0, ATTENTION)
     assert finding.expected == "tensors as attn_mask, key, query, value"
+
+
+def test_batches_without_padding_need_no_mask():
+    mask = learned(loop(10), "attention")
+    for trace in (loop(9, trace=loop(2), mask=False), loop(2, trace=loop(3, mask=False))):
+        assert report_of(mask, trace.build()).findings == []
+    (never,) = learned(loop(10, mask=False), "attention")
+    assert "tensors" not in never.text
+    assert report_of([never], loop(3).build()).findings == []
 
 
 def test_what_is_given_in_evaluation_is_learned_along_with_training():

@@ -30,6 +30,8 @@ LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
     Families.BACKWARD: (("backward",), Symptom.STEP_WITHOUT_GRADIENT),
 }
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
+# Arguments that follow the batch: without padding, attention is given no mask, and says so
+_OF_DATA = {"torch.nn.functional.scaled_dot_product_attention": frozenset({"is_causal"})}
 _MODE_ARGUMENT = "training"
 _MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP})
 _OF_BACKWARD = frozenset({Families.ZERO_GRAD, Families.MODULE})
@@ -131,7 +133,7 @@ class CallProposer:
         for call in inside:
             values = self._values.setdefault((outer.api, call.api), {})
             for name, value in call.args.items():
-                if name not in _COSMETIC:
+                if name not in _COSMETIC and name not in _OF_DATA.get(call.api, ()):
                     flag = isinstance(value, (bool, str)) and len(str(value)) <= _MAX_TEXT
                     values.setdefault(name, set()).add(value if flag else None)
 

@@ -101,6 +101,11 @@ def _with_dims(name: str, tensor: Mapping[str, Any]) -> str:
     return f"{name} ({dims} dim{'' if dims == 1 else 's'})"
 
 
+def is_masked(values: Mapping[str, Any]) -> bool:
+    """Whether attention was given a mask."""
+    return "attn_mask" in values.get(TENSORS, ())
+
+
 class Modes:
     """Whether each module is in training mode while the model around it trains."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincheck.relations._names import ProgramName
+from traincheck.relations._padding import ATTENTION
 from traincheck.relations._settled import (
     ARGUMENTS,
     BATCH,
@@ -16,10 +17,12 @@ from traincheck.relations._settled import (
     KEPT,
     MODES,
     SAMPLES,
+    TENSORS,
     Fact,
     Facts,
     Key,
     Own,
+    is_masked,
 )
 from traincheck.relations._settled_words import word
 from traincheck.schema.apis import Families
@@ -113,6 +116,11 @@ class ConstantProposer:
         # In evaluation a function is called too rarely to be judged by itself.
         evaluation = Key(ARGUMENTS, key.name, training=False)
         other = self._values.get(evaluation, {})
+        if key.name == ATTENTION:  # without a mask today, with one where rows are padded
+            values, other = (
+                known if is_masked(known) else {k: v for k, v in known.items() if k != TENSORS}
+                for known in (values, other)
+            )
         if key == evaluation or key.name not in self._own.apis or not (values or other):
             return None
         params |= {"values": values} if values else {}

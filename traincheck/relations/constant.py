@@ -10,6 +10,7 @@ from typing import Any
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._padding import ATTENTION
 from traincheck.relations._settled import (
     ARGUMENTS,
     BATCH,
@@ -18,9 +19,11 @@ from traincheck.relations._settled import (
     KEPT,
     KINDS,
     SAMPLES,
+    TENSORS,
     Fact,
     Facts,
     Key,
+    is_masked,
 )
 from traincheck.relations._settled_words import (
     ALWAYS,
@@ -38,6 +41,7 @@ from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
 
 _HELD = Example(holds=True, context=ALWAYS)
+_UNPADDED = 3  # steps: so many batches may have no padding
 _STEPS = frozenset({"mark", "step"})
 
 
@@ -133,6 +137,8 @@ class ConstantDecider:
                 key = Key(params["of"], name_of(params), mode)
                 self._by_key[key].append((index, params))
         self._short: dict[int, Example] = {}
+        self._masked: set[bool | None] = set()  # modes in which attention was given a mask
+        self._unmasked: dict[tuple[int, bool | None], Example] = {}  # the first call without
 
     def observe(self, event: Event) -> Examples:
         if not isinstance(event, (CallEvent, StepEvent)):
@@ -159,11 +165,24 @@ class ConstantDecider:
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]
+        if fact.key.name == ATTENTION and is_masked(fact.values):
+            self._masked.add(fact.key.training)
         waiting = self._short.pop(index, None)
         if not wrong:
             return ((index, _HELD),)
         wrongly = negative(params, fact, {name: wanted[name] for name in wrong})
+        if fact.key.name == ATTENTION and wrong == [TENSORS] and not is_masked(fact.values):
+            return self._without_mask(index, fact, wrongly)
         if params["of"] == SAMPLES and fact.values[params["name"]] < 1:
             self._short[index] = wrongly
             return () if waiting is None else ((index, waiting),)
         return ((index, wrongly),)
+
+    def _without_mask(self, index: int, fact: Fact, wrongly: Example) -> Examples:
+        """A batch without padding needs none: only where none ever comes is it forgotten."""
+        mode = fact.key.training
+        first = self._unmasked.setdefault((index, mode), wrongly)
+        late = (fact.event.step or 0) - (first.step or 0)
+        if mode in self._masked or late < _UNPADDED:
+            return ()
+        return ((index, first), (index, wrongly)) if late == _UNPADDED else ((index, wrongly),)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -14,6 +16,7 @@ from traincheck.schema.values import TensorSummary, tensor_summary
 SDPA = "torch.nn.functional.scaled_dot_product_attention"
 ATTENTION = Needs(calls=frozenset({SDPA, Families.MODULE}), kinds=frozenset({"batch", "step"}))
 _MASK = "attention_mask"
+_AHEAD = 3  # batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +45,17 @@ class Passes:
     """Puts batches, attention calls and calls of the model together."""
 
     def __init__(self) -> None:
-        self._batch: BatchEvent | None = None
+        # The last ones: a loop may fetch the next batch before it uses this one
+        self._batches: deque[BatchEvent] = deque(maxlen=_AHEAD)
         self._calls: list[CallEvent] = []
 
     def observe(self, event: Event) -> Pass | None:
         """Enter an event; the pass that it ends, if it is over a batch of tokens with attention."""
         if isinstance(event, BatchEvent):
-            self._batch = event if event.tokens else None
+            self._batches.append(event)
         elif isinstance(event, CallEvent):
             if event.api == SDPA:
-                if self._batch is not None:
+                if self._batches:
                     self._calls.append(event)
             elif event.root:
                 calls, self._calls = self._calls, []
@@ -59,14 +63,30 @@ class Passes:
         return None
 
     def _pass(self, root: CallEvent, calls: list[CallEvent]) -> Pass | None:
-        batch = self._batch
-        if batch is None or not calls:
+        found = [one for batch in self._batches if (one := _over(batch, root, calls)) is not None]
+        if not found:
             return None
-        shape = _tokens(batch)
-        over_all = [call for call in calls if shape and _length(call) == shape[1]]
-        if not shape or not over_all:
-            return None
-        return Pass(root=root, batch=batch, calls=over_all, shape=shape)
+        given = _fingerprints(root.args)
+        sure = [one for one in found if given & _fingerprints(one.batch.leaves)]
+        # Where it cannot be told, the one that asks least of a mask
+        return sure[-1] if sure else min(reversed(found), key=_padding)
+
+
+def _over(batch: BatchEvent, root: CallEvent, calls: Sequence[CallEvent]) -> Pass | None:
+    """The pass, if it may have been over this batch."""
+    shape = _tokens(batch) if batch.tokens else ()
+    over_all = [call for call in calls if shape and _length(call) == shape[1]]
+    return Pass(root=root, batch=batch, calls=over_all, shape=shape) if over_all else None
+
+
+def _padding(one: Pass) -> float:
+    padding = one.batch.tokens.get("padding")
+    return padding if isinstance(padding, float) else 0.0
+
+
+def _fingerprints(tensors: Mapping[str, Any]) -> set[str]:
+    found = (tensor_summary(value) for value in tensors.values())
+    return {one.fingerprint for one in found if one is not None and one.fingerprint}
 
 
 def mask_passed(found: Pass) -> str | None:

@@ -9,6 +9,9 @@ from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2
+_PATIENT = (
+    20  # steps: the first layers may run without a graph on purpose until the head has learned
+)
 
 
 class GradientCutOff:
@@ -30,7 +33,8 @@ class GradientCutOff:
     Stays quiet on:
         Frozen parameters and those that no optimizer holds; layers that are not used, or used last
         and left out of the loss (a pooler, an auxiliary head); experts and layers that are skipped
-        now and then; parts that another optimizer trains.
+        now and then; parts that another optimizer trains; layers that run without a graph while
+        the head begins to learn, in a run that trains them within twenty steps.
 
     Fix:
         Remove the cut, with use_reentrant=False for checkpoints; or set requires_grad=False where
@@ -68,10 +72,12 @@ class CutGradients(StepMonitor):
         super().__init__()
         self._arrival = Arrival()
         self._streak: dict[int, tuple[int, int | None]] = {}
+        self._held: list[Violation] = []  # of steps so few that the layers may be trained yet
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
             self._streak.clear()
+            self._held.clear()
             return []
         if not facts.updates():
             self._arrival.missing(self.ledger, facts)
@@ -80,15 +86,27 @@ class CutGradients(StepMonitor):
         self.triggered += 1
         cut = cut_off(self.ledger, facts, missing) if missing else set()
         found: list[Violation] = []
+        held: list[Violation] = []
         streak: dict[int, tuple[int, int | None]] = {}
         for identity in sorted(cut, key=self.ledger.name):
             count, first = self._streak.get(identity, (0, facts.event.step))
             streak[identity] = (count + 1, first)
-            if count + 1 >= _CONFIRMED:
-                step = first if count + 1 == _CONFIRMED else facts.event.step
+            needed = _CONFIRMED if self._runs_with_grad(identity, facts) else _PATIENT
+            if count + 1 >= needed:
+                step = first if count + 1 == needed else facts.event.step
                 found.append(self._violation(identity, step, facts))
-        self._streak = streak
+            elif count + 1 >= _CONFIRMED:
+                held.append(self._violation(identity, first, facts))
+        self._streak, self._held = streak, held
         return found
+
+    def finish(self) -> list[Violation]:
+        """A run that ends before it is known whether those layers would be trained."""
+        return self._held
+
+    def _runs_with_grad(self, identity: int, facts: StepFacts) -> bool:
+        call = facts.uses.get(self.ledger.name(identity).rpartition(".")[0])
+        return call is None or call.grad_enabled
 
     def _violation(self, identity: int, step: int | None, facts: StepFacts) -> Violation:
         name = self.ledger.name(identity)

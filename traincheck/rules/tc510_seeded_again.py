@@ -5,7 +5,7 @@ from __future__ import annotations
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, RngEvent, StepEvent
+from traincheck.schema.events import Event, OptimizerEvent, RngEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 
@@ -43,7 +43,9 @@ class SeededAgain:
         likely_cause=("torch.manual_seed() with a constant stands inside the loop: {observed}."),
         fix="Seed once before the loop, or use a seed that contains the epoch or step.",
     )
-    needs = Needs(calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"rng", "step"}))
+    needs = Needs(
+        calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"optimizer", "rng", "step"})
+    )
 
     def monitor(self) -> Seeds:
         return Seeds()
@@ -65,6 +67,9 @@ class Seeds(SingleEvents):
                 self._left = event
             elif event.stage != "eval" and event.step is not None:
                 self._seeded = event
+        elif isinstance(event, OptimizerEvent):
+            if event.change == "created":
+                self._seen.clear()  # another training, which is to draw as the one before
         elif isinstance(event, StepEvent):
             seeded, left = self._seeded, self._left
             self._seeded = self._left = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from traincheck.rules._ledger import DISCOVERY, Moment, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import MATRIX, number
@@ -92,9 +93,13 @@ class Sizes(StepMonitor):
         self._ratio = ratio
         self._steps = steps
         self._sizes: dict[int, _Size] = {}
+        self._rates: Mapping[str, Sequence[Any]] = {}
+        self._is_rising = False  # a learning rate did in this step, or before it
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         step, updates = facts.event.step, facts.updates()
+        self._is_rising = _rises(self._rates, facts.event.lr)
+        self._rates = facts.event.lr
         if not facts.is_whole or step is None or not updates:
             return []
         found: list[Violation] = []
@@ -120,12 +125,14 @@ class Sizes(StepMonitor):
             size.growth = math.inf if parameter.began_zero or is_nothing else 0.0
             return []
         if known.norm == 0 or known.step != step - 1:
+            size.growth = known.growth
             return []
         self.triggered += 1
         change = abs(norm - known.norm) / known.norm
         if change <= self._ratio:
             return []
-        if change < known.growth:  # from zero by steps of one size: 100 %, 50 %, 33 %
+        # From zero by steps of one size: 100 %, 50 %, 33 %; by larger ones while the rate warms up
+        if change < known.growth or (known.growth and self._is_rising):
             size.growth = change
             return []
         size.count = known.count + 1
@@ -145,6 +152,11 @@ class Sizes(StepMonitor):
                 evidence=(updates[-1].call,),
             )
         ]
+
+
+def _rises(before: Mapping[str, Sequence[Any]], now: Mapping[str, Sequence[Any]]) -> bool:
+    pairs = [pair for name, rates in now.items() for pair in zip(before.get(name, ()), rates)]
+    return any(isinstance(a, float) and isinstance(b, float) and b > a for a, b in pairs)
 
 
 def _is_matrix(shape: Sequence[int]) -> bool:

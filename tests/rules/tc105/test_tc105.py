@@ -27,6 +27,20 @@ def test_fires_on_what_runs_without_a_graph() -> None:
     assert "without recording the graph" in fires("TC105", events).likely_cause
 
 
+def test_quiet_on_what_runs_without_a_graph_while_the_head_begins_to_learn() -> None:
+    def events(steps: int):  # type: ignore[no-untyped-def]
+        trace = net().steps(steps, no_gradient=FIRST).steps(2)
+        return [
+            e.replace(grad_enabled=False)  # type: ignore[call-arg]
+            if e.kind == "call" and e.module == "Net.fc1" and e.step < steps  # type: ignore[union-attr,operator]
+            else e
+            for e in trace.build()
+        ]
+
+    assert quiet("TC105", events(6)) is Verdict.HELD
+    assert fires("TC105", events(20)).first_step == 0
+
+
 def test_quiet_when_gradients_arrive() -> None:
     assert quiet("TC105", net().steps(4).build()) is Verdict.HELD
     once = net().step().steps(3, no_gradient=FIRST)  # routing, layers that are skipped

@@ -56,3 +56,11 @@ def test_quiet_when_padding_is_hidden(tokens: dict[str, Any], more: dict[str, An
 )
 def test_says_nothing_without_mask_or_padding(tokens: dict[str, Any], more: dict[str, Any]) -> None:
     assert quiet("TC316", attending(tokens, **more)) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_where_the_next_batch_is_fetched_before_this_one_is_used() -> None:
+    """Two batches of one shape: the one without padding is given no mask."""
+    events = attending({"padding": 0.0})
+    batch = next(e for e in attending(PADDED) if e.kind == "batch")
+    last = max(i for i, e in enumerate(events) if e.kind == "batch")
+    assert quiet("TC316", [*events[: last + 1], batch, *events[last + 1 :]]) is not Verdict.VIOLATED

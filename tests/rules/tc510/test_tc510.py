@@ -8,7 +8,9 @@ from traincheck.schema.events import Event, RngEvent
 from traincheck.schema.findings import Verdict
 
 
-def run(seeds: list[int | None], *, draws: bool = True, restored: bool = False) -> list[Event]:
+def run(
+    seeds: list[int | None], *, draws: bool = True, restored: bool = False, anew: bool = False
+) -> list[Event]:
     """Steps that seed, draw, and end; what they draw depends on the seed and steps before."""
     builder: TraceBuilder = net()
     state = "start"
@@ -18,6 +20,8 @@ def run(seeds: list[int | None], *, draws: bool = True, restored: bool = False) 
         if seed is not None:
             state = f"seed {seed}"
             builder._add(RngEvent, change="seed", seed=seed, fingerprint=state)
+            if anew:
+                builder.optimizer()
         if restored:
             state = before
         builder.zero_grad().forward().backward().optimizer_step()
@@ -50,3 +54,7 @@ def test_quiet_where_nothing_is_drawn() -> None:
 
 def test_quiet_where_the_state_is_put_back() -> None:
     assert quiet("TC510", run([7, 7, 7], restored=True)) is Verdict.HELD
+
+
+def test_quiet_where_each_training_of_several_seeds_once() -> None:
+    assert quiet("TC510", run([7, None, None, 7, None], anew=True)) is Verdict.HELD

@@ -9,13 +9,18 @@ from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 
-def run(*norms: float | None) -> list[Event]:
+def run(*norms: float | None, warm_up: bool = False) -> list[Event]:
     def size(name: str, step: int):  # type: ignore[no-untyped-def]
         found = norms[step + 1]
         return None if found is None else norm(found)
 
+    trace = net()
+    for step in range(len(norms) - 1):
+        trace.step()
+        if warm_up:
+            trace.change_groups(lr=1e-3 * (step + 2))
     return numbered(
-        net().steps(len(norms) - 1).build(),
+        trace.build(),
         parameter=size,
         first=lambda name, step: norm(norms[0] or 0.0),
     )
@@ -66,3 +71,9 @@ def test_quiet_on_a_scale_for_each_channel() -> None:
         first=lambda name, step: norm(1.0),
     )
     assert quiet("TC709", events) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_weights_that_begin_with_zeros_while_the_rate_warms_up() -> None:
+    norms = (0, 0.005, 0.014, 0.04, 0.12, 0.36, 0.4)
+    assert quiet("TC709", run(*norms, warm_up=True)) is Verdict.HELD
+    assert fires("TC709", run(*norms))
