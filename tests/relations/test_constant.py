@@ -91,12 +91,12 @@ def test_values_that_vary_and_functions_of_libraries_are_left_out():
 MODES = {"program": "train.py", "of": "modes", "eval": ["Net.fc1"], "classes": []}
 
 
-def test_a_module_that_is_left_in_evaluation_mode():
+def test_a_module_that_was_left_in_evaluation_mode_and_is_not():
     everything = {**MODES, "eval": []}
     assert broken(decide("constant", everything, loop(3).build())) == []
     assert broken(decide("constant", MODES, loop(2).build())) == [
-        (0, Symptom.EVAL_MODE, "Net.fc1"),
-        (1, Symptom.EVAL_MODE, "Net.fc1"),
+        (0, Symptom.TRAINING_MODE, "Net.fc1"),
+        (1, Symptom.TRAINING_MODE, "Net.fc1"),
     ]
 
 

@@ -173,6 +173,13 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.EVAL_MODE: {
         _S.EVAL_MODE: _same_onset,
+        _S.TRAINING_MODE: _same_onset,
+        _S.STATE_UNCHANGED: _anything,
+        _S.MISSING_CALL: _MODES,
+        _S.WRONG_VALUE: _says("training"),
+    },
+    _S.TRAINING_MODE: {
+        _S.TRAINING_MODE: _same_onset,
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _MODES,
         _S.WRONG_VALUE: _says("training"),
@@ -310,6 +317,14 @@ WORDING: Mapping[Symptom, Wording] = {
             "around evaluation."
         ),
     ),
+    _S.TRAINING_MODE: Wording(
+        title="{subject} is in training mode where it is only to be used",
+        likely_cause=(
+            "No eval() is called on {subject} before it is used: dropout drops, and statistics of "
+            "batches are taken for those of the data."
+        ),
+        fix="Call eval() on {subject} before it is used, and train() before it is trained again.",
+    ),
     _S.NO_GRADIENT: Wording(
         title="No gradient reaches {variables}",
         likely_cause=(
@@ -343,7 +358,10 @@ WORDING: Mapping[Symptom, Wording] = {
             "A part of {subject} is missing, was added, or is kept where neither state_dict() nor "
             "named_parameters() sees it: {observed}."
         ),
-        fix="Register it: assign an nn.Module or nn.Parameter, or call register_buffer().",
+        fix=(
+            "Assign what is to be trained as an nn.Module or nn.Parameter; register_buffer() is "
+            "for what is only to be kept."
+        ),
     ),
     _S.NOT_UPDATED: Wording(
         title="The optimizer step leaves {variables} as it was",
@@ -381,7 +399,7 @@ WORDING: Mapping[Symptom, Wording] = {
     ),
     _S.SCHEDULE: Wording(
         title="The learning rate does not follow the training",
-        likely_cause="The scheduler{where} is not stepped as often as its schedule expects.",
+        likely_cause="The scheduler{where} is stepped more or less often than it expects to be.",
         fix="Step the scheduler once for each unit that its schedule counts.",
         near=Families.SCHEDULER_STEP,
     ),
@@ -471,8 +489,14 @@ WORDING: Mapping[Symptom, Wording] = {
     ),
     _S.GRADIENT_SIZE: Wording(
         title="Gradients of {subject} are too large or too small to learn from",
-        likely_cause="The learning rate, the scale of the data or the depth does not fit.",
-        fix="Lower the learning rate, clip gradients, or normalize inputs and activations.",
+        likely_cause=(
+            "The learning rate, the scale of the data or the depth does not fit; or a mask lets "
+            "nothing of {subject} through."
+        ),
+        fix=(
+            "Look at what comes in: data that is normalized, masks of the right polarity. Then "
+            "lower the learning rate or clip gradients."
+        ),
         near=Families.BACKWARD,
     ),
     _S.DEAD_UNITS: Wording(

@@ -178,7 +178,12 @@ def _called_beside(fault: Fault) -> str:
     for symptom, words in _CALLED.items():
         if symptom is fault.symptom:
             continue
-        apis = {t.first.subject.api for _, s, t in fault.explained if s is symptom}
+        # What a claim of order misses may be called, in another place
+        apis = {
+            t.first.subject.api
+            for check, s, t in fault.explained
+            if s is symptom and not check.startswith("order")
+        }
         names = sorted(_short_api(api) or "" for api in apis if api and not _is_landmark(api))
         if names:
             said.append(f" Unlike the reference runs, this one {words} {join_names(names, 3)}.")

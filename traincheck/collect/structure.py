@@ -18,6 +18,7 @@ from traincheck.collect.summarize import dotted
 _SETTINGS = (
     "in_features", "out_features", "in_channels", "out_channels", "kernel_size", "stride", "eps",
     "num_embeddings", "embedding_dim", "padding_idx", "track_running_stats", "num_features",
+    "groups",
 )  # fmt: skip
 # What a model of tokens says about them in its ``config``.
 _TOKENS = ("pad_token_id", "eos_token_id", "unk_token_id", "vocab_size", "tie_word_embeddings")

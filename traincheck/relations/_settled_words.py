@@ -86,7 +86,8 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         modes = ("in evaluation mode", "in training mode")
         expected, observed = modes[wanted[first]], modes[not wanted[first]]
         api = Families.TRAIN if params["of"] == MODES else Families.EVAL
-        subject, symptom = Subject(module=first, api=api), Symptom.EVAL_MODE
+        subject = Subject(module=first, api=api)
+        symptom = Symptom.EVAL_MODE if wanted[first] else Symptom.TRAINING_MODE
     elif params["of"] == BATCH:
         expected, observed = (f"{first}: {x[first]}" for x in (wanted, fact.values))
     elif params["of"] == EQUAL:

@@ -45,8 +45,8 @@ class ClipAfterStep:
         kind="rule",
         code="TC205",
         severity="error",
-        title="Gradients are clipped after the optimizer step",
-        likely_cause="{observed}: the call{where} stands behind optimizer.step().",
+        title="Gradients are not clipped when the optimizer applies them",
+        likely_cause="{observed}: the call{where} stands in another place of the loop.",
         fix="Move the clipping between loss.backward() and optimizer.step().",
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({*_CLIPS, Families.SCALER_STEP}))
@@ -62,6 +62,8 @@ class ClipOrder(StepMonitor):
         super().__init__()
         self._stepped = False
         self._clipped = False  # before the step
+        self._began = False  # the next iteration: there are no gradients yet to be clipped
+        self._is_early = False
         self._late: CallEvent | None = None
         self._late_step: int | None = None
         self._first: int | None = None
@@ -90,10 +92,12 @@ class ClipOrder(StepMonitor):
                 self._clipped, self._count, self._found = True, 0, []
             elif not self._clipped:
                 self._late, self._late_step = moment.call, facts.event.step
+                self._is_early = self._began
         elif family in _UPDATES:
-            self._stepped, self._late = True, None
+            self._stepped, self._late, self._began = True, None, False
         elif family in (Families.BACKWARD, Families.ZERO_GRAD):
             late, self._late = self._late, None
+            self._began |= family == Families.ZERO_GRAD
             if family == Families.BACKWARD:
                 self._stepped = self._clipped = False
             if late is not None:
@@ -104,14 +108,19 @@ class ClipOrder(StepMonitor):
         self._first = self._late_step if self._count == 0 else self._first
         self._count += 1
         name = late.api.rpartition(".")[2]
+        place = "comes after the optimizer has stepped: no step uses what it clips"
+        observed = f"{name}() works on gradients that were applied before"
+        if self._is_early:
+            place = "comes before backward() has computed what it is to clip"
+            observed = f"{name}() finds no gradients: they are cleared, and backward() is to come"
         violation = proof(
             ("TC205", Symptom.WRONG_ORDER),
             facts,
             step=self._first if self._count <= _CONFIRMED else self._late_step,
             subject=Subject(api=late.api),
-            message=f"{name}() comes after the optimizer has stepped: no step uses what it clips",
+            message=f"{name}() {place}",
             expected=f"{name}() between backward() and step()",
-            observed=f"{name}() works on gradients that were applied before",
+            observed=observed,
             evidence=(late,),
         )
         if self._count < _CONFIRMED:

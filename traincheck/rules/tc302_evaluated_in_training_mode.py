@@ -161,7 +161,7 @@ class EvaluationMode(StepMonitor):
         path = forward.path
         where = listing(sorted(forward.loaders))
         return proof(
-            ("TC302", Symptom.EVAL_MODE),
+            ("TC302", Symptom.TRAINING_MODE),
             facts,
             subject=Subject(module=path),
             message=f"{path} is evaluated without gradients, but in training mode",

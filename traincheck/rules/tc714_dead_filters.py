@@ -27,7 +27,8 @@ class DeadFilters:
 
     Stays quiet on:
         Layers that begin with nothing but zeros (LoRA, the last layer of a residual branch);
-        embeddings, whose padding row is zero; layers of one filter.
+        embeddings, whose padding row is zero, and output layers that share their weight with one;
+        layers of one filter.
 
     Fix:
         Initialize the filters that are named, or remove them if they were pruned.
@@ -63,10 +64,14 @@ class Filters:
     def __init__(self, share: float) -> None:
         self.triggered = 0
         self._share = share
+        self._found: dict[int, Violation] = {}  # by identity of the weight
+        self._embedded: set[int] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, StateEvent) or event.change not in ("new", "replaced"):
             return ()
+        if (event.module_class or "").rpartition(".")[2].startswith("Embedding"):
+            self._embedded.add(event.identity)  # also of a weight that an output layer shares
         dead = number(event, "dead")
         if dead is None or event.summary is None or not is_kernel(event.module_class):
             return ()
@@ -77,20 +82,20 @@ class Filters:
             return ()
         count = math.floor(dead * event.summary.shape[0] + 0.5)
         observed = f"{count} of {event.summary.shape[0]} filters of {event.name} are zero"
-        return [
-            Violation(
-                check_id="TC714",
-                step=event.step,
-                rank=event.rank,
-                stage=event.stage,
-                subject=Subject(variable=event.name),
-                symptom=Symptom.INITIALIZATION,
-                message=observed,
-                expected="filters that are not zero",
-                observed=observed,
-                evidence=(event,),
-            )
-        ]
+        self._found[event.identity] = Violation(
+            check_id="TC714",
+            step=event.step,
+            rank=event.rank,
+            stage=event.stage,
+            subject=Subject(variable=event.name),
+            symptom=Symptom.INITIALIZATION,
+            message=observed,
+            expected="filters that are not zero",
+            observed=observed,
+            evidence=(event,),
+        )
+        return ()
 
     def finish(self) -> Sequence[Violation]:
-        return ()
+        """Now all names of each weight are known."""
+        return [v for identity, v in self._found.items() if identity not in self._embedded]

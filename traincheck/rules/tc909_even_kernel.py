@@ -22,8 +22,9 @@ class EvenKernel:
         Conv2d(kernel_size=4, stride=1).
 
     Stays quiet on:
-        Odd kernels; patch embeddings, whose stride is their kernel size; transposed
-        convolutions.
+        Odd kernels; even ones that move by more than one, as in patch embeddings and in the
+        discriminator of a DCGAN; transposed convolutions, and those with groups, such as the
+        causal ones of Mamba.
 
     Fix:
         Use 3, 5 or 7, or pad one side on purpose.
@@ -55,8 +56,11 @@ class Kernels(ModelMonitor):
         for path, facts in model.of_family(CONVOLUTION):
             self.triggered += 1
             kernel, stride = facts.get("kernel_size", ()), facts.get("stride", ())
-            # A kernel that moves by its own size cuts patches: nothing overlaps, nothing shifts.
-            if kernel != stride and any(size % 2 == 0 for size in kernel):
+            # Where a kernel moves by more than one there is no middle to keep, and a convolution of
+            # each channel by itself mixes positions in time, one side of them cut off.
+            is_by_channel = facts.get("groups", 1) > 1
+            shifts = any(size % 2 == 0 and by == 1 for size, by in zip(kernel, stride))
+            if shifts and not is_by_channel:
                 odd_one_out.append(path)
         if not odd_one_out:
             return ()

@@ -30,7 +30,8 @@ class Symptom(str, Enum):
     # The optimizer steps when there is nothing to apply.
     STEP_WITHOUT_GRADIENT = "step_without_gradient"
     NOT_IN_OPTIMIZER = "not_in_optimizer"  # a trained parameter is in no optimizer
-    EVAL_MODE = "eval_mode"  # trained while in evaluation mode, or the reverse
+    EVAL_MODE = "eval_mode"  # trained while in evaluation mode
+    TRAINING_MODE = "training_mode"  # in training mode where it is only to be used
     NO_GRADIENT = "no_gradient"  # a parameter gets no gradient
     FROZEN = "frozen"  # a parameter does not require grad where it did
     UNFROZEN = "unfrozen"  # a parameter is trained that is to stay as it is

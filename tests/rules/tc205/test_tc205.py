@@ -39,6 +39,16 @@ def test_fires_when_it_comes_after(style: str) -> None:
     assert "train.py:86" in finding.likely_cause
 
 
+def test_fires_when_it_comes_before_backward() -> None:
+    trace = net()
+    for _ in range(4):
+        clip(trace.begin_step().zero_grad().forward(), 1.0)
+        trace.backward().optimizer_step()
+    finding = fires("TC205", trace.build())
+    assert "before backward()" in finding.message
+    assert "after" not in finding.message
+
+
 def test_fires_in_a_run_of_two_steps() -> None:
     assert fires("TC205", loop(2, late=True).build()).first_step == 0
 

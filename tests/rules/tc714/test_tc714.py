@@ -40,3 +40,11 @@ def test_quiet_on_a_layer_that_begins_with_zeros() -> None:
 def test_quiet_on_the_padding_row_of_an_embedding() -> None:
     events = run(0.03, "torch.nn.modules.sparse.Embedding")
     assert quiet("TC714", events) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_an_output_layer_that_shares_the_weight_of_an_embedding() -> None:
+    embedded = run(0.03, "torch.nn.modules.sparse.Embedding")
+    twin = next(e for e in embedded if e.kind == "state" and e.name == "Net.fc1.weight")  # type: ignore[union-attr]
+    events = run(0.03)
+    place = next(i for i, e in enumerate(events) if e.kind == "state") + 1
+    assert quiet("TC714", [*events[:place], twin, *events[place:]]) is Verdict.HELD
