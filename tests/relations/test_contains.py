@@ -190,6 +190,15 @@ def test_a_single_number_that_no_optimizer_holds_is_told():
     assert broken(decide("contains", PARAMETERS, scaled(trace))) == expected
 
 
+def test_a_bias_that_an_average_moves_may_round_too():
+    """A momentum encoder: frozen, held, and moved along with its weight."""
+    trace = net().freeze("Net.fc1.weight", "Net.fc1.bias").step()
+    trace._state(trace._parameters()["Net.fc1.weight"], "parameter", "content")
+    assert outcome(PARAMETERS, trace.end_step()) == []
+    trained = net().freeze("Net.fc1.bias").step(not_updated={"Net.fc1.bias"})
+    assert outcome(PARAMETERS, trained.end_step()) == [(0, Symptom.FROZEN, "Net.fc1.bias")]
+
+
 def test_a_bias_that_is_frozen_after_its_update_may_round_too():
     """As the critics of SAC are, while the actor is trained."""
     trace = net().step(not_updated={"Net.fc1.bias"}).freeze("Net.fc1.bias").begin_step()

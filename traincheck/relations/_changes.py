@@ -362,14 +362,17 @@ class ChangeDecider:
         """Whether the update may be lost to rounding, while others move.
 
         A single number comes to rest where its update changes sign. Before a normalization a bias
-        has no effect: its gradient is noise, while the weight beside it moves.
+        has no effect: its gradient is noise, while the weight beside it moves. Or both are moved
+        by an average, and neither is trained.
         """
-        if not (self._variables.is_held(parameter) and parameter.name in self._book.reached):
-            return False
         moved = self._book.changed["parameter"]
-        if parameter.is_single:
-            return not self._trained.isdisjoint(moved)
-        return parameter.leaf == "bias" and f"{parameter.name.rpartition('.')[0]}.weight" in moved
+        weight = f"{parameter.name.rpartition('.')[0]}.weight"
+        is_beside = parameter.leaf == "bias" and weight in moved
+        if not (self._variables.is_held(parameter) and parameter.name in self._book.reached):
+            beside = self._variables.by_role["parameter"].get(weight)
+            is_frozen = beside is not None and not beside.requires_grad
+            return is_beside and is_frozen and not parameter.requires_grad
+        return not self._trained.isdisjoint(moved) if parameter.is_single else is_beside
 
     def _context(self, claim: _Claim, variable: Variable) -> Context:
         role = claim.role

@@ -34,6 +34,7 @@ LANDMARKS = _OWNED | {
 _UPDATES = frozenset({_F.OPTIMIZER_STEP, _F.SCALER_STEP})
 _MODES = frozenset({_F.TRAIN, _F.EVAL})
 _MIN_MEAN = 12.0  # of calls that come at random, one step in 160 000 has none
+_METHOD, _MOST_CALLS = "torch.Tensor.", 8
 _MIN_DISTINCT = 3  # counts, before what divides them all means anything
 _INIT = "torch.nn.init."
 COLLECTIVE = "torch.distributed."
@@ -193,6 +194,8 @@ def bound(key: Key, seen: Seen, backwards: int, *, is_echo: bool = False) -> dic
             key == BACKWARD and backwards == 1 and not is_echo
         ):  # it may be told to accumulate some other time
             return _claim("least", 1, STEP, skips_first=False)
+        if key[0].startswith(_METHOD) and mode > _MOST_CALLS:  # one for each sample, say
+            return _claim("least", 1, STEP, skips_first=not seen.first)
         # In the first window there is nothing to clear yet: its lack does no harm.
         is_less = seen.first < mode and key[0] == _F.ZERO_GRAD
         claim = _claim("exactly", mode, STEP, skips_first=seen.first != mode and not is_less)

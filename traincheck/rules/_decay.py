@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from traincheck.rules._models import MODELS, Model, about, model_of
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, OptimizerEvent, StepEvent
+from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Violation
 
-DECAY = MODELS | Needs(kinds=frozenset({"optimizer", "step"}))
+DECAY = MODELS | Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
 
 
 class DecayMonitor(ABC):
@@ -23,11 +23,15 @@ class DecayMonitor(ABC):
         self._models: dict[str, Model] = {}
         self._waiting: list[OptimizerEvent] = []
         self._told: set[str] = set()
+        self._frozen: set[str] = set()  # optimizers pass over what has no gradient
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)
         if model is not None:
             self._models[model.name] = model
+        elif isinstance(event, StateEvent):
+            if event.role == "parameter" and event.change in ("new", "replaced", "flags"):
+                (self._frozen.discard if event.requires_grad else self._frozen.add)(event.name)
         elif isinstance(event, OptimizerEvent):
             self._waiting.append(event)
         elif isinstance(event, StepEvent) and self._waiting:
@@ -48,6 +52,7 @@ class DecayMonitor(ABC):
             for group in event.groups
             if group.hyper.get("weight_decay")
             for name in group.params
+            if name not in self._frozen
         ]
         if not decaying or event.id in self._told:
             return ()

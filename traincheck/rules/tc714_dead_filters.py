@@ -70,7 +70,7 @@ class Filters:
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, StateEvent) or event.change not in ("new", "replaced"):
             return ()
-        if (event.module_class or "").rpartition(".")[2].startswith("Embedding"):
+        if "Embedding" in (event.module_class or "").rpartition(".")[2]:
             self._embedded.add(event.identity)  # also of a weight that an output layer shares
         dead = number(event, "dead")
         if dead is None or event.summary is None or not is_kernel(event.module_class):

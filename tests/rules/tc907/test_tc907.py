@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.models import model
 from traincheck.schema.findings import Verdict
@@ -23,4 +24,10 @@ def test_quiet_without_decay() -> None:
 
 def test_quiet_on_weights_alone() -> None:
     trace = net(names=["Net.fc1.weight"], **DECAY)
+    assert quiet("TC907", model(LAYERS, trace=trace).steps(2).build()) is Verdict.HELD
+
+
+def test_quiet_on_what_is_frozen() -> None:
+    names = ["Net.fc1.bias", "Net.fc2.bias", "Net.fc2.weight"]
+    trace = TraceBuilder().process().model("Net", frozen=names).optimizer(**DECAY)
     assert quiet("TC907", model(LAYERS, trace=trace).steps(2).build()) is Verdict.HELD
