@@ -63,6 +63,24 @@ def test_batches_without_padding_need_no_mask():
     assert report_of([never], loop(3).build()).findings == []
 
 
+def test_what_a_loss_module_was_made_with_is_learned_as_if_it_were_called():
+    def run(count: int, **options):
+        trace = begin()
+        for span in range(900, 900 + count):
+            trace.begin_step().zero_grad()
+            args = {"input": TENSOR, "target": TENSOR, "reduction": "mean", **options}
+            trace.call("torch.nn.functional.nll_loss", args=args, parent=span)
+            loss = "torch.nn.modules.loss.NLLLoss"
+            trace.call(f"{loss}.forward", span=span, family=Families.MODULE, module="NLLLoss")
+            trace.backward().optimizer_step()
+        return trace
+
+    told = learned(run(10, ignore_index=0), "nll_loss")
+    assert report_of(told, run(4, ignore_index=0).build()).findings == []
+    (finding,) = report_of(told, run(4, ignore_index=-100).build()).findings
+    assert (finding.expected, finding.observed) == ("ignore_index=0", "ignore_index=-100")
+
+
 def test_what_is_given_in_evaluation_is_learned_along_with_training():
     given = learned(validate(loop(10)), "attention")
     assert given[0].text == (

@@ -38,6 +38,7 @@ _LAYERS = frozenset(
         "rms_norm", "sigmoid", "silu", "tanh",
     )
 )  # fmt: skip
+_INSTEAD = _LOSSES | {f"torch.nn.functional.{name}" for name in ("log_softmax", "softmax")}
 _FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad")
 
 
@@ -282,7 +283,10 @@ class Facts:
 
 
 class Own:
-    """Which functions a program calls itself, not by way of a library's modules."""
+    """Which functions a program calls itself, not by way of a library's modules.
+
+    Modules that stand for one function, as of a loss, are called in its place.
+    """
 
     def __init__(self) -> None:
         self._open: dict[int, set[str]] = defaultdict(set)  # parent -> what it calls
@@ -291,8 +295,8 @@ class Own:
     def call(self, event: CallEvent) -> None:
         """A call ended, after all calls within it."""
         inside = self._open.pop(event.span, ())
-        if event.family == Families.MODULE and not is_library(event.api):
-            self.apis.update(inside)
+        if event.family == Families.MODULE:
+            self.apis.update(_INSTEAD.intersection(inside) if is_library(event.api) else inside)
         if event.parent is None:
             self.apis.add(event.api)
         else:
