@@ -377,6 +377,16 @@ def test_the_epoch_that_a_sampler_was_told(tmp_path, shown, told):
     assert [e.sampler_epoch for e in run.of("batch")] == told
 
 
+def test_the_weights_of_a_sampler_and_the_samples_there_are(tmp_path):
+    with recording(tmp_path / "run") as run:
+        sampler = WeightedRandomSampler(torch.ones(4), 6)
+        list(DataLoader(Rows(), batch_size=6, sampler=sampler))
+        list(DataLoader(Rows(), batch_size=6))
+    told = [(e.weights, e.dataset_size) for e in run.of("batch")]
+    assert told[0] == (4, len(Rows()))
+    assert set(told[1:]) == {(0, 0)}
+
+
 def test_parts_of_a_file(tmp_path):
     with recording(tmp_path / "run") as run:
         model = Net()

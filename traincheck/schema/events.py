@@ -196,6 +196,8 @@ class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
         sampler_epoch: the epoch that the sampler was told when the loader was iterated, as by
             ``set_epoch``; None where it knows of none.
         workers: number of worker processes.
+        weights: how many a weighted sampler has; 0 for others.
+        dataset_size: how many samples the dataset of a weighted sampler has.
         indices: the first of what the sampler drew for this batch, indices into the dataset; empty
             if it draws none.
         drawn: how many it drew; 0 if not known.
@@ -215,6 +217,8 @@ class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
     sampler: str | None = None
     sampler_epoch: int | None = None
     workers: int = 0
+    weights: int = 0
+    dataset_size: int = 0
     indices: Sequence[int] = ()
     drawn: int = 0
     tokens: Mapping[str, Value] = {}

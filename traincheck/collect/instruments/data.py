@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections import deque
@@ -85,8 +86,7 @@ class Data(Instrument):
             try:
                 if self._starting is not None:
                     label, epoch = self._starting
-                    order = getattr(loader.sampler, "epoch", None)  # of set_epoch()
-                    head = _head(label, epoch, _sampler(loader), order, loader.num_workers)
+                    head = _head(label, epoch, _sampler(loader), loader)
                     iterator._traincheck = [label, head, 0, _may_repeat(iterator)]
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
@@ -201,14 +201,22 @@ class Data(Instrument):
 
 
 def _head(
-    label: str, epoch: int, sampler: str | None = None, order: Any = None, workers: int = 0
+    label: str,
+    epoch: int,
+    sampler: str | None = None,
+    loader: data.DataLoader[Any] | None = None,
 ) -> bytes:
     """What is the same of all batches of an iterator."""
     fields: dict[str, Any] = {"loader": label, "epoch": epoch, "sampler": sampler}
-    if type(order) is int:
+    order = getattr(loader.sampler, "epoch", None) if loader is not None else None
+    if type(order) is int:  # of set_epoch()
         fields["sampler_epoch"] = order
-    if workers:
-        fields["workers"] = workers
+    if loader is not None and loader.num_workers:
+        fields["workers"] = loader.num_workers
+    if loader is not None and type(loader.sampler) is data.WeightedRandomSampler:
+        with contextlib.suppress(TypeError):  # a dataset need not know how many samples it has
+            fields["dataset_size"] = len(loader.dataset)  # type: ignore[arg-type]
+            fields["weights"] = len(loader.sampler.weights)
     return orjson.dumps(fields)[1:-1]
 
 
