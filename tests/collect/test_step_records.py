@@ -160,3 +160,22 @@ def test_numbers_of_other_libraries_are_numbers():
     assert encode(numpy.float64("nan")) == b'"nan"'
     assert summarize(Count(3)) == 3
     assert summarize(numpy.ones(1)) == {"type": "numpy.ndarray"}  # the twin: not a number
+
+
+def test_a_second_training_is_counted_from_its_first_batch(tmp_path):
+    """The first model is in evaluation mode for good, and the second was not called yet."""
+    rows, models = TensorDataset(torch.ones(6, 3)), []
+    with recording(tmp_path) as run:
+        for _ in range(2):
+            model, optimizer = make()
+            models.append(model)
+            for (x,) in DataLoader(rows, batch_size=2):
+                optimizer.zero_grad()
+                model(x).sum().backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                model(torch.ones(1, 3))
+    counts = [{n: c for n, c in e.counters.items() if c} for e in run.of("step")]
+    names = ("batch", "forward", "backward", "zero_grad", "optimizer_step")
+    assert counts == [dict.fromkeys(names, 1)] * 6
