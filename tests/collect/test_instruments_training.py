@@ -246,19 +246,22 @@ def test_two_optimizers_have_ids_in_order_of_creation(tmp_path):
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_why_an_update_has_no_effect_is_told_with_it(tmp_path, exact):
-    """Gradients that are taken away by hand, and zeros of either sign."""
+    """Gradients that are taken away by hand, and zeros of either sign; not what is lost later."""
     states = None if exact else frozenset({"parameter@step", "gradient@backward"})
     needs = None if states is None else Needs(states=states, kinds=frozenset({"step"}))
     with recording(tmp_path, needs=needs) as run:
         model = nn.Linear(2, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for number in range(3):
+        for number in range(4):
             optimizer.zero_grad()
+            scale = torch.tensor([-0.0, 0.0]) if number == 2 else torch.ones(2)
+            hook = model.bias.register_hook(lambda gradient, scale=scale: gradient * scale)
             model(torch.ones(2, 2)).sum().backward()
+            hook.remove()
             if number == 1:
                 model.bias.grad = None
-            if number == 2:
-                model.bias.grad.mul_(torch.tensor([-0.0, 0.0]))
+            if number == 3:
+                model.bias.grad.zero_()
             optimizer.step()
     steps = [call.span for call in run.calls("torch.optim.sgd.SGD.step")]
     told = [e for e in run.of("state") if e.role == "gradient" and e.after in steps]

@@ -344,11 +344,16 @@ class Looker:
     ) -> None:
         """Record why an update had no effect: a gradient taken away by hand, or one of zeros.
 
-        Zeros may have a sign, which their fingerprint tells and their norm does not.
+        Zeros may have a sign, which their fingerprint tells and their norm does not. What was
+        another gradient when backward ended was lost on the way: that explains nothing.
         """
         if tensor is None:
             self.look_all(em, [(gradient, None)], after)
         elif gradient.zero is False and tensor.is_cpu and _is_zero(tensor):
+            if gradient.digest not in (None, fingerprint(tensor)):
+                return
+            if gradient.digest is None and gradient.probe != gradient.probed(tensor):
+                return
             gradient.zero = True
             self.write(em, gradient, "content", tensor, gradient.digest, after)
 

@@ -310,8 +310,8 @@ class ChangeDecider:
             return self._mode(variable) is None
         if claim.outer == STEP and self._is_idle(variable):
             return True
-        if role == "gradient":  # a head that is left out on purpose is in no optimizer
-            return within(claim.params) > 1 and not self._variables.is_held(variable)
+        if role == "gradient":
+            return False
         # Taken away by hand before the update, or of zeros that have a sign
         if any(book.left.get(variable.base) == update.span for update in self._updates):
             return True

@@ -12,14 +12,12 @@ optimizer = torch.optim.Adam(energy.parameters(), lr=1e-3)
 for epoch in range(3):
     energy.train()
     for _ in range(8):
-        energy.requires_grad_(False)
         sampled = torch.rand(32, 64, requires_grad=True)
         for _ in range(4):
             energy(sampled).sum().backward()
             with torch.no_grad():
                 sampled -= 0.1 * sampled.grad + 0.01 * torch.randn_like(sampled)
             sampled.grad = None
-        energy.requires_grad_(True)
         real = energy(images[torch.randint(len(images), (32,))])
         fake = energy(sampled.detach())
         loss = real.mean() - fake.mean() + 0.1 * (real**2 + fake**2).mean()
