@@ -9,9 +9,7 @@ from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2
-_PATIENT = (
-    20  # steps: the first layers may run without a graph on purpose until the head has learned
-)
+_PATIENT = 20  # steps: layers may run without a graph until the head has learned
 
 
 class GradientCutOff:
