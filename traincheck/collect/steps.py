@@ -76,7 +76,9 @@ class StepCounter:
         Or the optimizers take turns: then what comes first is the sign of none but the next turn.
         """
         stepped = self._stepped
-        return bool(stepped) and stepped.isdisjoint(self._next())
+        if not stepped or self._inside or self.manual:
+            return False
+        return stepped.isdisjoint(self._next())
 
     @property
     def is_awaiting(self) -> bool:
@@ -94,7 +96,7 @@ class StepCounter:
 
     def batch(self) -> None:
         """A batch was fetched with grad enabled."""
-        if self.is_between or (self._is_other and not self._inside and not self.manual):
+        if self.is_between or self._is_other:
             self.end()
         self.counters["batch"] += 1
 
