@@ -35,6 +35,45 @@ def test_the_rate_is_the_one_that_was_used(tmp_path):
     assert [event.lr["opt0"] for event in run.of("step")] == [[0.5], [0.25], [0.125]]
 
 
+@pytest.mark.parametrize(
+    "rate", [numpy.float64(0.5), numpy.float32(0.5), torch.tensor(0.5), 0.5], ids=type
+)
+def test_rates_of_numpy_and_tensors_are_numbers(tmp_path, rate):
+    with recording(tmp_path) as run:
+        model, optimizer = make(1.0)
+        optimizer.param_groups[0].update(lr=rate, weight_decay=rate)
+        train_step(model, optimizer)
+    assert [event.lr for event in run.of("step")] == [{"opt0": [0.5]}]
+
+
+@pytest.mark.parametrize("rate", [None, float("nan"), "warm"])
+def test_a_rate_that_is_no_number_is_not_told(tmp_path, rate):
+    """As Adafactor has it, which makes its own. What else the step holds is told."""
+
+    class Relative(torch.optim.SGD):
+        def step(self, closure=None):
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].sub_(0.1)
+
+    with recording(tmp_path) as run:
+        model, other = make(0.5)
+        optimizer = Relative(model.parameters(), lr=1.0)
+        optimizer.param_groups[0]["lr"] = rate
+        for _ in range(2):
+            train_step(model, optimizer)
+            other.step()
+    assert [event.lr for event in run.of("step")] == [{"opt0": [0.5]}] * 2
+    assert [event.counters["optimizer_step"] for event in run.of("step")] == [2, 2]
+
+
+def test_a_mode_that_is_a_number_is_told(tmp_path):
+    with recording(tmp_path) as run:
+        model, optimizer = make()
+        model.training = 1
+        train_step(model, optimizer)
+    assert [event.modes for event in run.of("step")] == [{"Linear": True}]
+
+
 def test_the_last_step_is_told_when_its_objects_are_gone(tmp_path):
     def main():
         model, optimizer = make(0.5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
+import numbers
 import os
 import sys
 import threading
@@ -65,7 +66,7 @@ class Session:
         self.optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
         self.modes: dict[str, weakref.ref[torch.nn.Module]] = {}
         # Of this step: rates when the optimizers stepped, modes of models when they were called
-        self.used_rates: dict[str, list[float | None]] = {}
+        self.used_rates: dict[str, list[float]] = {}
         self.called_modes: dict[str, bool] = {}
         self.at_step_end: list[Callable[[Emitter], None]] = []
         self.after_optimizer: list[Callable[[], None]] = []  # within the step, after its update
@@ -222,12 +223,15 @@ class Session:
         }
         em.event("mark", {"text": "process", "data": data})
 
-    def rates_of(self, optimizer: torch.optim.Optimizer) -> list[float | None]:
-        """The learning rate of each group, as it is now."""
-        rates: list[float | None] = []
+    def rates_of(self, optimizer: torch.optim.Optimizer) -> list[float]:
+        """The learning rate of each group, as it is now; none where one of them is no number."""
+        rates: list[float] = []
         for group in optimizer.param_groups:
             rate = group.get("lr")
-            rates.append(rate if type(rate) is float else _lr(rate))
+            found = rate if type(rate) is float else _lr(rate)
+            if found is None or found - found != 0:  # the last: not finite
+                return []
+            rates.append(found)
         return rates
 
     def is_evaluating(self) -> bool:
@@ -396,15 +400,17 @@ class Session:
         # Not what a scheduler has set since, for the next step
         if rates.keys() != self.optimizers.keys():
             rates = {**{name: self.rates_of(o) for name, o in self.live_optimizers()}, **rates}
+        if not all(rates.values()):
+            rates = {name: found for name, found in rates.items() if found}
         # At the end of a program its models may be gone: then as in their last call
         for name, ref in self.modes.items():
             module = ref()
             if module is not None:
-                modes[name] = module.training
+                modes[name] = bool(module.training)
         self.used_rates, self.called_modes = {}, {}
         counters = tuple(self.steps.counters.values())
         text = self._counts.get(counters) or self._count(counters)
-        parts = (text, orjson.dumps(rates), orjson.dumps(modes, default=repr))
+        parts = (text, orjson.dumps(rates), orjson.dumps(modes))
         body = b'"counters":%b,"lr":%b,"modes":%b' % parts
         em.ready("step", body if complete else body + b',"complete":false')
 
@@ -417,7 +423,7 @@ def _world_size() -> int:
 def _lr(value: Any) -> float | None:
     if isinstance(value, torch.Tensor):
         return float(value) if value.is_cpu else None  # reading it would wait for the device
-    return value if isinstance(value, (int, float)) else None
+    return float(value) if isinstance(value, numbers.Real) else None  # those of numpy too
 
 
 def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackType | None:

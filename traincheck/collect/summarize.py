@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+import numbers
 import operator
 import types
 from collections.abc import Callable
@@ -69,7 +70,7 @@ def encode(value: Any) -> bytes:
         return _SIMPLE[value]
     elif type(value) is float and value - value == 0:  # finite
         return orjson.dumps(value)
-    return orjson.dumps(summarize(value), default=repr)
+    return orjson.dumps(summarize(value), default=as_json)
 
 
 def _found(tensor: torch.Tensor, home_key: _HomeKey) -> bytes:
@@ -120,6 +121,13 @@ def number(value: Any) -> Any:
     if isinstance(value, int):
         return value if -_INT64 <= value < _INT64 else str(value)
     return repr(value)
+
+
+def as_json(value: Any) -> Any:
+    """What orjson is to write for a value that it does not know: those of numpy are numbers."""
+    if isinstance(value, numbers.Integral):
+        return number(int(value))
+    return number(float(value)) if isinstance(value, numbers.Real) else repr(value)
 
 
 def escaped(text: bytes) -> bytes:

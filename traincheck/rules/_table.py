@@ -55,6 +55,7 @@ from traincheck.rules.tc319_end_token_not_learned import EndTokenNotLearned
 from traincheck.rules.tc320_micro_batches_weighted_alike import MicroBatchesWeightedAlike
 from traincheck.rules.tc321_reductions_mixed import ReductionsMixed
 from traincheck.rules.tc322_labels_shifted_twice import LabelsShiftedTwice
+from traincheck.rules.tc323_batch_read_as_sequence import BatchReadAsSequence
 from traincheck.rules.tc329_initialized_again import InitializedAgain
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
@@ -191,6 +192,7 @@ RULES: tuple[Rule, ...] = (
     MicroBatchesWeightedAlike(),
     ReductionsMixed(),
     LabelsShiftedTwice(),
+    BatchReadAsSequence(),
     InitializedAgain(),
     ReplicasDiffer(),
     RanksStepUnequally(),

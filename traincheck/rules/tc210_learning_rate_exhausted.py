@@ -13,6 +13,7 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _SCHEDULING = frozenset({Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED})
 _IDLE = 10  # steps of a run without any other rate
+_KEPT = 20  # times that a scheduler may leave a first rate at zero
 
 
 class LearningRateExhausted:
@@ -21,7 +22,7 @@ class LearningRateExhausted:
     What it checks:
         Once the learning rate of an optimizer has been above zero, it steps no more than a few
         times with a rate of exactly zero in all its groups. Without a scheduler, the rate is above
-        zero at all.
+        zero at all; with one, it leaves zero within twenty steps of the scheduler.
 
     Why it matters:
         Nothing is learned from there on. Often the schedule was built for fewer steps than are
@@ -31,11 +32,13 @@ class LearningRateExhausted:
     Fires on:
         Three steps in a row with a rate of zero after one above it. Where the scheduler has been
         stepped several times in a row for each optimizer step, at the first of these. A run of ten
-        steps or more, each of which had gradients to apply and a rate of zero, and no scheduler.
+        steps or more, each of which had gradients to apply and a rate of zero, and no scheduler. A
+        scheduler that is stepped twenty times, with updates between, and leaves a first rate of
+        zero at zero: a warm-up that divides whole numbers.
 
     Stays quiet on:
-        Warm-up from zero; a last step with a rate of zero; some groups at zero; schedules that are
-        advanced several times a step and last until the end.
+        Warm-up from zero that rises; a last step with a rate of zero; some groups at zero;
+        schedules that are advanced several times a step and last until the end.
 
     Fix:
         Build the schedule for the number of scheduler steps that are really made.
@@ -73,7 +76,8 @@ class _Rate:
     """Of one optimizer.
 
     advanced: scheduler steps in a row since backward() or the step before; often: how many each
-    time, since which step, and the call. idle: steps with a rate of zero before any other.
+    time, since which step, and the call. idle: steps with a rate of zero before any other; kept:
+    how many of them came after another step of the scheduler.
     """
 
     was_positive: bool = False
@@ -81,6 +85,7 @@ class _Rate:
     first_zero: int | None = None
     advanced: int = 0
     idle: int = 0
+    kept: int = 0
     first_idle: tuple[Moment, StepFacts] | None = None
     often: int = 0
     often_since: int | None = None
@@ -115,8 +120,12 @@ class Exhaustion(StepMonitor):
             owner = str(moment.call.owner)
             if owner in self.ledger.holders:
                 rate = self._rates.setdefault(owner, _Rate())
+                was_idle, is_advanced = rate.idle, rate.advanced > 0
                 self._count(rate, facts)
                 found += self._step(owner, rate, before.get(owner), moment, facts)
+                if is_advanced and rate.idle > was_idle:
+                    rate.kept += 1
+                    found += [self._idle(owner, rate)] if rate.kept == _KEPT else []
         return found
 
     def _advance(self, rate: _Rate, moment: Moment) -> None:
@@ -166,22 +175,30 @@ class Exhaustion(StepMonitor):
         for owner, rate in sorted(self._rates.items()):
             if rate.was_positive or rate.idle < _IDLE or self._has_scheduler:
                 continue
-            assert rate.first_idle is not None
-            moment, facts = rate.first_idle
-            label = self.ledger.holders[owner].label
-            told = self._violation(owner, rate, moment, facts)
-            found.append(
-                replace(
-                    told,
-                    step=facts.event.step,
-                    subject=Subject(api=Families.OPTIMIZER_STEP),
-                    message=f"all {rate.idle} steps of {label} have a learning rate of zero",
-                    observed=f"the rate of {label} is 0 in all {rate.idle} steps",
-                    likely_cause=f"{label} was built with a learning rate of zero.",
-                    fix="Give the optimizer a learning rate above zero: lr=...",
-                )
-            )
+            found.append(self._idle(owner, rate))
         return found
+
+    def _idle(self, owner: str, rate: _Rate) -> Violation:
+        assert rate.first_idle is not None
+        moment, facts = rate.first_idle
+        label = self.ledger.holders[owner].label
+        if self._has_scheduler:
+            subject, often = Subject(api=Families.SCHEDULER_STEP), f"for {_KEPT} steps of it"
+            cause = f"The schedule{{where}} keeps the rate of {label} at zero {often}."
+            fix = "Look at what the schedule gives for its first steps: 1 // 100 is zero."
+        else:
+            subject, often = Subject(api=Families.OPTIMIZER_STEP), f"in all {rate.idle} steps"
+            cause = f"{label} was built with a learning rate of zero."
+            fix = "Give the optimizer a learning rate above zero: lr=..."
+        return replace(
+            self._violation(owner, rate, moment, facts),
+            step=facts.event.step,
+            subject=subject,
+            message=f"{label} has a learning rate of zero from the beginning, {often}",
+            observed=f"the rate of {label} is 0 {often}",
+            likely_cause=cause,
+            fix=fix,
+        )
 
     def _violation(self, owner: str, rate: _Rate, moment: Moment, facts: StepFacts) -> Violation:
         label = self.ledger.holders[owner].label

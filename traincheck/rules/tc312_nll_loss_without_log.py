@@ -1,6 +1,8 @@
-"""TC312: nll_loss is given something else than log-probabilities."""
+"""TC312: nll_loss is given something else than log-probabilities of its classes."""
 
 from __future__ import annotations
+
+import math
 
 from traincheck.rules._losses import (
     NLL,
@@ -11,30 +13,36 @@ from traincheck.rules._losses import (
     loss_violation,
     number,
 )
-from traincheck.schema.events import Event
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import TensorSummary
 
 _ROUNDING = 1e-3
+_CLEARLY = 0.1  # below the logarithm, more than half precision rounds
 
 
 class NllLossWithoutLog:
     """TC312 nll-loss-without-log: the input of nll_loss is no log-probability.
 
     What it checks:
-        No element of the input of nll_loss is above zero.
+        No element of the input of nll_loss is above zero, and the greatest is at least the
+        logarithm of one divided by the number of classes.
 
     Why it matters:
         nll_loss only picks the element of the target class. Without log_softmax before it, the loss
-        falls without limit as outputs grow, whatever the other classes do.
+        falls without limit as outputs grow, whatever the other classes do. With log_softmax over
+        another dim than that of the classes, samples or pixels compete instead of classes.
 
     Fires on:
-        Raw outputs, or probabilities, passed to nll_loss.
+        Raw outputs, or probabilities, passed to nll_loss. Outputs of log_softmax over a dim that is
+        larger than that of the classes, as long as none of them stands out.
 
     Stays quiet on:
         Outputs of log_softmax; losses that are computed without gradients.
 
     Fix:
-        Use cross_entropy on raw outputs, or log_softmax before nll_loss.
+        Use cross_entropy on raw outputs, or log_softmax over the dim of the classes (dim=1) before
+        nll_loss.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
@@ -68,8 +76,10 @@ class Positive:
         self.triggered += 1
         tensor = given(call, "input")
         high = number(tensor, "max")
-        if high is None or high <= _ROUNDING:
+        if tensor is None or high is None:
             return []
+        if high <= _ROUNDING:
+            return _other_dim(call, tensor, high)
         if are_distributions(tensor):
             observed = "its rows are probabilities, softmax was used in place of log_softmax"
         else:
@@ -86,3 +96,22 @@ class Positive:
 
     def finish(self) -> list[Violation]:
         return []
+
+
+def _other_dim(call: CallEvent, tensor: TensorSummary, high: float) -> list[Violation]:
+    """Of so many classes one has at least the mean probability, or they do not sum to one."""
+    if not tensor.shape:
+        return []
+    classes = tensor.shape[min(1, len(tensor.shape) - 1)]
+    least = -math.log(max(classes, 1))
+    if high >= least - _CLEARLY:
+        return []
+    told = loss_violation(
+        "TC312",
+        call,
+        "the input of nll_loss holds no log-probabilities of its classes",
+        expected=f"{classes} log-probabilities for each sample, one of them at least {least:.3g}",
+        observed=f"the greatest of all is {high:.3g}",
+        cause="log_softmax runs over another dim than that of the classes: {observed}.",
+    )
+    return [told]

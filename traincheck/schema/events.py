@@ -153,7 +153,8 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
         counters: calls since the step began (batch, forward, backward, zero_grad, optimizer_step,
             scaler_step).
         lr: optimizer id -> learning rate per group, as it was when the optimizer stepped; at the
-            end of the step where it did not.
+            end of the step where it did not. Not of optimizers with a rate that is no finite
+            number, or is on a device.
         modes: root module name -> training flag at the end.
         recorded: false for a step that sampling skipped.
         complete: false for the last step when the run ended inside it.

@@ -40,6 +40,21 @@ def test_quiet_on_warm_up_from_zero() -> None:
     assert quiet("TC210", loop([0.0, 0.0, 0.0, 0.0, 0.1, 0.2])) is Verdict.NOT_TRIGGERED
 
 
+def test_fires_where_a_schedule_never_leaves_zero() -> None:
+    finding = fires("TC210", loop([0.0] * 40))
+    assert (finding.first_step, finding.violations) == (0, 1)
+    assert "train.py:90" in finding.likely_cause
+    assert "keeps the rate of opt0 (Adam) at zero for 20 steps" in finding.likely_cause
+
+
+def test_quiet_where_a_long_first_epoch_has_a_rate_of_zero() -> None:
+    trace = net(lr=0.0)
+    for _ in range(40):
+        trace.begin_step().zero_grad().forward().backward().optimizer_step()
+    schedule(trace, lr=0.1)
+    assert quiet("TC210", trace.steps(4).build()) is Verdict.NOT_TRIGGERED
+
+
 def test_quiet_on_a_last_step_at_zero() -> None:
     assert quiet("TC210", loop([0.3, 0.2, 0.1, 0, 0])) is Verdict.HELD
 

@@ -30,6 +30,18 @@ def test_says_when_it_is_softmax() -> None:
     assert "probabilities" in fires("TC312", run(softmax)).likely_cause
 
 
+def test_fires_on_log_softmax_over_the_batch() -> None:
+    finding = fires("TC312", run(tensor((64, 10), min=-6.0, max=-3.2)))
+    assert finding.first_step == 0
+    assert "another dim" in finding.likely_cause
+    assert "10 log-probabilities for each sample, one of them at least -2.3" in finding.expected
+
+
+def test_quiet_on_equal_log_probabilities_in_half_precision() -> None:
+    even = tensor((64, 10), "bfloat16", min=-2.328125, max=-2.3125)
+    assert quiet("TC312", run(even)) is Verdict.HELD
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -149,7 +149,7 @@ class Modules(Instrument):
                 self._root = root
                 if root.name not in session.modes:
                     session.modes[root.name] = root.ref
-                session.called_modes[root.name] = module.training
+                session.called_modes[root.name] = bool(module.training)
                 if grad:
                     session.tracker.track(em, root)
                     session.numbers.look_for_shifts((*args, *kwargs.values()))
