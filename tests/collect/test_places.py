@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
@@ -53,3 +54,13 @@ def test_outside_of_any_program_there_is_no_place():
     assert spot["found"].startswith(f'"{__file__}:'.encode()), "the next frame outwards"
     assert place(None) == b"null"
     assert where() is not None
+
+
+def test_a_script_whose_path_is_not_utf8_is_recorded(tmp_path):
+    path = os.fsdecode(b"d\xff/train.py")
+    code = (
+        "model = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    )
+    with recording(tmp_path) as run:
+        exec(compile(code, path, "exec"), {"torch": torch})
+    assert [event.where for event in run.of("optimizer")] == ["d\\udcff/train.py:2"]

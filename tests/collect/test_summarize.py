@@ -6,8 +6,10 @@ import dataclasses
 import enum
 import json
 import math
+import os
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 
+import numpy
 import orjson
 import pytest
 import torch
@@ -20,6 +22,7 @@ from traincheck.collect.summarize import (
     MAX_ITEMS,
     MAX_TEXT,
     dotted,
+    dumps,
     encode,
     number,
     summarize,
@@ -298,3 +301,10 @@ def test_the_cache_is_bounded(monkeypatch):
 )
 def test_numbers(value, expected):
     assert number(value) == expected
+
+
+def test_text_that_is_not_utf8_and_numbers_of_numpy_are_told():
+    odd = os.fsdecode(b"ck\xff.pt")
+    found = orjson.loads(dumps({odd: [odd, numpy.float32(0.5), 1 << 70], 2: numpy.int64(3)}))
+    assert found == {"ck\\udcff.pt": ["ck\\udcff.pt", 0.5, str(1 << 70)], "2": 3}
+    assert encode(odd) == b'"ck\\\\udcff.pt"'

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 import torch
 
-from traincheck.collect.summarize import as_json
+from traincheck.collect.summarize import dumps
 from traincheck.schema.layout import event_file_name
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Emitter:
 
     def event(self, kind: str, fields: dict[str, Any]) -> None:
         """Record any other event."""
-        self.ready(kind, _dumps(fields, default=as_json)[1:-1])
+        self.ready(kind, dumps(fields)[1:-1])
 
     def ready(self, kind: str, body: bytes) -> None:
         """Record an event whose own fields are already JSON."""

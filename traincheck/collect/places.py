@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import CodeType
-from typing import Any, TypeAlias
+from types import CodeType, FrameType
+from typing import TypeAlias
 
 import orjson
 import torch
+
+from traincheck.collect.summarize import dumps
 
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _OWN_DIR = str(Path(__file__).parent)
@@ -26,11 +28,16 @@ _known: dict[int, _Known] = {}
 
 def where() -> str | None:
     """``file:line`` of the nearest frame outside torch and traincheck."""
-    text = place(sys._getframe(2))
+    return outside(sys._getframe(2))
+
+
+def outside(frame: FrameType | None) -> str | None:
+    """`where`, from ``frame`` outwards."""
+    text = place(frame)
     return None if text == b"null" else orjson.loads(text)
 
 
-def place(frame: Any) -> bytes:
+def place(frame: FrameType | None) -> bytes:
     """`where`, serialized, from ``frame`` outwards."""
     while frame is not None:
         code = frame.f_code
@@ -38,7 +45,7 @@ def place(frame: Any) -> bytes:
         if lines is not None:
             found = lines.get(frame.f_lasti)
             if found is None:
-                text = orjson.dumps(f"{code.co_filename}:{frame.f_lineno}")
+                text = dumps(f"{code.co_filename}:{frame.f_lineno}")
                 found = lines[frame.f_lasti] = text
             return found
         frame = frame.f_back

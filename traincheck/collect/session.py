@@ -257,6 +257,12 @@ class Session:
 
     def fault(self, source: Any, error: BaseException) -> None:
         """Count a failure of our own. An instrument that fails again and again is taken out."""
+        try:
+            self._fault(source, error)
+        except Exception:  # an error of the user's, say, that cannot be shown
+            logger.debug("could not count a fault", exc_info=True)
+
+    def _fault(self, source: Any, error: BaseException) -> None:
         name = getattr(source, "__qualname__", type(source).__name__)
         self._faults[name] += 1
         self._dropped += 1
@@ -331,10 +337,13 @@ class Session:
         except Exception as error:  # the count goes on whatever we got wrong
             self.fault(self._finish_step, error)
         em.busy = busy
-        self.clock.set(self.steps.step + 1, self.clock.stage)
-        self._apply_sampling()
-        if was_on or self.switch.on:
-            self.numbers.turn()
+        try:
+            self.clock.set(self.steps.step + 1, self.clock.stage)
+            self._apply_sampling()
+            if was_on or self.switch.on:
+                self.numbers.turn()
+        except Exception as error:  # training must go on whatever we got wrong
+            self.fault(self._end_step, error)
         if self.after_step:
             self._after_step(em)
 

@@ -70,7 +70,7 @@ def encode(value: Any) -> bytes:
         return _SIMPLE[value]
     elif type(value) is float and value - value == 0:  # finite
         return orjson.dumps(value)
-    return orjson.dumps(summarize(value), default=as_json)
+    return dumps(summarize(value))
 
 
 def _found(tensor: torch.Tensor, home_key: _HomeKey) -> bytes:
@@ -123,11 +123,30 @@ def number(value: Any) -> Any:
     return repr(value)
 
 
-def as_json(value: Any) -> Any:
-    """What orjson is to write for a value that it does not know: those of numpy are numbers."""
-    if isinstance(value, numbers.Integral):
+def dumps(value: Any) -> bytes:
+    """JSON of what a program may hold, which is more than orjson takes."""
+    try:
+        return orjson.dumps(value, default=_known)
+    except TypeError:  # text that is not UTF-8, as names of files may be; keys that are no text
+        return orjson.dumps(_cleaned(value), default=_known)
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, numbers.Integral):  # of numpy
         return number(int(value))
     return number(float(value)) if isinstance(value, numbers.Real) else repr(value)
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, int):
+        return number(value)
+    if isinstance(value, (list, tuple)):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {_cleaned(str(key)): _cleaned(item) for key, item in value.items()}
+    return value
 
 
 def escaped(text: bytes) -> bytes:

@@ -14,7 +14,7 @@ from torch import is_grad_enabled
 
 from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import BATCH, CALL_HEAD, Emitter, context, hidden
-from traincheck.collect.summarize import as_json, encode, escaped, summarize
+from traincheck.collect.summarize import dumps, encode, escaped, summarize
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
@@ -125,7 +125,7 @@ def _close(
     if not em.session.switch.on:
         return
     fields = describe(em, args, kwargs, result)
-    body = fields if isinstance(fields, bytes) else _dumps(fields, default=as_json)[1:-1]
+    body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
     if exception is not None:
         body += b',"exception":"%b"' % exception.encode()
     em.call(*span, body)

@@ -18,7 +18,7 @@ from torch.utils.data import _utils, dataloader
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.summarize import as_json, dotted, encode
+from traincheck.collect.summarize import dotted, dumps, encode
 from traincheck.collect.tokens import token_facts
 from traincheck.collect.workers import watched
 from traincheck.schema.claims import BATCH_CONTENT
@@ -196,7 +196,7 @@ class Data(Instrument):
         if isinstance(batch, Mapping):
             tokens = token_facts(batch, session.tracker.special_ids)
             if tokens:
-                body += b',"tokens":' + orjson.dumps(tokens, default=as_json)
+                body += b',"tokens":' + dumps(tokens)
         return body
 
 

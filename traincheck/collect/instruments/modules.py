@@ -52,24 +52,30 @@ class Modules(Instrument):
         self.replace(torch.nn.Module, "__call__", self._wrap_call)
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        created = self.session.tracker.created
+        add = self._add
 
         def __init__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             if not is_traced() and not state._is_compiling_flag:
-                created.add(module)
+                add(module)
 
         return hidden(__init__)
 
     def _wrap_setstate(self, original: Callable[..., None]) -> Callable[..., None]:
         """Copies and unpickled modules are made without ``__init__``."""
-        created = self.session.tracker.created
+        add = self._add
 
         def __setstate__(module: torch.nn.Module, state: Any) -> None:
             original(module, state)
-            created.add(module)
+            add(module)
 
         return hidden(__setstate__)
+
+    def _add(self, module: torch.nn.Module) -> None:
+        try:
+            self.session.tracker.created.add(module)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._add, error)
 
     def _api(self, cls: type) -> str:
         api = self._apis.get(cls)

@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from operator import itemgetter
+from types import FrameType
 from typing import Any
 
 import orjson
@@ -19,7 +20,7 @@ from torch.optim import Optimizer
 from traincheck.collect.between import Between
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.places import place, where
+from traincheck.collect.places import outside, place, where
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
 from traincheck.schema.apis import Families
@@ -93,7 +94,7 @@ class Optimizers(Instrument):
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_step, error)
             original(optimizer, *args, **kwargs)
-            self._created(optimizer, where())
+            self._created(optimizer, sys._getframe(1))
 
         return hidden(__init__)
 
@@ -105,7 +106,7 @@ class Optimizers(Instrument):
 
         return hidden(add_param_group)
 
-    def _created(self, optimizer: Optimizer, at: str | None) -> None:
+    def _created(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         session = self.session
         em = session.local.em or session.emitter()
         em.busy = True
@@ -115,7 +116,7 @@ class Optimizers(Instrument):
             session.optimizers[owner] = weakref.ref(optimizer)
             self._ids[id(optimizer)] = owner
             session.tracker.adopt(em, [p for g in optimizer.param_groups for p in g["params"]])
-            self._write(em, owner, optimizer, "created", at)
+            self._write(em, owner, optimizer, "created", outside(frame))
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._created, error)
         em.busy = False
@@ -231,15 +232,21 @@ class Optimizers(Instrument):
             if id(optimizer) in stepping or owner is None:
                 return original(optimizer, *args, **kwargs)
             stepping.add(id(optimizer))
-            steps.enter_optimizer(owner)
+            try:
+                steps.enter_optimizer(owner)
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(steps.enter_optimizer, error)
             try:
                 if switch.on:
                     return recorded(optimizer, *args, **kwargs)
                 return original(optimizer, *args, **kwargs)
             finally:
                 stepping.discard(id(optimizer))
-                steps.exit_optimizer(owner)
-                signal()
+                try:
+                    steps.exit_optimizer(owner)
+                    signal()
+                except Exception as error:
+                    session.fault(steps.exit_optimizer, error)
 
         return hidden(step)
 

@@ -36,18 +36,27 @@ class PythonWarnings(Instrument):
             source: Any = None,
             **kwargs: Any,
         ) -> None:
-            frame, distance = _target(sys._getframe(1), stacklevel)
-            kind = type(message) if isinstance(message, Warning) else category or UserWarning
-            at = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            self._note(message, kind, at)
+            level = self._warned(message, category, sys._getframe(1), stacklevel)
             self._depth += 1
             try:
                 # Our own frame is between; being hidden, it makes the interpreter count each frame.
-                original(message, category, distance + 1, source, **kwargs)
+                original(message, category, level, source, **kwargs)
             finally:
                 self._depth -= 1
 
         return hidden(warn)
+
+    def _warned(self, message: Any, category: Any, frame: FrameType, stacklevel: int) -> int:
+        """Note a warning, and tell which level names its line with our frame between."""
+        try:
+            target, distance = _target(frame, stacklevel)
+            kind = type(message) if isinstance(message, Warning) else category or UserWarning
+            at = None if target is None else f"{target.f_code.co_filename}:{target.f_lineno}"
+            self._note(message, kind, at)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._warned, error)
+            return stacklevel + 1
+        return distance + 1
 
     def _wrap_show(self, original: Callable[..., None]) -> Callable[..., None]:
         """C++ code warns without warn(): of that we see what is shown."""
