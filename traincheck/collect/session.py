@@ -454,8 +454,12 @@ def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackTy
 
 
 def _call(function: Callable[[], None] | None) -> None:
-    if function is not None:
+    if function is None:
+        return
+    try:
         function()
+    except Exception:  # the interpreter would show it on stderr
+        logger.debug("recording failed around a fork", exc_info=True)
 
 
 def start(settings: Settings) -> None:

@@ -62,13 +62,13 @@ class Data(Instrument):
         session = self.session
 
         def _worker_loop(*args: Any, **kwargs: Any) -> None:
-            session.become_worker()
-            if self._is_recorded and session.switch.on:
-                try:
+            try:
+                session.become_worker()
+                if self._is_recorded and session.switch.on:
                     changed = watched(session, original, self._starting, args, kwargs)
                     args, kwargs = changed[0], dict(changed[1])
-                except Exception as error:  # training must go on whatever we got wrong
-                    session.fault(self._wrap_worker, error)
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self._wrap_worker, error)
             try:
                 original(*args, **kwargs)
             finally:
