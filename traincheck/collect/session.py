@@ -170,8 +170,10 @@ class Session:
 
         @functools.wraps(leave)
         def _exit(status: int) -> None:
-            self.close()
-            leave(status)
+            try:
+                self.close()
+            finally:  # whatever happens: a child that stayed would run its parent's program
+                leave(status)
 
         self._hook(os, "_exit", _exit)
 
