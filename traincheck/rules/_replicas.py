@@ -16,6 +16,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 OUTSIDE = "TC405"
 BYPASSED = "TC403"
 UNSYNCHRONIZED = "TC404"
+RATES = "TC406"
 
 
 class Cause(NamedTuple):
@@ -43,6 +44,29 @@ def cause_of(name: str, step: RunStep) -> Cause | None:
         cause = _outside(name, rank.known[name], wrap, number) or _unarmed(page, wrap, number)
         if cause is not None:
             return cause
+    return _other_rates(step)
+
+
+def _other_rates(step: RunStep) -> Cause | None:
+    """Ranks that step with different learning rates."""
+    first = step.first_rank
+    rates = {number: page.end.lr if page.end else {} for number, page in step.pages.items()}
+    for number, page in step.pages.items():
+        for owner in sorted(rates[first].keys() & rates[number].keys()):
+            here, there = rates[number][owner], rates[first][owner]
+            calls = [call for call in page.updates() if call.owner == owner]
+            if calls and len(here) == len(there) and here != there:
+                own, other = next((a, b) for a, b in zip(here, there) if a != b)
+                return Cause(
+                    code=RATES,
+                    rank=number,
+                    module=None,
+                    message=f"rank {number} updates {{name}} with a learning rate of {own:.3g}, "
+                    f"rank {first} with {other:.3g}",
+                    expected="all ranks use the same learning rate",
+                    observed=f"rank {first}: {other:.3g}, rank {number}: {own:.3g}",
+                    evidence=(calls[-1],),
+                )
     return None
 
 

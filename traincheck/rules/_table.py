@@ -62,6 +62,7 @@ from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
 from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
 from traincheck.rules.tc404_step_without_sync import StepWithoutSync
 from traincheck.rules.tc405_parameter_outside_ddp import ParameterOutsideDdp
+from traincheck.rules.tc406_ranks_use_other_rates import RanksUseOtherRates
 from traincheck.rules.tc410_collectives_out_of_order import CollectivesOutOfOrder
 from traincheck.rules.tc411_collective_shapes_differ import CollectiveShapesDiffer
 from traincheck.rules.tc412_clip_norms_differ import ClipNormsDiffer
@@ -199,6 +200,7 @@ RULES: tuple[Rule, ...] = (
     DdpBypassed(),
     StepWithoutSync(),
     ParameterOutsideDdp(),
+    RanksUseOtherRates(),
     CollectivesOutOfOrder(),
     CollectiveShapesDiffer(),
     ClipNormsDiffer(),

@@ -1,8 +1,9 @@
-"""TC311: binary_cross_entropy_with_logits is given probabilities."""
+"""TC311: sigmoid is applied to probabilities, by a loss or by hand."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from traincheck.rules._losses import (
     BCE_LOGITS,
@@ -13,23 +14,28 @@ from traincheck.rules._losses import (
     loss_violation,
     number,
 )
-from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.claims import Needs, some
+from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _SQUASH = frozenset(
-    {"torch.sigmoid", "torch.softmax", f"{F}sigmoid", f"{F}softmax", f"{F}hardsigmoid"}
+    {"torch.sigmoid", "torch.Tensor.sigmoid", "torch.softmax"}
+    | {f"{F}sigmoid", f"{F}softmax", f"{F}hardsigmoid"}
     | {"torch.nn.modules.activation.Sigmoid.forward"}
 )
+_SIGMOID = _SQUASH - {"torch.softmax", f"{F}softmax", f"{F}hardsigmoid"}
 _ENOUGH = 16  # elements of a batch of which none lies outside by chance, after a sigmoid
+_TWICE = 2  # steps in which the extremes of one sigmoid are those of another, put through it
+_CLOSE = 1e-3
 
 
 class LogitLossOfProbabilities:
     """TC311 logit-loss-of-probabilities: sigmoid comes before a loss that applies it again.
 
     What it checks:
-        The input of binary_cross_entropy_with_logits is not confined to [0, 1].
+        The input of binary_cross_entropy_with_logits is not confined to [0, 1]. No sigmoid is
+        applied to what another sigmoid gave.
 
     Why it matters:
         The loss applies a sigmoid by itself. Of numbers in [0, 1] it makes probabilities between
@@ -37,7 +43,9 @@ class LogitLossOfProbabilities:
 
     Fires on:
         A model that ends with Sigmoid, trained with BCEWithLogitsLoss: an output of sigmoid or
-        softmax of the same size, and all inputs in [0, 1].
+        softmax of the same size, and all inputs in [0, 1]. A sigmoid behind such a model, before
+        BCELoss: the least and the greatest of its outputs are those of the other's, put through a
+        sigmoid.
 
     Stays quiet on:
         Logits, also when all happen to lie in [0, 1], as those of a discriminator may; constant
@@ -62,26 +70,28 @@ class LogitLossOfProbabilities:
         ),
         fix="Pass the raw outputs of the last layer: remove the sigmoid in front of the loss.",
     )
-    needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH)
+    needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=some("activation"))
 
     def monitor(self) -> Squashed:
         return Squashed()
 
 
 class Squashed:
-    """Remembers the sizes that sigmoid gave since the last loss."""
+    """Remembers the sizes that sigmoid gave since the last loss, and the extremes."""
 
     def __init__(self) -> None:
         self.triggered = 0
         self._squashed: set[int] = set()
+        self._extremes: set[tuple[int, float, float]] = set()  # size, least, greatest
+        self._twice: list[CallEvent] = []  # the first of a step
         self._elements = 0  # of calls in a row with all inputs in [0, 1]
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.api in _SQUASH:
             result = tensor_summary(event.result)
-            if result is not None:
-                self._squashed.add(math.prod(result.shape))
-            return []
+            return [] if result is None else self._squash(event, result)
+        if isinstance(event, StepEvent):
+            self._extremes.clear()
         call = as_loss(event, (BCE_LOGITS,))
         if call is None:
             return []
@@ -89,6 +99,21 @@ class Squashed:
         squashed, self._squashed = self._squashed, set()
         logits = given(call, "input")
         return [] if logits is None else self._judge(call, logits, squashed)
+
+    def _squash(self, call: CallEvent, result: TensorSummary) -> list[Violation]:
+        size = math.prod(result.shape)
+        self._squashed.add(size)
+        low, high = number(result, "min"), number(result, "max")
+        if low is None or high is None or low == high or call.api not in _SIGMOID:
+            return []
+        self.triggered += 1
+        if not any(_maps(before, (size, low, high)) for before in self._extremes):
+            self._extremes.add((size, low, high))
+            return []
+        if self._twice and self._twice[-1].step == call.step:
+            return []
+        self._twice.append(call)
+        return [_second(call, self._twice[0], low, high)] if len(self._twice) == _TWICE else []
 
     def finish(self) -> list[Violation]:
         return []
@@ -115,3 +140,27 @@ class Squashed:
                 observed=f"all of {self._elements} inputs lie between {low:.3g} and {high:.3g}",
             )
         ]
+
+
+def _maps(before: tuple[int, float, float], now: tuple[int, float, float]) -> bool:
+    """Whether a sigmoid takes the extremes of one result to those of another."""
+    if before[0] != now[0]:
+        return False
+    return all(abs(1 / (1 + math.exp(-x)) - y) <= _CLOSE for x, y in zip(before[1:], now[1:]))
+
+
+def _second(call: CallEvent, first: CallEvent, low: float, high: float) -> Violation:
+    told = loss_violation(
+        "TC311",
+        call,
+        "sigmoid is applied to what a sigmoid gave",
+        expected="one sigmoid on the way to the loss",
+        observed=f"all outputs lie between {low:.3g} and {high:.3g}, those of a second sigmoid",
+        cause="The model ends with a sigmoid, and the loop applies another: {observed}.",
+    )
+    return replace(
+        told,
+        step=first.step,
+        title="Sigmoid is applied twice",
+        fix="Remove one of the two, or both and use binary_cross_entropy_with_logits.",
+    )
