@@ -49,11 +49,13 @@ def scaler_step(
     )
 
 
-def schedule(trace: TraceBuilder, *, lr: float | None = None, times: int = 1) -> TraceBuilder:
+def schedule(
+    trace: TraceBuilder, *, lr: float | None = None, times: int = 1, cls: str = "StepLR"
+) -> TraceBuilder:
     """Steps of a scheduler of opt0; the last sets its learning rate."""
     for _ in range(times):
         trace.call(
-            "torch.optim.lr_scheduler.StepLR.step",
+            f"torch.optim.lr_scheduler.{cls}.step",
             family=Families.SCHEDULER_STEP,
             owner="opt0",
             where="train.py:90",

@@ -37,6 +37,7 @@ from traincheck.rules.tc213_scheduler_stepped_by_batch_and_epoch import (
 from traincheck.rules.tc214_partial_accumulation_window import PartialAccumulationWindow
 from traincheck.rules.tc215_loss_not_divided import LossNotDivided
 from traincheck.rules.tc216_scheduler_of_another_optimizer import SchedulerOfAnotherOptimizer
+from traincheck.rules.tc217_cosine_turns_back import CosineTurnsBack
 from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
@@ -175,6 +176,7 @@ RULES: tuple[Rule, ...] = (
     PartialAccumulationWindow(),
     LossNotDivided(),
     SchedulerOfAnotherOptimizer(),
+    CosineTurnsBack(),
     TrainedInEvalMode(),
     EvaluatedInTrainingMode(),
     DropoutInEvaluation(),

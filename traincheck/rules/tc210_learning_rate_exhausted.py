@@ -13,7 +13,7 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _SCHEDULING = frozenset({Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED})
 _IDLE = 10  # steps of a run without any other rate
-_KEPT = 20  # times that a scheduler may leave a first rate at zero
+_KEPT = 10  # times that a scheduler may leave a first rate at zero
 
 
 class LearningRateExhausted:
@@ -22,7 +22,7 @@ class LearningRateExhausted:
     What it checks:
         Once the learning rate of an optimizer has been above zero, it steps no more than a few
         times with a rate of exactly zero in all its groups. Without a scheduler, the rate is above
-        zero at all; with one, it leaves zero within twenty steps of the scheduler.
+        zero at all; with one, it leaves zero within ten steps of the scheduler.
 
     Why it matters:
         Nothing is learned from there on. Often the schedule was built for fewer steps than are
@@ -33,7 +33,7 @@ class LearningRateExhausted:
         Three steps in a row with a rate of zero after one above it. Where the scheduler has been
         stepped several times in a row for each optimizer step, at the first of these. A run of ten
         steps or more, each of which had gradients to apply and a rate of zero, and no scheduler. A
-        scheduler that is stepped twenty times, with updates between, and leaves a first rate of
+        scheduler that is stepped ten times, with updates between, and leaves a first rate of
         zero at zero: a warm-up that divides whole numbers.
 
     Stays quiet on:
