@@ -171,6 +171,14 @@ def test_what_the_reference_computes_is_told_with_the_cause() -> None:
     assert "reference runs" not in finding.likely_cause
 
 
+def test_calls_that_are_not_counted_in_evaluation_mode_are_not_said_to_be_missing() -> None:
+    cause = violation("TC301", S.EVAL_MODE, api="Net.forward")
+    effect = violation("count", S.MISSING_CALL, api="torch.nn.functional.cross_entropy")
+    (finding,) = fold(cause, effect)
+    assert finding.check == "TC301"
+    assert "reference runs" not in finding.likely_cause
+
+
 def test_numbers_are_told_with_the_call_that_changes_them() -> None:
     cause, effect = PAIRS["the numbers of another computation"]
     (finding,) = fold(cause, effect)

@@ -116,12 +116,15 @@ def changes(invariant: Invariant, counts: Sequence[tuple[str, int]], steps: int)
     params = invariant.hypothesis.params
     verb = "is cleared" if params.get("change") == "cleared" else "changes"
     kind = selector_text(params)
-    every = int(params.get("period", 1))
+    every, within = int(params.get("period", 1)), int(params.get("within", 1))
     often = f"{invariant.support.steps} steps" if every == 1 else f"every {every} steps"
     said = f"every {kind} {verb} in all of {often}" if every == 1 else f"{kind} {verb} {often}"
+    if within > 1:
+        said = f"every {kind} {verb} within {within} steps"
     rows = []
     for name, count in counts[:_MAX_VARIABLES]:
-        seen = f"{name}: not in {count} of {max(steps, count)} steps"
+        missed = min(count * within, steps) if within > 1 else count
+        seen = f"{name}: not in {missed} of {max(steps, missed)} steps"
         rows.append(Row(reference=said, observed=seen, mark="~"))
         said = ""
     left = len(counts) - _MAX_VARIABLES

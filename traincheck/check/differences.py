@@ -146,7 +146,7 @@ DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.MISSING_ZERO_GRAD: {_S.WRONG_VALUE: _numbers},
     _S.EVAL_MODE: {
         _S.EXTRA_CALL: _calls_at_once(".train", ".eval"),
-        _S.MISSING_CALL: _calls_at_once(".forward"),  # in training mode, they are counted
+        _S.MISSING_CALL: _at_once,  # they are called, and counted in training mode only
         _S.WRONG_VALUE: _numbers,
     },
     _S.NO_GRADIENT: {_S.NO_GRADIENT: _same_variable, _S.WRONG_VALUE: _numbers},

@@ -16,8 +16,8 @@ from dataclasses import replace
 from traincheck.check.call_tree import LANDMARKS
 from traincheck.check.causes import WORDING
 from traincheck.check.folding import Fault, Tally, fold, in_order
-from traincheck.check.witness import Witness
-from traincheck.schema.events import CallEvent, Event
+from traincheck.check.witness import Witness, is_near
+from traincheck.schema.events import Event
 from traincheck.schema.findings import (
     SEVERITIES,
     Acceptance,
@@ -30,6 +30,7 @@ from traincheck.schema.findings import (
 )
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+_SOME_CALLS = re.compile(r"[1-9]\d* calls?\b")
 _SHOWN_EVENTS = 6
 _SHOWN_NAMES = 8
 _CALLED = {Symptom.MISSING_CALL: "does not call", Symptom.EXTRA_CALL: "calls"}
@@ -124,7 +125,7 @@ def _named(subject: Subject) -> str:
 def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     head = fault.head
     words = WORDING[fault.symptom]
-    evidence = sorted([*head.evidence, *near], key=lambda event: not _is_near(event, words.near))
+    evidence = sorted([*head.evidence, *near], key=lambda event: not is_near(event, words.near))
     variables = tuple(sorted(fault.variables, key=in_order))
     first_step = min(tally.first_step for tally in fault.everything)
     explains = {check_id for check_id, _, _ in fault.explained} - {fault.check_id}
@@ -158,13 +159,6 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     )
 
 
-def _is_near(event: Event, near: str | None) -> bool:
-    """Whether the line to look at is that of this event."""
-    if isinstance(event, CallEvent):
-        return near in (event.family, event.api)
-    return event.kind == near
-
-
 def _frozen_beside(fault: Fault) -> str:
     """A sentence on the frozen parameters that a fault of another kind took in."""
     names = {t.first.subject.variable for _, s, t in fault.explained if s is Symptom.FROZEN}
@@ -174,20 +168,30 @@ def _frozen_beside(fault: Fault) -> str:
 
 def _called_beside(fault: Fault) -> str:
     """A sentence on computations that only the reference makes, or only this run."""
-    said = []
-    for symptom, words in _CALLED.items():
-        if symptom is fault.symptom:
+    if fault.symptom is Symptom.EVAL_MODE:
+        return ""  # there calls are made, and not counted
+    apis: dict[tuple[str, str], set[str]] = {}  # by what stands before and behind their names
+    for check, symptom, tally in fault.explained:
+        api = tally.first.subject.api
+        if symptom is fault.symptom or symptom not in _CALLED or not api or _is_landmark(api):
             continue
-        # What a claim of order misses may be called, in another place
-        apis = {
-            t.first.subject.api
-            for check, s, t in fault.explained
-            if s is symptom and not check.startswith("order")
-        }
-        names = sorted(_short_api(api) or "" for api in apis if api and not _is_landmark(api))
-        if names:
-            said.append(f" Unlike the reference runs, this one {words} {join_names(names, 3)}.")
-    return "".join(said)
+        if not check.startswith("order"):  # what it misses may be called, in another place
+            how = _how_often(check, symptom, tally.first)
+            apis.setdefault(how, set()).add(_short_api(api) or "")
+    return "".join(
+        f" Unlike the reference runs, this one {verb} {join_names(sorted(names), 3)}{often}."
+        for (verb, often), names in sorted(apis.items(), reverse=True)
+    )
+
+
+def _how_often(check: str, symptom: Symptom, violation: Violation) -> tuple[str, str]:
+    """``calls`` and `` more often``, around the name of what is called."""
+    if check.startswith("count"):  # of calls that the reference makes
+        if symptom is Symptom.EXTRA_CALL:
+            return "calls", " more often"
+        if _SOME_CALLS.match(violation.observed):
+            return "calls", " less often"
+    return _CALLED[symptom], ""
 
 
 def _numbers_beside(fault: Fault) -> str:

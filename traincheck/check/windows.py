@@ -76,8 +76,15 @@ def window_of(claim: Hypothesis) -> Window | None:
 
 
 def of_step(calls: Iterable[CallEvent], step: int) -> list[CallEvent]:
-    """The calls of a step, without the evaluation that may follow it."""
-    return [c for c in calls if c.step == step and c.stage != "eval" and c.api not in _MODES]
+    """The calls of a step, without evaluation behind it and initialization before the first."""
+    return [
+        call
+        for call in calls
+        if call.step == step
+        and call.stage != "eval"
+        and call.api not in _MODES
+        and not (call.stage == "init" and call.api.startswith("torch.nn.init."))
+    ]
 
 
 def inside(calls: deque[CallEvent], outer: CallEvent) -> list[CallEvent]:

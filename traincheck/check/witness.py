@@ -167,9 +167,10 @@ class Witness:
         self._seen[check_id] = _with_end(nodes, calls[-1]) if window.after and calls else nodes
 
     def _look_near(self, violation: Violation, ring: Ring) -> None:
-        if any(getattr(event, "where", None) for event in violation.evidence):
-            return
         near = WORDING[violation.symptom].near or _NEAR.get(violation.symptom)
+        told = [event for event in violation.evidence if getattr(event, "where", None)]
+        if told and (near is None or any(is_near(event, near) for event in told)):
+            return
         if near == "optimizer":
             found: Iterable[Event] = ring.optimizers
         else:
@@ -245,3 +246,10 @@ def _around(violation: Violation, ring: Ring, window: Window) -> list[CallEvent]
 def _speaks_of_changes(invariant: Invariant) -> bool:
     claim = invariant.hypothesis
     return claim.relation in _CHANGING and "role" in claim.params
+
+
+def is_near(event: Event, near: str | None) -> bool:
+    """Whether the line to look at, by family of call or kind of event, is that of this event."""
+    if isinstance(event, CallEvent):
+        return near in (event.family, event.api)
+    return event.kind == near

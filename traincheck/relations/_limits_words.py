@@ -32,7 +32,9 @@ CAUSES = {
         "The loss is divided by another number than it was: of micro-batches, labels or ranks. "
         "Every gradient is too large or too small by the same factor."
     ),
-    SMALLEST: "A softmax or sigmoid comes before a loss that makes probabilities of logits itself.",
+    SMALLEST: (
+        "A softmax, sigmoid or ReLU comes before a loss that makes probabilities of logits itself."
+    ),
     LARGEST: "The loss is given what another function has changed, or no valid label at all.",
     CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or comes too early.",
     GENERATED: "The limit of a generation is computed from another length than it was.",
