@@ -305,12 +305,14 @@ class Session:
     # -- steps
 
     def _stepping_optimizers(self) -> set[str]:
-        return {name for name, ref in self.optimizers.items() if ref() is not None}
+        return {name for name, ref in list(self.optimizers.items()) if ref() is not None}
 
     def live_optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
         """Id and object of every optimizer that is still alive."""
         return [
-            (name, found) for name, ref in self.optimizers.items() if (found := ref()) is not None
+            (name, found)
+            for name, ref in list(self.optimizers.items())
+            if (found := ref()) is not None
         ]
 
     def stage(self, em: Emitter, stage: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import methodcaller
+from threading import get_ident
 from typing import Any, TypeAlias
 
 import torch
@@ -21,6 +22,8 @@ from traincheck.collect.stats import Numbers
 from traincheck.collect.structure import structure
 from traincheck.collect.summarize import dotted
 from traincheck.collect.variables import GRADIENT, Looker, Variable
+
+_FEW_MODULES = 4096  # known ones, dead or alive
 
 Slot: TypeAlias = tuple[dict[str, Any], str]  # where a module keeps a tensor: its dict and the key
 
@@ -43,14 +46,18 @@ class LiveModules:
 class Root:
     """An outermost module and the variables below it.
 
-    It keeps dicts of modules, never a module or tensor.
+    It keeps dicts of modules, never a module, and lets go of them, and so of the tensors in them,
+    when the module dies.
 
-    is_lent: other tensors stand in the place of its parameters for one call.
+    is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
+    it: of the last forward with gradients.
     """
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
-        self.ref = weakref.ref(module)
+        own = weakref.ref(self)
+        self.ref = weakref.ref(module, lambda _: _forget(own()))
         self.name = name
+        self.thread = get_ident()
         self.is_tracked = False
         self.is_lent = False
         # Dicts of its modules, and what was in them: how many, under which keys, which objects
@@ -71,6 +78,15 @@ class Root:
         holders = self.holders
         objects = chain.from_iterable(map(_values, holders))
         return list(map(len, holders)), list(chain.from_iterable(holders)), list(map(id, objects))
+
+
+def _forget(root: Root | None) -> None:
+    """A root is dead: what replaces it may ask for names, nobody for tensors."""
+    if root is None:
+        return
+    root.holders = []
+    root.parameters = {name: ({}, *rest) for name, (_, *rest) in root.parameters.items()}
+    root.buffers = {name: ({}, *rest) for name, (_, *rest) in root.buffers.items()}
 
 
 def _is_lent(top: torch.nn.Module) -> bool:
@@ -133,6 +149,8 @@ class Tracker:
         self._names = RootNames()
         self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], str, Root]] = {}
         self._by_parameter: dict[int, tuple[weakref.ref[torch.Tensor], str, str | None]] = {}
+        self._most_modules = _FEW_MODULES
+        self._trainers: set[int] = set()  # threads that compute gradients or update
         self._optimizer_state: dict[str, dict[str, Variable]] = {}
         self._plans: dict[str, _Plan] = {}
         self.maps = 0  # how often modules were given their paths
@@ -206,6 +224,9 @@ class Tracker:
 
     def _map(self, root: Root, top: torch.nn.Module) -> None:
         self.maps += 1
+        if len(self._modules) > self._most_modules:  # let go of those that are dead
+            self._modules = {i: m for i, m in self._modules.items() if m[0]() is not None}
+            self._most_modules = max(_FEW_MODULES, 2 * len(self._modules))
         root.holders = []
         for path, module in walk(top):
             name = f"{root.name}.{path}" if path else root.name
@@ -221,6 +242,7 @@ class Tracker:
     def track(self, em: Emitter, root: Root) -> None:
         """Begin to follow the variables of ``root``, or find out what changed in its structure."""
         top = root.ref()
+        root.thread = get_ident()
         if top is None or (root.is_tracked and root.is_current()):
             root.is_lent = False
             return
@@ -479,5 +501,21 @@ class Tracker:
                     if variable is not None and isinstance(value, torch.Tensor):
                         baseline(variable, value)
 
+    def forget_optimizer(self, owner: str) -> None:
+        """An optimizer is dead."""
+        self._optimizer_state.pop(owner, None)
+        self._plans.pop(owner, None)
+
     def _live_roots(self) -> list[Root]:
-        return [root for root in self.roots.values() if root.ref() is not None]
+        """Those that this thread may look at: not while another computes gradients for them.
+
+        Autograd writes gradients without the interpreter's lock; to read one meanwhile is a crash.
+        """
+        here, trainers = get_ident(), self._trainers
+        if here not in trainers:
+            trainers.add(here)
+        return [
+            root
+            for root in list(self.roots.values())
+            if root.ref() is not None and (root.thread == here or root.thread not in trainers)
+        ]

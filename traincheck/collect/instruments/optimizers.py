@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 from types import FrameType
@@ -71,6 +72,8 @@ class Optimizers(Instrument):
 
     def install(self) -> None:
         self._ids: dict[int, str] = {}
+        self._count = 0
+        self._dead: deque[tuple[str, int]] = deque()  # id of ours and of the object
         self._signatures: dict[str, Any] = {}
         self._heads: dict[tuple[type, str | None], bytes] = {}  # of records of steps
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
@@ -111,15 +114,28 @@ class Optimizers(Instrument):
         em = session.local.em or session.emitter()
         em.busy = True
         try:
-            owner = f"opt{len(session.optimizers)}"
+            self._let_go()
+            owner, key, dead = f"opt{self._count}", id(optimizer), self._dead
+            self._count += 1
             session.steps.created(owner)
-            session.optimizers[owner] = weakref.ref(optimizer)
-            self._ids[id(optimizer)] = owner
+            session.optimizers[owner] = weakref.ref(optimizer, lambda _: dead.append((owner, key)))
+            self._ids[key] = owner
             session.tracker.adopt(em, [p for g in optimizer.param_groups for p in g["params"]])
             self._write(em, owner, optimizer, "created", outside(frame))
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._created, error)
         em.busy = False
+
+    def _let_go(self) -> None:
+        """What is known of optimizers that have died since, of which a program may make many."""
+        while self._dead:
+            owner, key = self._dead.popleft()
+            self.session.optimizers.pop(owner, None)
+            self.session.tracker.forget_optimizer(owner)
+            self._signatures.pop(owner, None)
+            self._seen.pop(owner, None)
+            if self._ids.get(key) == owner:
+                del self._ids[key]
 
     def adopt(self, optimizer: Optimizer) -> None:
         """Record an optimizer that was made before the recording began."""
@@ -197,10 +213,9 @@ class Optimizers(Instrument):
 
     def owner(self, optimizer: Optimizer) -> str | None:
         """The id of a live optimizer."""
-        found = self._ids.get(id(optimizer))
-        return (
-            found if found is not None and self.session.optimizers[found]() is optimizer else None
-        )
+        found = self._ids.get(id(optimizer), "")
+        ref = self.session.optimizers.get(found)
+        return found if ref is not None and ref() is optimizer else None
 
     # -- step
 
