@@ -94,7 +94,7 @@ class Emitter:
     """
 
     __slots__ = (
-        "_fd", "_late", "_lock", "buffer", "busy", "clock", "flushed_ns", "inner", "module",
+        "_fd", "_file", "_late", "_lock", "buffer", "busy", "clock", "flushed_ns", "inner", "module",
         "modules", "next_span", "seq", "session", "thread", "top",
     )  # fmt: skip
 
@@ -114,6 +114,7 @@ class Emitter:
         self._lock = threading.RLock()
         self.buffer: list[bytes] = []
         self._fd = -1
+        self._file: tuple[int, int] | None = None  # what the descriptor was opened for
         self._late: list[tuple[Finish, torch.Tensor]] = []
 
     def call(self, span: int, parent: int | None, start_ns: int, body: bytes) -> None:
@@ -223,7 +224,7 @@ class Emitter:
         data = whole = b"\n".join(lines) + b"\n"
         self.flushed_ns = monotonic_ns()
         try:
-            if self._fd < 0:
+            if not self._is_ours():
                 self._open()
             while data:
                 data = data[os.write(self._fd, data) :]
@@ -237,6 +238,21 @@ class Emitter:
         name = event_file_name(self.session.rank, os.getpid(), self.thread)
         path = Path(self.session.settings.directory) / name
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        found = os.fstat(self._fd)
+        self._file = (found.st_dev, found.st_ino)
+
+    def _is_ours(self) -> bool:
+        """Whether the descriptor still is that of our file.
+
+        A program that closes all it finds, as daemons do, is given the number for a file of its own.
+        """
+        if self._fd < 0:
+            return False
+        try:
+            found = os.fstat(self._fd)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._file
 
     def renamed(self, old_rank: int) -> None:
         """Give the file its right name, now that the rank is known. Readers go by stream."""
@@ -252,7 +268,7 @@ class Emitter:
         self._lock = threading.RLock()  # another thread may have held it
         self.buffer.clear()
         self._late.clear()
-        if self._fd >= 0:
+        if self._is_ours():
             os.close(self._fd)
         self._fd = -1
 

@@ -183,7 +183,11 @@ class Session:
         def excepthook(
             kind: type[BaseException], value: BaseException, tb: TracebackType | None
         ) -> None:
-            show(kind, value, _without_ours(value, tb))
+            try:
+                tb = _without_ours(value, tb)
+            except Exception:  # shown as it is
+                logger.debug("could not take our frames out", exc_info=True)
+            show(kind, value, tb)
 
         self._hook(sys, "excepthook", excepthook)
 
@@ -441,9 +445,18 @@ def _lr(value: Any) -> float | None:
 
 def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackType | None:
     """The traceback as it is without collection: our frames taken out, also of the causes."""
-    for chained in (error.__cause__, error.__context__):
-        if chained is not None:
-            chained.__traceback__ = _without_ours(chained, chained.__traceback__)
+    seen, pending = {id(error)}, [error]
+    while pending:
+        one = pending.pop()
+        for other in (one.__cause__, one.__context__, *getattr(one, "exceptions", ())):
+            if isinstance(other, BaseException) and id(other) not in seen:
+                seen.add(id(other))
+                pending.append(other)
+                other.__traceback__ = _user_frames(other.__traceback__)
+    return _user_frames(tb)
+
+
+def _user_frames(tb: TracebackType | None) -> TracebackType | None:
     first = tb
     while first is not None and first.tb_frame.f_code.co_filename == HIDDEN_FILE:
         first = first.tb_next

@@ -449,7 +449,7 @@ class Tracker:
             (variable, tensor)
             for state, tensors in zip(states.values(), plan.tensors)
             for key, variable in tensors
-            if (tensor := state.get(key)) is not None
+            if isinstance(tensor := state.get(key), torch.Tensor)  # LBFGS keeps a number at times
         ]
         self.looker.look_all(em, found, after)
 
