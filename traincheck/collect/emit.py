@@ -94,8 +94,8 @@ class Emitter:
     """
 
     __slots__ = (
-        "_fd", "_file", "_late", "_lock", "buffer", "busy", "clock", "flushed_ns", "inner", "module",
-        "modules", "next_span", "seq", "session", "thread", "top",
+        "_fd", "_file", "_late", "_lock", "buffer", "busy", "clock", "flushed_ns", "inner",
+        "module", "modules", "next_span", "seq", "session", "thread", "top",
     )  # fmt: skip
 
     def __init__(self, session: Session, thread: int) -> None:
@@ -244,7 +244,7 @@ class Emitter:
     def _is_ours(self) -> bool:
         """Whether the descriptor still is that of our file.
 
-        A program that closes all it finds, as daemons do, is given the number for a file of its own.
+        A program that closes all it finds, as daemons do, gets the number for a file of its own.
         """
         if self._fd < 0:
             return False

@@ -10,6 +10,7 @@ import functools
 import logging
 import numbers
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 import orjson
@@ -262,7 +263,14 @@ class Session:
     # -- failure
 
     def fault(self, source: Any, error: BaseException) -> None:
-        """Count a failure of our own. An instrument that fails again and again is taken out."""
+        """Count a failure of our own. An instrument that fails again and again is taken out.
+
+        Raises:
+            Exception: ``error``, if it is none of ours but comes of a signal handler of the
+                program's, which happened to run while we did: a deadline, a preemption.
+        """
+        if _is_of_handler(error):
+            raise error
         try:
             self._fault(source, error)
         except Exception:  # an error of the user's, say, that cannot be shown
@@ -344,7 +352,8 @@ class Session:
                 self._write_skipped(em)
         except Exception as error:  # the count goes on whatever we got wrong
             self.fault(self._finish_step, error)
-        em.busy = busy
+        finally:
+            em.busy = busy
         try:
             self.clock.set(self.steps.step + 1, self.clock.stage)
             self._apply_sampling()
@@ -441,6 +450,24 @@ def _lr(value: Any) -> float | None:
     if isinstance(value, torch.Tensor):
         return float(value) if value.is_cpu else None  # reading it would wait for the device
     return float(value) if isinstance(value, numbers.Real) else None  # those of numpy too
+
+
+def _is_of_handler(error: BaseException) -> bool:
+    """Whether an error was raised in a signal handler that is installed."""
+    codes = set()
+    frame = error.__traceback__
+    while frame is not None:
+        codes.add(frame.tb_frame.f_code)
+        frame = frame.tb_next
+    return any(_code_of(signal.getsignal(number)) in codes for number in signal.valid_signals())
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not hasattr(handler, "__code__") and not hasattr(handler, "__func__"):
+        handler = vars(type(handler)).get("__call__")
+    return getattr(getattr(handler, "__func__", handler), "__code__", None)
 
 
 def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackType | None:

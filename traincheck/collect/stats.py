@@ -340,7 +340,9 @@ def _is_countable(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements can be looked at without anyone noticing."""
     if tensor.dtype not in _FLOATS and tensor.dtype not in _INTS:
         return False
-    if tensor.layout is not torch.strided or type(tensor) not in _PLAIN or tensor.numel() == 0:
+    if tensor.layout is not torch.strided or type(tensor) not in _PLAIN or tensor.is_nested:
+        return False
+    if tensor.numel() == 0:
         return False
     if _modes() or _level() is not None or tensor.is_quantized:
         return False

@@ -85,8 +85,8 @@ def _forget(root: Root | None) -> None:
     if root is None:
         return
     root.holders = []
-    root.parameters = {name: ({}, *rest) for name, (_, *rest) in root.parameters.items()}
-    root.buffers = {name: ({}, *rest) for name, (_, *rest) in root.buffers.items()}
+    root.parameters = {n: ({}, key, p, g) for n, (_, key, p, g) in root.parameters.items()}
+    root.buffers = {n: ({}, key, b) for n, (_, key, b) in root.buffers.items()}
 
 
 def _is_lent(top: torch.nn.Module) -> bool:

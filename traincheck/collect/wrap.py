@@ -187,8 +187,7 @@ def function_wrapper(
             else:
                 told = outcome(em, result)
             tail = b"" if is_grad_enabled() and not switch.autocast else context()
-            seq = em.seq
-            em.seq = seq + 1
+            seq, em.seq = em.seq, em.seq + 1
             now, place = monotonic_ns(), em.clock.fields
             if parent is None:
                 line = outside % (seq, now, place, span, start, *values, told, tail)
@@ -199,7 +198,8 @@ def function_wrapper(
                 em.full()
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(describe, error)
-        em.busy = False
+        finally:
+            em.busy = False
         return result
 
     def describe(

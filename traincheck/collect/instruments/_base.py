@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from traincheck.collect.emit import hidden
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
@@ -88,10 +91,37 @@ class Instrument:
         original = getattr(holder, attribute)
         stored = vars(holder).get(attribute, _MISSING)
         replacement = make(original)
+        is_of_class = isinstance(holder, type)
+        if not is_of_class and isinstance(original, types.BuiltinFunctionType):
+            replacement = _unbound(replacement, original)
         functools.update_wrapper(replacement, original)
         # Pickling goes by module and name: they must lead to where the replacement is found. (C
         # functions say otherwise.)
-        if not isinstance(holder, type):
+        if not is_of_class:
             replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
+        elif getattr(original, "__module__", None) is None:  # a method of C
+            replacement.__module__ = holder.__module__
+            replacement.__qualname__ = f"{holder.__qualname__}.{attribute}"
         self._originals.append((holder, attribute, stored))
         setattr(holder, attribute, replacement)
+
+
+def _unbound(function: Callable[..., Any], original: Callable[..., Any]) -> Any:
+    """A callable that is no method where a class holds it, as functions of C are none.
+
+    So ``act = torch.relu`` in a class, and in an Enum, is what it is without us.
+    """
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    kind = type(
+        type(original).__name__,
+        (),
+        {
+            "__call__": hidden(__call__),
+            "__reduce__": lambda self: self.__qualname__,
+            "__repr__": lambda self: repr(original),
+        },
+    )
+    return kind()

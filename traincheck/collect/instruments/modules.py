@@ -163,7 +163,8 @@ class Modules(Instrument):
                     self._evaluated.enter(em, root, training=module.training)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._enter_root, error)
-        em.busy = False
+        finally:
+            em.busy = False
 
     def _leave_root(self, em: Emitter, span: int) -> None:
         root, tracker = self._root, self.session.tracker
@@ -185,7 +186,8 @@ class Modules(Instrument):
                 tracker.look_buffers(em, span, root)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._leave_root, error)
-        em.busy = False
+        finally:
+            em.busy = False
 
     def _record(
         self,
@@ -237,7 +239,8 @@ class Modules(Instrument):
                 )
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._record, error)
-        em.busy = False
+        finally:
+            em.busy = False
 
     def _body(
         self,

@@ -124,7 +124,8 @@ class Optimizers(Instrument):
             self._write(em, owner, optimizer, "created", outside(frame))
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._created, error)
-        em.busy = False
+        finally:
+            em.busy = False
 
     def _let_go(self) -> None:
         """What is known of optimizers that have died since, of which a program may make many."""
@@ -310,6 +311,8 @@ class Optimizers(Instrument):
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
         ) -> bytes:
+            if not args:
+                return b'"api":"torch.optim.Optimizer.zero_grad"'
             key = (type(args[0]), self.owner(args[0]))
             head = heads.get(key)
             if head is None:
@@ -319,7 +322,8 @@ class Optimizers(Instrument):
             return b'%b,"args":%b,"where":%b' % parts
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            self.session.steps.zero_grad(self.owner(args[0]))
+            if args:  # else it fails
+                self.session.steps.zero_grad(self.owner(args[0]))
 
         return self._wrap_zeroing(original, describe, count)
 

@@ -48,6 +48,8 @@ class PythonWarnings(Instrument):
 
     def _warned(self, message: Any, category: Any, frame: FrameType, stacklevel: int) -> int:
         """Note a warning, and tell which level names its line with our frame between."""
+        if not isinstance(stacklevel, int):
+            return stacklevel  # the original says what is wrong with it
         try:
             target, distance = _target(frame, stacklevel)
             kind = type(message) if isinstance(message, Warning) else category or UserWarning

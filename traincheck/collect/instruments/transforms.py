@@ -95,7 +95,8 @@ def _originals_in(model: Any) -> Iterator[None]:
 
 
 def _builtin_behind(value: Any) -> types.BuiltinFunctionType | None:
-    if not isinstance(value, types.FunctionType) or value.__code__.co_filename != HIDDEN_FILE:
+    called = value if isinstance(value, types.FunctionType) else vars(type(value)).get("__call__")
+    if not isinstance(called, types.FunctionType) or called.__code__.co_filename != HIDDEN_FILE:
         return None
     original = getattr(value, "__wrapped__", None)
     return original if isinstance(original, types.BuiltinFunctionType) else None

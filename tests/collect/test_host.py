@@ -1,0 +1,150 @@
+"""What programs do beside training that a recorder could come in the way of."""
+
+from __future__ import annotations
+
+import enum
+import gc
+import os
+import pickle
+import signal
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.collect.recording import recording
+
+
+def fit(width: int = 4, steps: int = 2) -> nn.Module:
+    model = nn.Linear(width, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(3, width)).pow(2).sum().backward()
+        optimizer.step()
+    return model
+
+
+def test_models_that_died_leave_no_tensors_behind(tmp_path):
+    """As in folds and sweeps. Their names are told as those of the next one."""
+    with recording(tmp_path) as run:
+        weights = [weakref.ref(fit().weight) for _ in range(3)]
+        gc.collect()
+        assert [ref() for ref in weights] == [None] * 3
+        fit()
+        assert len(run.session.optimizers) == 1
+    assert [event.id for event in run.of("optimizer")] == ["opt0", "opt1", "opt2", "opt3"]
+    assert {name for name, _ in run.changes("parameter")} >= {"Linear.weight", "Linear.bias"}
+
+
+def test_a_thread_looks_at_no_model_that_another_one_trains(tmp_path):
+    """Autograd writes gradients without the lock of the interpreter: to read them is a crash."""
+    failed = []
+
+    def work() -> None:
+        try:
+            fit(width=64, steps=60)
+        except Exception as error:
+            failed.append(error)
+
+    with recording(tmp_path) as run:
+        main = nn.Linear(3, 1)
+        torch.optim.SGD(main.parameters(), lr=0.1)
+        main(torch.ones(1, 3)).sum().backward()
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    mine = [e for e in run.of("state") if e.name.endswith("1.weight") and e.role == "parameter"]
+    assert all(e.stream == mine[0].stream for e in mine)
+
+
+def test_a_model_trained_in_one_thread_is_seen_by_the_one_that_steps(tmp_path):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with recording(tmp_path) as run:
+        out = []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        worker = threading.Thread(target=lambda: out.append(model(torch.ones(1, 3)).sum()))
+        worker.start()
+        worker.join()
+        out[0].backward()
+        optimizer.step()
+    assert ("Linear.weight", "content") in run.changes("parameter")
+
+
+def test_a_file_that_took_our_number_is_left_alone(tmp_path):
+    with recording(tmp_path / "run", must_be_whole=False) as run:
+        fit()
+        em = run.session.local.em
+        em.flush()
+        os.close(em._fd)
+        with open(tmp_path / "own", "w") as own:
+            assert own.fileno() == em._fd
+            fit()
+            own.write("mine")
+    assert (tmp_path / "own").read_text() == "mine"
+    assert len(run.of("step")) == 4
+
+
+def test_functions_of_c_are_no_methods(tmp_path):
+    with recording(tmp_path) as run:
+
+        class Net(nn.Module):
+            act = torch.relu
+            other = F.gelu
+
+            def forward(self, x):
+                return self.other(self.act(x))
+
+        made = enum.Enum("Made", {"RELU": torch.relu, "GELU": F.gelu})
+        Net()(torch.ones(2))
+        assert [member.value for member in made] == [torch.relu, F.gelu]
+    assert len(run.calls("torch.relu")) == len(run.calls("torch.nn.functional.gelu")) == 1
+
+
+@pytest.mark.parametrize("function", ["relu", "detach", "sigmoid"])
+def test_methods_of_tensors_are_pickled(tmp_path, function):
+    with recording(tmp_path):
+        held = pickle.loads(pickle.dumps(getattr(torch.Tensor, function)))
+        assert held is getattr(torch.Tensor, function)
+        assert pickle.loads(pickle.dumps(torch.relu)) is torch.relu
+
+
+class LimitError(Exception):
+    """What a deadline raises."""
+
+
+def test_an_error_of_a_signal_handler_reaches_the_program(tmp_path):
+    """Wherever it comes: in our code, too. After it, and after Ctrl-C, recording goes on."""
+
+    def handler(number, frame):
+        raise limits[number]
+
+    limits = {signal.SIGALRM: LimitError, signal.SIGVTALRM: KeyboardInterrupt}
+    before = {number: signal.signal(number, handler) for number in limits}
+    met = 0
+    try:
+        with recording(tmp_path, must_be_whole=False) as run:
+            for number in 10 * [signal.SIGALRM, signal.SIGVTALRM]:
+                wrapped, run.session.tracker.look_parameters = (
+                    run.session.tracker.look_parameters,
+                    lambda *_, number=number: signal.raise_signal(number),
+                )
+                try:
+                    fit(steps=1)
+                except (LimitError, KeyboardInterrupt):
+                    met += 1
+                run.session.tracker.look_parameters = wrapped
+                fit(steps=1)
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+    assert met == 20
+    assert not run.marks("fault")
+    assert len([e for e in run.changes("parameter") if e[1] == "content"]) >= 40
