@@ -432,14 +432,19 @@ def test_a_scale_that_makes_the_loss_infinite():
     assert (finding.first_step, finding.subject.api) == (0, Families.SCALE)
 
 
-MOVED = "the farthest that one of the first updates moves a weight, in learning rates,"
+MOVED = "the farthest that one of the first updates of Adam moves a weight, in learning rates,"
+SGD = "torch.optim.sgd.SGD"
 
 
 def moving(
-    *moved: float, norm: float = 1.0, rate: float = 1e-3, is_loaded: bool = False
+    *moved: float,
+    norm: float = 1.0,
+    rate: float = 1e-3,
+    is_loaded: bool = False,
+    cls: str = "torch.optim.adam.Adam",
 ) -> TraceBuilder:
     """Each update moves every weight by so many learning rates."""
-    trace = TraceBuilder().process().model("Net", MLP).optimizer(lr=rate).train()
+    trace = TraceBuilder().process().model("Net", MLP).optimizer(cls, lr=rate).train()
     if is_loaded:
         trace._add(CheckpointEvent, op="load_state_dict", target="Adam", owner="opt0")
     for by in moved:
@@ -465,7 +470,8 @@ def test_an_update_that_is_scaled_wrongly_is_told_in_its_step():
     assert (finding.code, finding.first_step) == ("bounded", 2)
     assert "scaled wrongly" in finding.likely_cause
     assert set(finding.variables) == {"Net.fc1.weight"}
-    for healthy in (moving(*ADAM, *ADAM), moving(*ADAM, rate=0.1)):
+    other = moving(1.0, 1.001, 1.43, 1.81, cls=SGD)  # goes by the size of gradients
+    for healthy in (moving(*ADAM, *ADAM), moving(*ADAM, rate=0.1), other):
         assert not report_of(result.invariants, healthy.build()).findings
 
 
@@ -486,5 +492,6 @@ def test_of_other_updates_nothing_is_claimed(moved, options):
 
 def test_an_optimizer_that_goes_on_from_a_file_is_left_alone():
     claim = {"program": "train.py", "quantity": "moved", "high": 1.3}
+    claim["name"] = "torch.optim.adam.Adam"
     assert broken(decide("bounded", claim, moving(1.0, 2.0).build()))
     assert decide("bounded", claim, moving(1.0, 2.0, is_loaded=True).build()) == []

@@ -88,7 +88,8 @@ def what(params: Mapping[str, Any]) -> str:
         NON_FINITE: f"{name} of {api}" if api else name,
         END_TOKEN: f"labels of {api} that have padding",
         MASK: f"the mask of {short(api)}",
-        MOVED: "the farthest that one of the first updates moves a weight, in learning rates,",
+        MOVED: f"the farthest that one of the first updates of "
+        f"{name.rpartition('.')[2] or 'an optimizer'} moves a weight, in learning rates,",
         FLAT: "the norm of the gradients, unless the loss is zero,",
         LEAST_SHARE: "the share of the norm of all gradients that each weight has",
         DEAD: f"the share of units that {within} keeps off for a whole batch",

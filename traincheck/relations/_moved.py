@@ -21,14 +21,20 @@ _Group = tuple[str, int]  # an optimizer and the index of a group
 
 @dataclass(slots=True)
 class Moves:
-    """Follows one process. Of optimizers that go on where a file was saved nothing is told."""
+    """Follows one process. Of optimizers that go on where a file was saved nothing is told.
+
+    Each class of optimizer has numbers of its own: one divides by the size of gradients, another
+    does not.
+    """
 
     _groups: dict[str, set[_Group]] = field(default_factory=dict)  # by name of the parameter
+    _classes: dict[str, str] = field(default_factory=dict)  # of optimizers
     _moved: dict[str, tuple[float, StateEvent]] = field(default_factory=dict)
     _is_resumed: bool = False
 
     def optimizer(self, event: OptimizerEvent) -> None:
         """An optimizer was made, or holds something else now."""
+        self._classes[event.id] = event.cls
         for groups in self._groups.values():
             groups.difference_update([group for group in groups if group[0] == event.id])
         for index, group in enumerate(event.groups):
@@ -49,27 +55,27 @@ class Moves:
                 self._moved[event.name] = (moved, event)
 
     def step(self, event: StepEvent) -> Sequence[Reading]:
-        """The farthest that an element was moved."""
+        """The farthest that an element was moved, by class of optimizer."""
         told, self._moved = self._moved, {}
         if not told or self._is_resumed or not is_judged(event):
             return ()
-        farthest: tuple[float, StateEvent] | None = None
+        farthest: dict[str, tuple[float, StateEvent]] = {}
         for name, (moved, look) in told.items():
-            rate = self._rate(name, event)
+            cls, rate = self._rate(name, event)
             if rate is not None and rate > _ROUNDED * _mean_size(look):
                 ratio = moved / rate
-                if farthest is None or ratio > farthest[0]:
-                    farthest = (ratio, look)
-        return () if farthest is None else (Reading(Key(MOVED), *farthest),)
+                if cls not in farthest or ratio > farthest[cls][0]:
+                    farthest[cls] = (ratio, look)
+        return [Reading(Key(MOVED, name=cls), *found) for cls, found in farthest.items()]
 
-    def _rate(self, name: str, event: StepEvent) -> float | None:
-        """Of the one group that holds the parameter."""
+    def _rate(self, name: str, event: StepEvent) -> tuple[str, float | None]:
+        """Class and rate of the one group that holds the parameter."""
         groups = self._groups.get(name, set())
         if len(groups) != 1:
-            return None
+            return "", None
         ((optimizer, index),) = groups
         rates = event.lr.get(optimizer, ())
-        return number(rates[index]) if index < len(rates) else None
+        return self._classes[optimizer], number(rates[index]) if index < len(rates) else None
 
 
 def _mean_size(look: StateEvent) -> float:

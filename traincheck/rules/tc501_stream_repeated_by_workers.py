@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from traincheck.rules._loaders import BATCHES, DATA_LOADER, STREAM, content_of
@@ -66,7 +67,8 @@ class _Epoch:
     """One pass over a stream.
 
     copied: first batch that equals that of the worker before; copies, own: how many do and do not.
-    again: first batch with a sample that another worker had given; makers: workers of each sample.
+    again: first batch with a sample that another worker had given; makers: how often each worker
+    gave each sample.
     """
 
     number: int
@@ -76,7 +78,7 @@ class _Epoch:
     copies: int = 0
     own: int = 0
     again: BatchEvent | None = None
-    makers: dict[str, set[int]] = field(default_factory=dict)
+    makers: dict[str, Counter[int]] = field(default_factory=dict)
 
 
 class WorkerCopies:
@@ -121,18 +123,22 @@ class WorkerCopies:
         for sample in event.samples:
             makers = epoch.makers.get(sample)
             if makers is not None:
-                makers.add(worker)
+                makers[worker] += 1
                 if len(makers) > 1:
                     epoch.again = epoch.again or event
             elif len(epoch.makers) < _MAX_SAMPLES:
-                epoch.makers[sample] = {worker}
+                epoch.makers[sample] = Counter((worker,))
 
     def _count(self, loader: str, epoch: _Epoch) -> list[Violation]:
         """Once a pass is over: workers may shuffle, then only counts show what they did."""
         if loader in self._told or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
             return []
         workers = epoch.again.workers
-        copied = sum(len(makers) == workers for makers in epoch.makers.values())
+        # Rows that come more than once by themselves come unequally often from each
+        copied = sum(
+            len(makers) == workers and len(set(makers.values())) == 1
+            for makers in epoch.makers.values()
+        )
         if copied < _SHARE * len(epoch.makers):
             return []
         said = f"{copied} of {len(epoch.makers)} samples came from all {workers} workers"

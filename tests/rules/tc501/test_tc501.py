@@ -59,6 +59,7 @@ def test_fires_once_in_many_epochs() -> None:
         stream(["abcd"] * 4),  # one batch is given again and again
         stream(["abab", "cdcd", "efef", "ghgh"]),  # rows that occur twice
         stream(["abcd", "abce", "fghi", "jklm"]),  # some do
+        stream(["aabcdefgh", "abbccdefgghh", "abcddeeffgh", "aaabcdefgh"]),  # as ids do
         stream(["abcd"], epoch=0) + stream(["abcd"], epoch=1),  # the next epoch
     ],
 )
