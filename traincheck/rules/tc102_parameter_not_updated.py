@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Moment, StepFacts, StepMonitor
+from traincheck.rules._ledger import (
+    DISCOVERY,
+    GRADIENTS,
+    Holder,
+    Moment,
+    Parameter,
+    StepFacts,
+    StepMonitor,
+)
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -36,7 +44,8 @@ class ParameterNotUpdated:
     Stays quiet on:
         A learning rate of zero, or near it at an end of its schedule; steps that GradScaler skips;
         gradients of zero; frozen parameters; a bias beside a weight that moves, for in front of a
-        normalization its gradient is rounding noise; optimizers that are given a closure, which may
+        normalization its gradient is rounding noise; a scale in float32 beside a bias that moves,
+        as small steps are rounded away at one; optimizers that are given a closure, which may
         stop when they have converged; steps that were not recorded; looks that cannot tell.
 
     Fix:
@@ -189,14 +198,19 @@ class UpdateEffect(StepMonitor):
         return f"{', '.join(told)} parameters unchanged"
 
     def _cancelled(self, stuck: set[int], facts: StepFacts) -> set[int]:
-        """Biases beside a weight that moves: a normalization that follows subtracts them again."""
+        """Biases beside a weight that moves: a normalization that follows subtracts them again.
+
+        And scales of a normalization whose bias moves: they begin at one, beside which a small step
+        is rounded away. In half precision nothing ever moves them, which is what is looked for.
+        """
         books = self.ledger.parameters
         moved = {name for i in facts.changed if i in books for name in books[i].names}
         return {
             identity
             for identity in stuck
             for module, _, kind in (name.rpartition(".") for name in books[identity].names)
-            if kind == "bias" and f"{module}.weight" in moved
+            if (kind == "bias" and f"{module}.weight" in moved)
+            or (kind == "weight" and f"{module}.bias" in moved and _is_scale(books[identity]))
         }
 
     def _violation(
@@ -225,6 +239,11 @@ class UpdateEffect(StepMonitor):
             observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),
         )
+
+
+def _is_scale(parameter: Parameter) -> bool:
+    """A weight of one dim beside a bias is that of a normalization."""
+    return len(parameter.shape) == 1 and parameter.dtype in ("float32", "float64")
 
 
 def _extend(streak: _Streak | None, step: int | None) -> _Streak:

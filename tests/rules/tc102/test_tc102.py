@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import MLP, TraceBuilder
+from tests.builders import MLP, MLP_BN, TraceBuilder
 from tests.checking import fires, net, quiet
 from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
 
 STUCK = "Net.fc1.weight"
 ALL = [f"Net.{name}" for name in MLP]
+ALL_BN = ["Net.bn.weight", "Net.bn.bias"]
 
 
 def test_fires_on_one_parameter_after_three_steps() -> None:
@@ -173,3 +174,28 @@ def test_tells_how_many_do_not_change_by_dtype_and_layout() -> None:
     trace.mark("model", name="Net", strided=[STUCK]).optimizer().steps(3, not_updated=[STUCK])
     observed = fires("TC102", trace.build()).observed
     assert "0 of 3 float32, 1 of 1 float32 not contiguous parameters unchanged" in observed
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "rests"),
+    [
+        ("float32", (8,), ("bn.weight",)),
+        ("bfloat16", (8,), None),
+        ("float32", (8, 8), None),
+        ("float32", (8,), None),
+    ],
+)
+def test_a_scale_in_float32_may_rest_beside_a_bias_that_moves(dtype, shape, rests) -> None:
+    """A small step is rounded away at one; in half precision each step is, and told."""
+    stuck = ["Net.bn.weight"] if rests or (dtype, shape) != ("float32", (8,)) else ALL_BN
+    trace = TraceBuilder().process().model("Net", MLP_BN).optimizer().steps(4, not_updated=stuck)
+    events = [
+        event.replace(summary=event.summary.replace(dtype=dtype, shape=shape))
+        if event.kind == "state" and event.name == "Net.bn.weight" and event.summary
+        else event
+        for event in trace.build()
+    ]
+    if rests:
+        assert quiet("TC102", events) is Verdict.HELD
+    else:
+        assert "Net.bn.weight" in fires("TC102", events).variables
