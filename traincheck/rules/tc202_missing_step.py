@@ -11,6 +11,7 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 # Methods that combine the gradients of several tasks clear and compute them once for each task.
 _CONFIRMED = 10
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
+_CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for its turn
 
 
 class MissingStep:
@@ -25,7 +26,10 @@ class MissingStep:
 
     Fires on:
         Ten complete steps in a row, or two when the run ends before that, in which backward()
-        reaches parameters of an optimizer that has never stepped, and no optimizer steps.
+        reaches parameters of an optimizer that has never stepped, and no optimizer steps. A run in
+        which an optimizer never steps beside others that do, though its zero_grad() is called in
+        each of 30 steps or more and gradients come: a GAN with opt_g.step() written for
+        opt_d.step().
 
     Stays quiet on:
         Accumulation over several backward(); the gradients of several tasks, cleared and computed
@@ -65,15 +69,19 @@ class StepAwaited(StepMonitor):
         # Of the first and the latest of them, until it is certain.
         self._first: list[Violation] = []
         self._latest: list[Violation] = []
+        # Of each optimizer that never stepped: steps that it was made ready for, and the first
+        self._ready: dict[str, tuple[int, list[Violation]]] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         counters = facts.event.counters
         families = {moment.family for moment in facts.moments}
-        self._stepped |= {str(m.call.owner) for m in facts.updates()}
+        stepping = (Families.OPTIMIZER_STEP, Families.SCALER_STEP)
+        self._stepped |= {str(m.call.owner) for m in facts.moments if m.family in stepping}
+        self._note_ready(facts)
         is_updated = (
             counters.get("optimizer_step", 0)
             or counters.get("scaler_step", 0)
-            or not families.isdisjoint((Families.OPTIMIZER_STEP, Families.SCALER_STEP))
+            or not families.isdisjoint(stepping)
         )
         # Calls are counted in steps that are not recorded too; where they are not, all is open.
         is_unknown = facts.is_gap and not counters
@@ -86,7 +94,30 @@ class StepAwaited(StepMonitor):
     def finish(self) -> list[Violation]:
         """A run that ends without an update proves it sooner."""
         is_late = _CONFIRMED_AT_END <= self._count < _CONFIRMED
-        return self._first + self._latest if is_late else []
+        beside = [
+            violation
+            for owner, (count, first) in sorted(self._ready.items())
+            if owner not in self._stepped and count >= _CONFIRMED_BESIDE and self._stepped
+            for violation in first
+        ]
+        return self._first + self._latest if is_late else beside
+
+    def _note_ready(self, facts: StepFacts) -> None:
+        """Optimizers whose gradients are cleared and computed, as for a step."""
+        zeroed = {m.call.owner for m in facts.moments if m.family == Families.ZERO_GRAD}
+        for owner in zeroed - self._stepped if facts.is_whole else ():
+            holder = self.ledger.holders.get(str(owner))
+            victims = facts.reached.intersection(holder.names) if holder is not None else None
+            if holder is None or not victims:
+                continue
+            count, first = self._ready.get(str(owner), (0, []))
+            if not first:
+                calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
+                first = [
+                    self._violation(self.ledger.name(i), holder.label, facts, calls)
+                    for i in sorted(victims, key=self.ledger.name)
+                ]
+            self._ready[str(owner)] = (count + 1, first)
 
     def _wait(self, facts: StepFacts) -> list[Violation]:
         waiting = {key: h for key, h in self.ledger.holders.items() if key not in self._stepped}

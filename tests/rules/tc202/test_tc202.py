@@ -124,3 +124,31 @@ def test_fires_when_the_steps_that_were_not_recorded_had_no_update_either() -> N
             events._counters["backward"] = 1
             events.end_step(recorded=False)
     assert fires("TC202", events.build()).first_step == 0
+
+
+def adversaries(count: int, *, steps: frozenset[str] = frozenset({"opt0"})) -> TraceBuilder:
+    """Two optimizers whose gradients are cleared and computed in each step."""
+    trace = TraceBuilder().process().model("G", MLP).model("D", MLP)
+    trace.optimizer(names=[f"G.{n}" for n in MLP]).optimizer(names=[f"D.{n}" for n in MLP])
+    for _ in range(count):
+        trace.begin_step().batch().zero_grad("opt0").zero_grad("opt1").forward().backward()
+        for owner in sorted(steps):
+            trace.optimizer_step(owner)
+    return trace
+
+
+def test_fires_on_one_of_two_that_is_made_ready_and_never_steps() -> None:
+    finding = fires("TC202", adversaries(32).build())
+    assert (finding.first_step, finding.violations) == (0, len(MLP))
+    assert all(name.startswith("D.") for name in finding.variables)
+    assert "opt1 (Adam)" in finding.observed
+
+
+def test_quiet_on_two_that_step_and_on_one_that_may_wait() -> None:
+    both = frozenset({"opt0", "opt1"})
+    assert quiet("TC202", adversaries(32, steps=both).build()) is Verdict.HELD
+    assert quiet("TC202", adversaries(20).build()) is Verdict.HELD
+    late = adversaries(32)
+    late.begin_step().zero_grad("opt0").zero_grad("opt1").forward().backward()
+    late.optimizer_step("opt0").optimizer_step("opt1")
+    assert quiet("TC202", late.build()) is Verdict.HELD
