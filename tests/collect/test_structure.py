@@ -63,3 +63,15 @@ def test_parameters_that_are_not_contiguous_are_named():
     assert "strided" not in structure(model, "Net")
     model[0].weight = nn.Parameter(torch.randn(4, 3).t())
     assert structure(model, "Net")["strided"] == ["Net.0.weight"]
+
+
+def test_requires_grad_as_an_attribute_of_a_module_is_told():
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2))
+    model[0].requires_grad = False
+    modules = structure(model, "Net")["modules"]
+    assert {path: facts.get("requires_grad") for path, facts in modules.items()} == {
+        "Net": None,
+        "Net.0": False,
+        "Net.0.0": None,
+        "Net.1": None,
+    }

@@ -95,6 +95,9 @@ def family_of(module: nn.Module) -> str | None:
 
 def _facts(module: nn.Module) -> dict[str, Any]:
     facts: dict[str, Any] = {"class": dotted(class_of(module))}
+    flag = module.__dict__.get("requires_grad")
+    if isinstance(flag, bool):  # on a module it is an attribute like any other
+        facts["requires_grad"] = flag
     family = family_of(module)
     if family is None:
         return facts

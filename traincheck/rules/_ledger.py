@@ -78,6 +78,11 @@ class Parameter:
         return self.name.partition(".")[0]
 
     @property
+    def is_fine_scale(self) -> bool:
+        """Whether it may be the scale of a normalization, and is not in half precision."""
+        return len(self.shape) == 1 and self.dtype in ("float32", "float64")
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing in it to train: FSDP leaves some parameters of a rank so."""
         return 0 in self.shape
@@ -173,6 +178,7 @@ class Ledger:
         self.buffers: set[str] = set()
         self.loaded: set[str] = set()  # targets of load_state_dict
         self.strided: set[str] = set()  # parameters that are not contiguous
+        self.flags: dict[str, bool | None] = {}  # requires_grad as an attribute of modules
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
@@ -210,6 +216,8 @@ class Ledger:
             self.loaded.add(event.target or "")
         elif isinstance(event, MarkEvent) and event.text == "model":
             self.strided.update(event.data.get("strided") or ())
+            modules = event.data.get("modules") or {}
+            self.flags.update({path: facts.get("requires_grad") for path, facts in modules.items()})
         self._last = event
         return self._facts
 

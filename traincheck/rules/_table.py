@@ -19,6 +19,7 @@ from traincheck.rules.tc111_written_in_evaluation import WrittenInEvaluation
 from traincheck.rules.tc112_loss_cut_off import LossCutOff
 from traincheck.rules.tc113_layer_not_registered import LayerNotRegistered
 from traincheck.rules.tc114_written_between_steps import WrittenBetweenSteps
+from traincheck.rules.tc115_freeze_without_effect import FreezeWithoutEffect
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
@@ -38,6 +39,7 @@ from traincheck.rules.tc214_partial_accumulation_window import PartialAccumulati
 from traincheck.rules.tc215_loss_not_divided import LossNotDivided
 from traincheck.rules.tc216_scheduler_of_another_optimizer import SchedulerOfAnotherOptimizer
 from traincheck.rules.tc217_cosine_turns_back import CosineTurnsBack
+from traincheck.rules.tc218_betas_swapped import BetasSwapped
 from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
@@ -160,6 +162,7 @@ RULES: tuple[Rule, ...] = (
     LossCutOff(),
     LayerNotRegistered(),
     WrittenBetweenSteps(),
+    FreezeWithoutEffect(),
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),
@@ -177,6 +180,7 @@ RULES: tuple[Rule, ...] = (
     LossNotDivided(),
     SchedulerOfAnotherOptimizer(),
     CosineTurnsBack(),
+    BetasSwapped(),
     TrainedInEvalMode(),
     EvaluatedInTrainingMode(),
     DropoutInEvaluation(),

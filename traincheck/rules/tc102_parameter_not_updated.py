@@ -6,15 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from traincheck.rules._ledger import (
-    DISCOVERY,
-    GRADIENTS,
-    Holder,
-    Moment,
-    Parameter,
-    StepFacts,
-    StepMonitor,
-)
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Moment, StepFacts, StepMonitor
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -210,7 +202,7 @@ class UpdateEffect(StepMonitor):
             for identity in stuck
             for module, _, kind in (name.rpartition(".") for name in books[identity].names)
             if (kind == "bias" and f"{module}.weight" in moved)
-            or (kind == "weight" and f"{module}.bias" in moved and _is_scale(books[identity]))
+            or (kind == "weight" and f"{module}.bias" in moved and books[identity].is_fine_scale)
         }
 
     def _violation(
@@ -239,11 +231,6 @@ class UpdateEffect(StepMonitor):
             observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),
         )
-
-
-def _is_scale(parameter: Parameter) -> bool:
-    """A weight of one dim beside a bias is that of a normalization."""
-    return len(parameter.shape) == 1 and parameter.dtype in ("float32", "float64")
 
 
 def _extend(streak: _Streak | None, step: int | None) -> _Streak:
