@@ -329,11 +329,11 @@ WORDING: Mapping[Symptom, Wording] = {
         title="No gradient reaches {variables}",
         likely_cause=(
             "The graph is cut between the loss and {variables}: a detach(), .data, no_grad() "
-            "block or non-differentiable operation, or the module is not used."
+            "block or non-differentiable operation, or the module or its result is not used."
         ),
         fix=(
-            "Remove what cuts the graph on the way to {variables}, or set requires_grad=False for "
-            "what is not to be trained."
+            "Remove what cuts the graph on the way to {variables}, let the loss use what they "
+            "compute, or set requires_grad=False for what is not to be trained."
         ),
     ),
     _S.FROZEN: Wording(
@@ -355,12 +355,12 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.STRUCTURE: Wording(
         title="{subject} has other parameters or buffers than it should",
         likely_cause=(
-            "A part of {subject} is missing, was added, or is kept where neither state_dict() nor "
-            "named_parameters() sees it: {observed}."
+            "A part of {subject} is missing, was added, stands in several places, or is kept where "
+            "neither state_dict() nor named_parameters() sees it: {observed}."
         ),
         fix=(
-            "Assign what is to be trained as an nn.Module or nn.Parameter; register_buffer() is "
-            "for what is only to be kept."
+            "Assign what is to be trained as an nn.Module or nn.Parameter, one for each place "
+            "([layer] * 3 is one layer); register_buffer() is for what is only to be kept."
         ),
     ),
     _S.NOT_UPDATED: Wording(

@@ -178,6 +178,7 @@ class Ledger:
         self.buffers: set[str] = set()
         self.loaded: set[str] = set()  # targets of load_state_dict
         self.strided: set[str] = set()  # parameters that are not contiguous
+        self.replaced: set[str] = set()  # names that went to other objects while training
         self.flags: dict[str, bool | None] = {}  # requires_grad as an attribute of modules
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
@@ -289,6 +290,8 @@ class Ledger:
         if event.summary is not None:
             parameter.shape, parameter.dtype = event.summary.shape, event.summary.dtype
             if event.change in ("new", "replaced"):
+                if event.change == "replaced" and event.stage == "train" and event.step:
+                    self.replaced.add(name)
                 is_zero = (event.summary.stats or {}).get("norm") == 0
                 parameter.began_zero = is_zero or event.summary.zero is True
 

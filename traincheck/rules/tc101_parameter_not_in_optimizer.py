@@ -116,6 +116,16 @@ class Membership(StepMonitor):
             evidence.append(facts.gradients[identity])
         evidence += [moment.call for moment in facts.updates()[:1]]
         event = facts.event
+        cause = fix = ""
+        if name in self.ledger.replaced:
+            cause = (
+                f"While training, another object was put under {name}, as by nn.Parameter(...) in "
+                "forward() or by a new layer: the optimizer holds the former one."
+            )
+            fix = (
+                f"Make {name} once, in __init__(), and only use it in forward(); give the "
+                "optimizer what is replaced on purpose (add_param_group)."
+            )
         return Violation(
             check_id="TC101",
             step=event.step,
@@ -127,6 +137,8 @@ class Membership(StepMonitor):
             expected="an optimizer holds every parameter that gets a gradient",
             observed=observed,
             evidence=tuple(evidence),
+            likely_cause=cause,
+            fix=fix,
         )
 
     def _describe(self, holder: Holder) -> str:

@@ -167,3 +167,13 @@ def test_says_its_symptom() -> None:
     events = start().model().optimizer(names=HEAD).steps(2).build()
     symptoms = {v.symptom for event in events for v in monitor.observe(event)}
     assert symptoms == {Symptom.NOT_IN_OPTIMIZER}
+
+
+def test_a_parameter_that_is_made_while_training_is_told_as_such() -> None:
+    trace = net().train().steps(1)
+    for _ in range(2):
+        trace.begin_step().replace("Net.fc1.bias").zero_grad().forward().backward()
+        trace.optimizer_step()
+    finding = fires("TC101", trace.build())
+    assert finding.first_step == 1
+    assert "Net.fc1.bias once, in __init__()" in finding.fix
