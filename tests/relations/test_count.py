@@ -7,10 +7,11 @@ import pytest
 from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.schema.apis import Families
-from traincheck.schema.events import CollectiveEvent
+from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict
 
 RNG = Families.SET_RNG_STATE
+FORWARD = f"{LINEAR}.forward"
 EXACTLY = {"program": "train.py", "form": "exactly", "per": "step", "skips_first": False}
 
 
@@ -108,6 +109,26 @@ def test_a_schedule_that_is_stepped_before_the_update_is_early_from_the_first_st
     assert broken(decide("count", once, early.build())) == [
         (0, Symptom.WRONG_ORDER, Families.SCHEDULER_STEP)
     ]
+
+
+def recomputing(count: int, times: int) -> list[Event]:
+    """Steps whose backward calls Linear so many times again, for what was not kept."""
+    out: list[Event] = []
+    for event in loop(count).build():
+        if event.kind == "call" and event.family == Families.BACKWARD:
+            forward = next(e for e in reversed(out) if e.kind == "call" and e.api == FORWARD)
+            again = forward.replace(start_ns=event.start_ns + 1, time_ns=event.time_ns - 1)
+            out += [again] * times
+        out.append(event)
+    return out
+
+
+def test_what_a_backward_computes_again_does_not_count():
+    result = learn(recomputing(8, 2))
+    said = [text for text in texts(result, "count") if "Linear.forward" in text]
+    assert said == ["In train.py, Linear.forward is called exactly 2 times in every training step."]
+    for times in (0, 1, 2):
+        assert not report_of(result.invariants, recomputing(6, times)).findings
 
 
 def test_evaluation_does_not_count():

@@ -75,7 +75,8 @@ class Windows:
 
     Not where steps end: what a loop does between an update and the first sign of the next
     iteration (draw a batch, step a schedule) belongs to no side for certain, and is counted with
-    what follows it. Calls that evaluate are left out.
+    what follows it. Calls that evaluate are left out, and those within backward: what a checkpoint
+    of activations computes again there depends on what it kept.
 
     wanted: keys to be counted; None for all.
     """
@@ -84,6 +85,7 @@ class Windows:
     _now: Counter[Key] = field(default_factory=Counter)  # since the last update
     _done: Counter[Key] = field(default_factory=Counter)  # up to it
     _backward_ns: tuple[int, int] = (-1, -1)  # when the last two backwards began
+    _since: list[tuple[int, Key]] = field(default_factory=list)  # calls since the last: their start
     _began: StepEvent | None = None  # the first step of the window, once it has ended
     _is_first: bool = True
     _is_free: bool = False
@@ -103,16 +105,29 @@ class Windows:
             if family == _F.BACKWARD:
                 self._backward_ns = (self._backward_ns[1], event.start_ns)
                 self._has_trained = True
+                self._take_back(event.start_ns)
             elif family == _F.OPTIMIZER_STEP and self._backward_ns[0] >= event.start_ns:
                 self._is_free = True  # a closure, called more than once
         elif self._is_evaluating or not event.grad_enabled or event.stage in ("init", "checkpoint"):
             return None
         if self.wanted is None or key in self.wanted or key == BACKWARD:
             self._now[key] += 1
+            if family not in LANDMARKS:
+                self._since.append((event.start_ns, key))
         if family in _UPDATES:
             self._done.update(self._now)
             self._now.clear()
+            self._since.clear()
         return key
+
+    def _take_back(self, start_ns: int) -> None:
+        """A backward ended that began then: calls are told of when they end, so before it."""
+        while self._since and self._since[-1][0] >= start_ns:
+            key = self._since.pop()[1]
+            self._now[key] -= 1
+            if not self._now[key]:
+                del self._now[key]
+        self._since.clear()
 
     def collective(self, event: CollectiveEvent) -> None:
         """Count what ranks do together; whether to evaluate is not known of it."""
@@ -127,6 +142,7 @@ class Windows:
             is_torn = event.is_gap or self._is_free or bool(self._now or self._done)
             self._now.clear()
             self._done.clear()
+            self._since.clear()
             self._is_first, self._began = True, None
             self._is_free = is_torn and not event.recorded
             self._is_evaluating &= not any(event.modes.values())  # `train` may have been missed
