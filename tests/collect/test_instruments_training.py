@@ -480,3 +480,16 @@ def test_a_scaler_tells_whether_it_is_enabled(tmp_path, enabled):
         torch.amp.GradScaler("cpu", enabled=enabled).scale(torch.ones(()))
     (call,) = run.calls(Families.SCALE)
     assert call.args == {"enabled": enabled}
+
+
+def test_an_object_around_an_optimizer_clears_what_it_clears(tmp_path):
+    """As Lightning puts one around each, without making it an optimizer of its own."""
+    with recording(tmp_path) as run:
+        inner = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+        outer = object.__new__(torch.optim.SGD)
+        outer.__dict__.update(inner.__dict__)
+        outer.zero_grad()
+        stranger = object.__new__(torch.optim.SGD)
+        stranger.__dict__.update(inner.__dict__, param_groups=[])
+        stranger.zero_grad()
+    assert [event.owner for event in run.calls(Families.ZERO_GRAD)] == ["opt0", None]

@@ -218,6 +218,15 @@ class Optimizers(Instrument):
         ref = self.session.optimizers.get(found)
         return found if ref is not None and ref() is optimizer else None
 
+    def _owner_of_groups(self, optimizer: Optimizer) -> str | None:
+        """`owner`, also of an object that shares its groups: Lightning puts one around each."""
+        owner = self.owner(optimizer)
+        if owner is not None:
+            return owner
+        groups = optimizer.param_groups
+        live = self.session.live_optimizers()
+        return next((name for name, found in live if found.param_groups is groups), None)
+
     # -- step
 
     def _wrap_step(self, cls: type[Optimizer]) -> None:
@@ -313,7 +322,7 @@ class Optimizers(Instrument):
         ) -> bytes:
             if not args:
                 return b'"api":"torch.optim.Optimizer.zero_grad"'
-            key = (type(args[0]), self.owner(args[0]))
+            key = (type(args[0]), self._owner_of_groups(args[0]))
             head = heads.get(key)
             if head is None:
                 fields = {"api": f"{dotted(key[0])}.zero_grad", "family": Families.ZERO_GRAD}
@@ -323,7 +332,7 @@ class Optimizers(Instrument):
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             if args:  # else it fails
-                self.session.steps.zero_grad(self.owner(args[0]))
+                self.session.steps.zero_grad(self._owner_of_groups(args[0]))
 
         return self._wrap_zeroing(original, describe, count)
 
