@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import enum
 import gc
 import os
@@ -62,6 +63,21 @@ def test_a_thread_looks_at_no_model_that_another_one_trains(tmp_path):
     assert not failed
     mine = [e for e in run.of("state") if e.name.endswith("1.weight") and e.role == "parameter"]
     assert all(e.stream == mine[0].stream for e in mine)
+
+
+def test_a_thread_of_autograd_looks_at_what_it_works_on(tmp_path):
+    """On a GPU it runs hooks, an optimizer's step among them, and Python did not start it."""
+    done = threading.Event()
+    with recording(tmp_path) as run:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 3)).sum().backward()
+        _thread.start_new_thread(lambda: (optimizer.step(), done.set()), ())
+        assert done.wait(20)
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+    assert ("Linear.weight", "content") in run.changes("parameter")
+    assert [change for _, change in run.changes("gradient", "Linear.weight")].count("set") == 2
 
 
 def test_a_model_trained_in_one_thread_is_seen_by_the_one_that_steps(tmp_path):

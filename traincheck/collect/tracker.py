@@ -5,6 +5,7 @@ When the instruments say so, look at them; what a look tells is the business of 
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from traincheck.collect.structure import structure
 from traincheck.collect.summarize import dotted
 from traincheck.collect.variables import GRADIENT, Looker, Variable
 
+_ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
 _FEW_MODULES = 4096  # known ones, dead or alive
 
 Slot: TypeAlias = tuple[dict[str, Any], str]  # where a module keeps a tensor: its dict and the key
@@ -57,7 +59,7 @@ class Root:
         own = weakref.ref(self)
         self.ref = weakref.ref(module, lambda _: _forget(own()))
         self.name = name
-        self.thread = get_ident()
+        self.thread = _thread()
         self.is_tracked = False
         self.is_lent = False
         # Dicts of its modules, and what was in them: how many, under which keys, which objects
@@ -78,6 +80,16 @@ class Root:
         holders = self.holders
         objects = chain.from_iterable(map(_values, holders))
         return list(map(len, holders)), list(chain.from_iterable(holders)), list(map(id, objects))
+
+
+def _thread() -> int | None:
+    """The running thread; None of one that Python did not start, as are those of autograd.
+
+    They run hooks, and what a checkpoint computes again, while the thread they work for waits.
+    """
+    here = get_ident()
+    known = _ACTIVE.get(here)
+    return None if known is None or isinstance(known, threading._DummyThread) else here
 
 
 def _forget(root: Root | None) -> None:
@@ -242,7 +254,7 @@ class Tracker:
     def track(self, em: Emitter, root: Root) -> None:
         """Begin to follow the variables of ``root``, or find out what changed in its structure."""
         top = root.ref()
-        root.thread = get_ident()
+        root.thread = _thread() or root.thread
         if top is None or (root.is_tracked and root.is_current()):
             root.is_lent = False
             return
@@ -511,11 +523,10 @@ class Tracker:
 
         Autograd writes gradients without the interpreter's lock; to read one meanwhile is a crash.
         """
-        here, trainers = get_ident(), self._trainers
+        live = [root for root in list(self.roots.values()) if root.ref() is not None]
+        here, trainers = _thread(), self._trainers
+        if here is None:
+            return live
         if here not in trainers:
             trainers.add(here)
-        return [
-            root
-            for root in list(self.roots.values())
-            if root.ref() is not None and (root.thread == here or root.thread not in trainers)
-        ]
+        return [root for root in live if root.thread == here or root.thread not in trainers]
