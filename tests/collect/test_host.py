@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.collect.recording import recording
+from traincheck.schema.apis import Families
 
 
 def fit(width: int = 4, steps: int = 2) -> nn.Module:
@@ -164,3 +165,27 @@ def test_an_error_of_a_signal_handler_reaches_the_program(tmp_path):
     assert met == 20
     assert not run.marks("fault")
     assert len([e for e in run.changes("parameter") if e[1] == "content"]) >= 40
+
+
+def test_arguments_may_have_the_names_that_ours_have(tmp_path):
+    """``model(x, module=...)`` is for the model to understand."""
+    names = ("module", "args", "kwargs", "em", "span", "function", "optimizer", "result")
+
+    class Net(nn.Linear):
+        def forward(self, x, **named):
+            assert tuple(named) == names
+            return super().forward(x)
+
+    class Own(torch.optim.SGD):
+        def step(self, closure=None, **named):
+            assert tuple(named) == names
+            return super().step(closure)
+
+    with recording(tmp_path) as run:
+        model = Net(3, 1)
+        optimizer = Own(model.parameters(), lr=0.1)
+        model(torch.ones(1, 3), **dict.fromkeys(names, 1)).sum().backward()
+        optimizer.step(**dict.fromkeys(names))
+        assert torch.relu(input=torch.ones(1)).item() == F.linear(*[torch.ones(1, 1)] * 2).item()
+    (call,) = [event for event in run.calls(Families.MODULE) if event.root]
+    assert call.args["module"] == 1

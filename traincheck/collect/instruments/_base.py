@@ -112,16 +112,12 @@ def _unbound(function: Callable[..., Any], original: Callable[..., Any]) -> Any:
     So ``act = torch.relu`` in a class, and in an Enum, is what it is without us.
     """
 
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    kind = type(
-        type(original).__name__,
-        (),
-        {
-            "__call__": hidden(__call__),
-            "__reduce__": lambda self: self.__qualname__,
-            "__repr__": lambda self: repr(original),
-        },
-    )
-    return kind()
+    methods: dict[str, Any] = {
+        "__call__": hidden(__call__),
+        "__reduce__": lambda self: self.__qualname__,
+        "__repr__": lambda self: repr(original),
+    }
+    return type(type(original).__name__, (), methods)()

@@ -95,7 +95,7 @@ class Data(Instrument):
         return hidden(__iter__)
 
     def _wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
-        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+        def _reset(iterator: Any, /, *args: Any, **kwargs: Any) -> None:
             iterator._traincheck_drawn = deque()
             original(iterator, *args, **kwargs)
 

@@ -44,7 +44,7 @@ class Modes(Instrument):
 
         recorded = span_wrapper(original, self.session, describe)
 
-        def switch(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def switch(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() or depth[0]:
                 return original(module, *args, **kwargs)
             depth[0] += 1

@@ -54,7 +54,7 @@ class Modules(Instrument):
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         add = self._add
 
-        def __init__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        def __init__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             if not is_traced() and not state._is_compiling_flag:
                 add(module)
@@ -93,7 +93,7 @@ class Modules(Instrument):
         session, switch, local = self.session, self.session.switch, self.session.local
         enter, leave, record = self._enter_root, self._leave_root, self._record
 
-        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def __call__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if is_traced() or switch.idle or state._is_compiling_flag:
                 return original(module, *args, **kwargs)
             em = local.em or session.emitter()

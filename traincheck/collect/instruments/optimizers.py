@@ -91,7 +91,7 @@ class Optimizers(Instrument):
     # -- creation and groups
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        def __init__(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> None:
             try:
                 self._wrap_step(type(optimizer))
             except Exception as error:  # training must go on whatever we got wrong
@@ -102,7 +102,7 @@ class Optimizers(Instrument):
         return hidden(__init__)
 
     def _wrap_add_group(self, original: Callable[..., None]) -> Callable[..., None]:
-        def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        def add_param_group(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             if id(optimizer) in self._ids and self.session.switch.on:
                 guarded(self.session.local.em or self.session.emitter(), self._groups, optimizer)
@@ -251,7 +251,7 @@ class Optimizers(Instrument):
         session, stepping, owner_of = self.session, self._stepping, self.owner
         steps, switch, signal = session.steps, session.switch, session.signal
 
-        def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        def step(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> Any:
             owner = owner_of(optimizer)
             # A subclass that calls its parent's step: one step, not two
             if id(optimizer) in stepping or owner is None:

@@ -61,7 +61,7 @@ class Schedulers(Instrument):
         recorded = span_wrapper(original, self.session, self._describe)
         stepping = self._stepping
 
-        def step(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        def step(scheduler: Any, /, *args: Any, **kwargs: Any) -> None:
             # Composed schedulers step their parts, subclasses their parent: one step of the user's
             if stepping or sys._getframe(1).f_code.co_name == "_initial_step":
                 original(scheduler, *args, **kwargs)
