@@ -6,7 +6,7 @@ Judges nothing.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +35,7 @@ _UPDATES = frozenset({_F.OPTIMIZER_STEP, _F.SCALER_STEP})
 _MODES = frozenset({_F.TRAIN, _F.EVAL})
 _MIN_MEAN = 12.0  # of calls that come at random, one step in 160 000 has none
 _METHOD, _MOST_CALLS = "torch.Tensor.", 8
+_MOST_SINCE = 1 << 16
 _MIN_DISTINCT = 3  # counts, before what divides them all means anything
 _INIT = "torch.nn.init."
 COLLECTIVE = "torch.distributed."
@@ -85,7 +86,8 @@ class Windows:
     _now: Counter[Key] = field(default_factory=Counter)  # since the last update
     _done: Counter[Key] = field(default_factory=Counter)  # up to it
     _backward_ns: tuple[int, int] = (-1, -1)  # when the last two backwards began
-    _since: list[tuple[int, Key]] = field(default_factory=list)  # calls since the last: their start
+    # Calls since the last, and their start; where none ever comes, the latest
+    _since: deque[tuple[int, Key]] = field(default_factory=lambda: deque(maxlen=_MOST_SINCE))
     _began: StepEvent | None = None  # the first step of the window, once it has ended
     _is_first: bool = True
     _is_free: bool = False

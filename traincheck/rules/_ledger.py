@@ -179,7 +179,7 @@ class Ledger:
         self.loaded: set[str] = set()  # targets of load_state_dict
         self.strided: set[str] = set()  # parameters that are not contiguous
         self.replaced: set[str] = set()  # names that went to other objects while training
-        self.flags: dict[str, bool | None] = {}  # requires_grad as an attribute of modules
+        self.off: set[str] = set()  # modules with an attribute requires_grad that is False
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
@@ -218,7 +218,8 @@ class Ledger:
         elif isinstance(event, MarkEvent) and event.text == "model":
             self.strided.update(event.data.get("strided") or ())
             modules = event.data.get("modules") or {}
-            self.flags.update({path: facts.get("requires_grad") for path, facts in modules.items()})
+            off = {path for path, f in modules.items() if f.get("requires_grad") is False}
+            self.off = (self.off - modules.keys()) | off
         self._last = event
         return self._facts
 

@@ -57,8 +57,7 @@ class Switches(StepMonitor):
         self._told: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        flags = self.ledger.flags
-        off = [path for path, flag in flags.items() if flag is False and path not in self._told]
+        off = sorted(self.ledger.off - self._told)
         if not off:
             return []
         self.triggered += 1

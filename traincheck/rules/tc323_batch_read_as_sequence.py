@@ -30,6 +30,7 @@ _LOSSES = _OF_CLASSES | _OF_VALUES
 _RECURRENT = frozenset(f"torch.nn.modules.rnn.{name}.forward" for name in ("LSTM", "GRU", "RNN"))
 _ATTENTION = f"{F}multi_head_attention_forward"  # is given time first, whatever its module is
 _NAMES_IT = "torch.nn.modules.activation.MultiheadAttention.forward"
+_MOST_READS = 4096  # before a loss: a program may have none
 _ENOUGH = 3  # losses; two sizes may be equal by chance in a batch or two, not in all
 
 
@@ -109,7 +110,7 @@ class ReadDims(SingleEvents):
         if event.api == _NAMES_IT and self._reads and self._reads[-1].call.api == _ATTENTION:
             self._reads[-1] = replace(self._reads[-1], call=event)
         read = _read(event)
-        if read is not None:
+        if read is not None and len(self._reads) < _MOST_READS:
             self._reads.append(read)
         return []
 
