@@ -2,42 +2,58 @@
 
     python -m benchmarks.overhead [--quick] [--rounds N] [--only a,c] [--peer PYTHON] [--json FILE]
 
-Each round runs every variant of a program once, in turn, so that a machine that slows down slows
-all of them. A ratio is taken within its round; the table shows the median of the rounds. ``again``
-is the plain program a second time: how far it is from 1 is the noise. ``--peer`` takes the Python
-of a virtual environment that holds traincheck==0.2.0 and measures it in the same rounds.
+In a round all variants of a program are started together, on one core, and take turns: each runs a
+few steps, then the next one does. So what slows the machine for a tenth of a second slows all of
+them. Each lap gives a ratio, a round the median of its laps, the table the median of the rounds.
+``again`` is the plain program a second time: how far it is from 1 is the noise. ``--peer`` takes
+the Python of a virtual environment that holds traincheck==0.2.0 and measures it in each round, by
+itself: its steps are too long to take turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.harness import WORKLOADS, spread
+from benchmarks.harness import WORKLOADS, Done, spread
 from benchmarks.peer import Peer
 
 SETTLE = 3  # steps at the start do not count: allocators warm up, lazy imports happen
 EVERY = 10
+HANG_S = 300.0
 PEER_STEPS = 8
 STARTUP_TARGET_S = 1.0
 CALL_TARGET_US = 3.0
 
 
+Env = dict[str, str]
+Times = dict[str, list[float]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A measured program; enough steps for a steady median. Targets are ratios."""
+    """A measured program; enough steps for a steady median. Targets are ratios.
+
+    turn: steps that a variant runs before the next one does. cold: those of them that do not count,
+    as the caches hold what the others used.
+    """
 
     letter: str
     name: str
     steps: int
+    turn: int
+    cold: int
     default_target: float
     selective_target: float
 
@@ -47,11 +63,20 @@ class Program:
         return WORKLOADS / f"{self.name}.py"
 
 
+_LARGE: Any = {"turn": 4, "cold": 1, "default_target": 1.15, "selective_target": 1.03}
 PROGRAMS = (
-    Program(letter="a", name="mlp_digits", steps=200, default_target=2.0, selective_target=1.3),
-    Program(letter="b", name="cnn_mnist", steps=26, default_target=1.15, selective_target=1.03),
-    Program(letter="c", name="gpt_char", steps=14, default_target=1.15, selective_target=1.03),
-    Program(letter="d", name="resnet18", steps=14, default_target=1.15, selective_target=1.03),
+    Program(
+        letter="a",
+        name="mlp_digits",
+        steps=650,
+        turn=13,  # not a multiple of EVERY, nor of the steps that an epoch has
+        cold=3,
+        default_target=2.0,
+        selective_target=1.3,
+    ),
+    Program(letter="b", name="cnn_mnist", steps=64, **_LARGE),
+    Program(letter="c", name="gpt_char", steps=24, **_LARGE),
+    Program(letter="d", name="resnet18", steps=24, **_LARGE),
 )
 
 
@@ -86,70 +111,100 @@ class Bench:
             self.peer.collect(self.program.name, recorded, env={"UP_STEPS": 5})
             self.peer.infer(recorded, self.peer_invariants)
 
-    def round(self, number: int) -> None:
-        """Run each variant once, beginning with another one each time."""
-        variants: list[Callable[[], dict[str, float]]] = [
-            lambda: {"again": self._plain()},
-            lambda: {"default": self._ours("default")},
-            lambda: {"selective": self._ours("selective", invariants=self.invariants)},
-            lambda: {"rules": self._ours("rules", rules=True)},
-            self._sampled,
-        ]
+    def round(self) -> None:
+        """Run each variant once, in turns; then the other tool."""
+        plain = {name: self._plain for name in ("plain", "again")}
+        recorded: dict[str, dict[str, Any]] = {
+            "default": {},
+            "selective": {"invariants": self.invariants},
+            "rules": {"rules": True},
+            "every": {"every": EVERY},
+        }
+        ours = {name: partial(self._ours, **options) for name, options in recorded.items()}
+        times = self._take_turns({**plain, **ours})
+        base = times.pop("plain")
+        self.plain_ms.append(statistics.median(base[SETTLE:]) * 1e3)
+        for name, seconds in times.items():
+            for column, ratio in self._compare(name, seconds, base).items():
+                self.ratios.setdefault(column, []).append(ratio)
         if self.peer is not None:
-            variants.append(lambda: {"peer": self._peer(None)})
+            self._add_peer("peer", None)
             if self.peer_invariants.exists():
-                variants.append(lambda: {"peer selective": self._peer(self.peer_invariants)})
-        turn = number % len(variants)
-        base = self._plain()
-        self.plain_ms.append(base * 1e3)
-        for variant in variants[turn:] + variants[:turn]:
-            for name, seconds in variant().items():
-                self.ratios.setdefault(name, []).append(seconds / base)
+                self._add_peer("peer selective", self.peer_invariants)
 
-    def _plain(self) -> float:
-        env, times = self._env(self.program.steps)
-        harness.plain(self.program.script, env=env).expect()
-        return statistics.median(_cpu(times)[SETTLE:])
+    def _take_turns(self, variants: Mapping[str, Callable[[Env, Path], Done]]) -> Times:
+        """CPU seconds of each step of each variant, in rings of named pipes."""
+        self.runs += 1
+        pipes = [self.folder / f"turn-{self.runs}-{name}" for name in variants]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        first = os.open(pipes[0], os.O_RDWR)
+        with ThreadPoolExecutor(len(variants)) as pool:
+            jobs = []
+            for place, (name, variant) in enumerate(variants.items()):
+                turns = f"{pipes[place]}:{pipes[(place + 1) % len(pipes)]}:{self.program.turn}"
+                env = {**self._env(self.program.steps, name), "UP_TURNS": turns}
+                jobs.append(pool.submit(variant, env, self._out(name)))
+            os.write(first, b".")
+            for job in jobs:
+                job.result()
+        os.close(first)
+        return {name: self._cpu(name) for name in variants}
 
-    def _ours(self, view: str, invariants: Path | None = None, rules: bool = False) -> float:
-        env, times = self._env(self.program.steps)
-        harness.collect(
-            self.program.script, self._out(view), env=env, invariants=invariants, rules=rules
-        ).expect()
-        return statistics.median(_cpu(times)[SETTLE:])
+    def _plain(self, env: Env, _out: Path) -> Done:
+        return harness.plain(self.program.script, env=env, timeout_s=HANG_S).expect()
 
-    def _sampled(self) -> dict[str, float]:
-        env, times = self._env(self.program.steps)
-        out = self._out("every")
-        harness.collect(self.program.script, out, env=env, every=EVERY).expect()
-        cpu = _cpu(times)
+    def _ours(self, env: Env, out: Path, **options: Any) -> Done:
+        script = self.program.script
+        return harness.collect(script, out, env=env, timeout_s=HANG_S, **options).expect()
+
+    def _compare(self, name: str, cpu: list[float], base: list[float]) -> dict[str, float]:
+        """Ratios of one variant to the plain program, lap by lap."""
+        if name != "every":
+            return {name: self._ratio(cpu, base)}
         kept = {
             record["s"]
-            for record in harness.records(out)
+            for record in harness.records(self._out(name))
             if record["k"] == "step" and record.get("recorded", True)
         }
         # A step's end may be seen after the program's own timer ticked: the step after a recorded
         # one is not a clean sample of a skipped one.
-        skipped = [
-            seconds
-            for step, seconds in enumerate(cpu)
-            if step >= SETTLE and not {step, step - 1} & kept
-        ]
+        skipped = [step for step in range(len(cpu)) if not {step, step - 1} & kept]
         return {
-            "every mean": statistics.mean(cpu[SETTLE:]),
-            "every skipped": statistics.median(skipped),
+            "every mean": sum(cpu[SETTLE:]) / sum(base[SETTLE:]),
+            "every skipped": self._ratio(cpu, base, among=frozenset(skipped)),
         }
 
-    def _peer(self, invariants: Path | None) -> float:
-        assert self.peer is not None
-        env, times = self._env(PEER_STEPS)
-        self.peer.collect(self.program.name, self._out("peer"), env=env, invariants=invariants)
-        return statistics.median(_cpu(times)[SETTLE:])
+    def _ratio(
+        self, cpu: list[float], base: list[float], among: frozenset[int] | None = None
+    ) -> float:
+        """Median over the laps of the ratio of the median steps."""
+        turn, cold = self.program.turn, self.program.cold
+        laps = []
+        for begin in range(0, len(base), turn):
+            steps = [s for s in range(begin + cold, begin + turn) if SETTLE <= s < len(base)]
+            counted = [s for s in steps if among is None or s in among]
+            if counted:
+                plain = statistics.median(base[s] for s in steps)
+                laps.append(statistics.median(cpu[s] for s in counted) / plain)
+        return statistics.median(laps)
 
-    def _env(self, steps: int) -> tuple[dict[str, str], Path]:
-        self.runs += 1
-        times = self.folder / f"times-{self.runs}.json"
-        return {"UP_STEPS": str(steps), "UP_TIMES": str(times), "UP_EVAL": "0"}, times
+    def _add_peer(self, name: str, invariants: Path | None) -> None:
+        assert self.peer is not None
+        env = self._env(PEER_STEPS, name)
+        self.peer.collect(self.program.name, self._out(name), env=env, invariants=invariants)
+        ratio = statistics.median(self._cpu(name)[SETTLE:]) * 1e3 / self.plain_ms[-1]
+        self.ratios.setdefault(name, []).append(ratio)
+
+    def _env(self, steps: int, name: str) -> dict[str, str]:
+        return {"UP_STEPS": str(steps), "UP_TIMES": str(self._times(name)), "UP_EVAL": "0"}
+
+    def _times(self, name: str) -> Path:
+        return self.folder / f"times-{self.runs}-{name}.json"
+
+    def _cpu(self, name: str) -> list[float]:
+        seconds: list[float] = json.loads(self._times(name).read_text(encoding="utf-8"))["cpu"]
+        return seconds
 
     def _out(self, view: str) -> Path:
         return self.folder / f"{view}-{self.runs}"
@@ -162,11 +217,6 @@ class Bench:
             if traces:
                 found[view] = trace_size(traces[-1])
         return found
-
-
-def _cpu(times: Path) -> list[float]:
-    seconds: list[float] = json.loads(times.read_text(encoding="utf-8"))["cpu"]
-    return seconds
 
 
 def trace_size(trace: Path) -> dict[str, float]:
@@ -261,6 +311,8 @@ def _cell(figures: dict[str, float] | None) -> str:
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run everything that was asked for, in rounds over all programs."""
     before = harness.describe_machine()
+    if hasattr(os, "sched_setaffinity"):  # what is compared runs on one core
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rounds = 2 if options.quick else options.rounds
     peer = Peer(python=options.peer, folder=folder) if options.peer else None
     benches = []
@@ -273,7 +325,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for number in range(rounds):
         for bench in benches:
             print(f"round {number + 1} of {rounds}: {bench.program.name}", file=sys.stderr)
-            bench.round(number)
+            bench.round()
     return {
         "machine": {**before, "load_after": harness.describe_machine()["load"]},
         "rounds": rounds,

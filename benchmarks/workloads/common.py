@@ -8,6 +8,8 @@ All settings come from the environment, because some recorders start a script wi
   UP_WORKERS processes that load data
   UP_EVAL    1: evaluate after every epoch             UP_BUG    name of the planted bug
   UP_TIMES   file that receives the times per step as one JSON object
+  UP_TURNS   MINE:NEXT:N, two named pipes: run N steps at each byte that MINE gives, then write one
+             to NEXT, so that programs that are compared take turns within milliseconds
   UP_HOME    a file in this folder, for recorders that run a copy of the script elsewhere
 """
 
@@ -27,6 +29,27 @@ def env(name: str, default: Any, cast: Callable[[str], Any] = str) -> Any:
     return cast(value) if value else default
 
 
+class Turns:
+    """One place in a ring of programs of which one runs at a time."""
+
+    def __init__(self, mine: str, following: str, steps: str) -> None:
+        # Open for both, so that neither end waits for the other or breaks when it goes.
+        self._mine = os.open(mine, os.O_RDWR)
+        self._following = os.open(following, os.O_RDWR)
+        self.steps = int(steps)
+        self.take()
+        self.give()  # a first round without work: when it ends, all programs have started
+        self.take()
+
+    def take(self) -> None:
+        """Wait for one's turn."""
+        os.read(self._mine, 1)
+
+    def give(self) -> None:
+        """Let the next one run."""
+        os.write(self._following, b".")
+
+
 class StepTimer:
     """Wall and CPU seconds between ticks. CPU time is compared: a busy machine bends it less."""
 
@@ -34,6 +57,7 @@ class StepTimer:
         self.wall: list[float] = []
         self.cpu: list[float] = []
         self.losses: list[float] = []
+        self._turns = Turns(*env("TURNS", "").split(":")) if env("TURNS", "") else None
         self.start()
 
     def start(self) -> None:
@@ -46,10 +70,15 @@ class StepTimer:
         self.wall.append(time.perf_counter() - self._wall_from)
         self.cpu.append(time.process_time() - self._cpu_from)
         self.losses.append(loss)
+        if self._turns is not None and len(self.wall) % self._turns.steps == 0:
+            self._turns.give()
+            self._turns.take()
         self.start()
 
     def dump(self, **extra: Any) -> None:
         """Write ``UP_TIMES`` when asked to, and print one line."""
+        if self._turns is not None:
+            self._turns.give()
         path = os.environ.get("UP_TIMES")
         if path:
             times = {
