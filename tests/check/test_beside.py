@@ -13,6 +13,7 @@ from traincheck.check.beside import side_by_side
 from traincheck.check.call_tree import Node, excerpt
 from traincheck.check.engine import Engine
 from traincheck.check.folding import Fault, Tally
+from traincheck.check.verdicts import View
 from traincheck.check.witness import Witness
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
@@ -127,7 +128,7 @@ def test_what_the_trace_was_recorded_without_is_not_missing() -> None:
     for invariant in learned:
         needs |= invariant.needs
     fewer = Needs(
-        calls=needs.calls - {f"{LINEAR}.forward", Families.MODULE},
+        calls=needs.heard - {f"{LINEAR}.forward", Families.MODULE},
         states=needs.states,
         kinds=needs.kinds,
         exact=needs.exact,
@@ -208,7 +209,7 @@ def two_ranks(*apis: tuple[str, ...]) -> Witness:
     needs = Needs(calls=frozenset({"m.a", "m.b"}))
     witness = Witness([Invariant(id="i", hypothesis=claim, needs=needs, excerpt=shown)])
     for rank, called in enumerate(apis):
-        ring = witness.ring(rank, None)
+        ring = witness.ring(rank, View())
         assert ring is not None
         for n, api in enumerate(called):
             event = CallEvent(n, n, 0, "train", rank, "p1-t0", api=api, span=n, start_ns=n)
@@ -250,7 +251,7 @@ def test_ranks_that_call_the_same_are_not_shown() -> None:
 
 def test_old_steps_are_let_go() -> None:
     witness = two_ranks(("m.a", "m.b"))
-    ring = witness.ring(1, None)
+    ring = witness.ring(1, View())
     assert ring is not None
     for step in range(5):
         for n, api in enumerate(("m.a", "m.b")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from traincheck.check.verdicts import FEEDS, View, instrument_named, judge, reasons
@@ -37,6 +39,30 @@ def test_a_mark_without_a_view_is_taken_as_full() -> None:
 def test_a_selective_view_serves_what_it_was_recorded_for() -> None:
     for rule in RULES:
         assert view(rule.needs).lacks(rule.needs) is None
+
+
+def test_calls_of_some_steps_do_not_serve_those_who_want_all() -> None:
+    name = "torch.nn.modules.linear.Linear.forward"
+    all_of_them, rare = Needs(calls=frozenset({name})), Needs(calls=some(name))
+    assert view(all_of_them).lacks(rare) is None
+    assert view(rare).lacks(rare) is None
+    assert view(rare).lacks(all_of_them) == f"the trace was recorded without all calls of {name}"
+    assert [view(v).thins(n) for v in (rare, all_of_them) for n in (rare, all_of_them)] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert not view().thins(rare)
+
+
+@pytest.mark.parametrize(
+    ("told", "takes"), [([2, 5], {0, 1, 5}), (None, {0, 1, 2, 3}), (["a"], {0, 1, 2, 3})]
+)
+def test_a_trace_tells_which_steps_are_whole(told: Any, takes: set[int]) -> None:
+    name = "torch.nn.modules.linear.Linear.forward"
+    data = {"recorded": needs_json(Needs(calls=some(name))), "some": told}
+    found = View.of(MarkEvent(*HEAD, text="process", data=data))
+    assert {step for step in range(8) if found.schedule.takes(step)} == takes
+    assert {step for step in range(8) if found.at(step, "train") != Needs()} == takes
+    assert found.at(7, "eval") == Needs(calls=frozenset({name}))
 
 
 @pytest.mark.parametrize("recorded", [frozenset({"gradient"}), some("gradient")])

@@ -63,7 +63,7 @@ def test_claims_about_variables_keep_none() -> None:
 
 def test_only_what_a_recording_for_these_invariants_holds_is_kept() -> None:
     invariants = learn(healthy_run(20)).invariants
-    known = {name for i in invariants for name in i.needs.calls}
+    known = {name for i in invariants for name in i.needs.heard}
     for invariant in invariants:
         for line in invariant.excerpt.lines if invariant.excerpt else ():
             assert not line.api or {line.api, line.family} & known

@@ -15,11 +15,12 @@ from traincheck.check.gate import Gate, within_program
 from traincheck.check.programs import SEES, Guard, kept_to_programs
 from traincheck.check.routing import Router
 from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
+from traincheck.check.thinning import ThinGate
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.apis import DROPPED, TELLING
-from traincheck.schema.claims import Invariant, Needs
+from traincheck.schema.claims import Invariant, Needs, Schedule
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
 from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is_for_run
@@ -147,12 +148,24 @@ class Process:
                 continue  # RunSeats has its seat
             usable = within_program(invariants, self._view.program)
             usable = tuple(i for i in usable if self._observable(i.id))
-            if usable:
-                self._seat_relation(self._checks.relations[name], usable)
+            thin = tuple(i for i in usable if self._view.thins(self._checks.needs[i.id]))
+            whole = tuple(i for i in usable if i not in thin) if thin else usable
+            self._seat_relation(self._checks.relations[name], whole)
+            self._seat_relation(self._checks.relations[name], thin, self._view.schedule)
 
-    def _seat_relation(self, relation: Relation, invariants: tuple[Invariant, ...]) -> None:
+    def _seat_relation(
+        self,
+        relation: Relation,
+        invariants: tuple[Invariant, ...],
+        schedule: Schedule | None = None,
+    ) -> None:
+        if not invariants:
+            return
         needs, ids = self._checks.sum_up(invariants)
-        self._sit(lambda: Gate(relation, invariants), needs, ids)
+        if schedule is None:
+            self._sit(lambda: Gate(relation, invariants), needs, ids)
+        else:
+            self._sit(lambda: ThinGate(relation, invariants, schedule), needs, ids)
 
     def _sit(self, make: Callable[[], Monitor], needs: Needs, ids: tuple[str, ...]) -> None:
         try:
@@ -272,7 +285,7 @@ class Engine:
         if process is None:
             is_told = isinstance(event, MarkEvent) and event.text == _PROCESS_MARK
             view = View.of(event) if is_told else View()  # type: ignore[arg-type]
-            ring = self._witness.ring(event.rank, view.recorded)
+            ring = self._witness.ring(event.rank, view)
             process = self._processes[key] = Process(self._checks, view, self._run, ring)
         return process
 

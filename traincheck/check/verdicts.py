@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.relations._programs import program_of
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import Needs, without_some
+from traincheck.schema.apis import EVAL_STAGE, Families
+from traincheck.schema.claims import Needs, Schedule, without_some
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import needs_from_json
@@ -68,11 +68,13 @@ FEEDS: Mapping[str, Feed] = {
 class View:
     """What one process recorded.
 
-    recorded: None for everything. stats: of which tensors numbers were taken, None if not told.
-    off: instrument -> why it is off. program: file name of what was started.
+    recorded: None for everything. schedule: in which steps calls that are wanted in some are taken.
+    stats: of which tensors numbers were taken, None if not told. off: instrument -> why it is off.
+    program: file name of what was started.
     """
 
     recorded: Needs | None = None
+    schedule: Schedule = field(default_factory=Schedule)
     stats: frozenset[str] | None = None
     off: dict[str, str] = field(default_factory=dict)
     program: str | None = None
@@ -83,6 +85,7 @@ class View:
         recorded = mark.data.get("recorded")
         view = cls(recorded=None if recorded is None else _needs(recorded))
         view.program = program_of(mark)
+        view.schedule = _schedule(mark.data.get("some"))
         stats = mark.data.get("stats")
         view.stats = frozenset(map(str, stats)) if isinstance(stats, list) else None
         instruments = mark.data.get("instruments")
@@ -90,6 +93,18 @@ class View:
             if isinstance(state, str) and state.startswith("off"):
                 view.off[name] = state.partition(":")[2].strip() or "switched off"
         return view
+
+    def at(self, step: int | None, stage: str | None) -> Needs | None:
+        """What is recorded in a step; None for everything."""
+        if self.recorded is None or not self.recorded.rare:
+            return self.recorded
+        is_whole = step is None or stage == EVAL_STAGE or self.schedule.takes(step)
+        return self.recorded.at(is_whole=is_whole)
+
+    def thins(self, needs: Needs) -> bool:
+        """Whether calls that ``needs`` asks for are there in some steps only."""
+        recorded = self.recorded
+        return recorded is not None and not needs.heard.isdisjoint(recorded.rare)
 
     def lacks(self, needs: Needs) -> str | None:
         """Why ``needs`` cannot be served, as half a sentence; None when it can."""
@@ -149,14 +164,24 @@ def _needs(value: Any) -> Needs:
         return Needs()  # a view that cannot be read holds nothing for certain
 
 
+def _schedule(value: Any) -> Schedule:
+    match value:
+        case [int(first), int(every)] if every > 0:
+            return Schedule(first=first, every=every)
+    return Schedule()
+
+
 def _missing(needs: Needs, recorded: Needs) -> str | None:
     kinds = sorted(needs.kinds - recorded.kinds - _ALWAYS)
     if kinds:
         return f"{', '.join(kinds)} events"
     if "call" not in recorded.kinds and "*" not in recorded.calls:
-        calls = sorted(needs.calls - recorded.calls)
+        calls = sorted(without_some(needs.calls) - without_some(recorded.calls))
         if calls:
             return f"calls of {', '.join(calls[:3])}"
+        rare = sorted(needs.calls & recorded.rare)
+        if rare:
+            return f"all calls of {', '.join(rare[:3])}"
     if "state" not in recorded.kinds:
         states = sorted(s for s in needs.states if not _has_state(s, recorded.states))
         if states:

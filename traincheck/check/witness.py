@@ -15,6 +15,7 @@ from traincheck.check.beside import changes, side_by_side
 from traincheck.check.call_tree import Node, excerpt, in_view, is_in_view, tree
 from traincheck.check.causes import WORDING
 from traincheck.check.folding import Fault
+from traincheck.check.verdicts import View
 from traincheck.check.windows import Window, between, inside, of_step, window_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs
@@ -42,16 +43,16 @@ class Ring:
     Attributes:
         rank: of the process.
         calls: in the order they ended.
-        recorded: what the trace holds; None for everything.
+        view: what the trace holds.
         ended: the last step that ended.
         optimizers: that were created.
         awaited: checks whose step has not ended yet.
     """
 
-    def __init__(self, rank: int, recorded: Needs | None) -> None:
+    def __init__(self, rank: int, view: View) -> None:
         self.rank = rank
         self.calls: deque[CallEvent] = deque(maxlen=_KEPT)
-        self.recorded = recorded
+        self.view = view
         self.ended = -1
         self.optimizers: list[OptimizerEvent] = []
         self.awaited: list[tuple[str, int]] = []
@@ -88,11 +89,11 @@ class Witness:
         self._ranks: dict[str, tuple[tuple[str, str], tuple[Row, ...]]] = {}  # sides and rows
         self._is_watching = any(i.excerpt is not None for i in self._invariants.values())
 
-    def ring(self, rank: int, recorded: Needs | None) -> Ring | None:
+    def ring(self, rank: int, view: View) -> Ring | None:
         """Where the calls of a process are to be kept, if they are."""
         if not self._is_watching:
             return None
-        ring = Ring(rank, recorded)
+        ring = Ring(rank, view)
         self._rings.setdefault(rank, ring)
         return ring
 
@@ -109,7 +110,7 @@ class Witness:
         if ring is None:
             return
         self._seen[check_id] = None
-        self._recorded[check_id] = ring.recorded
+        self._recorded[check_id] = ring.view.at(violation.step, violation.stage)
         self._look_near(violation, ring)
         window = window_of(invariant.hypothesis)
         if invariant.excerpt is None or window is None:
@@ -154,7 +155,7 @@ class Witness:
             self._ranks[violation.check_id] = (sides, side_by_side(first, trees[1]))
 
     def _keep(self, check_id: str, calls: Sequence[CallEvent], ring: Ring, window: Window) -> None:
-        needs, recorded = self._needs, ring.recorded
+        needs, recorded = self._needs, self._recorded[check_id]
 
         def is_shown(call: CallEvent) -> bool:
             return all(

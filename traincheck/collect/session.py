@@ -32,10 +32,10 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.settings import Settings, needs_json
-from traincheck.collect.stats import Numbers
+from traincheck.collect.stats import SCHEDULE, Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
-from traincheck.schema.apis import DROPPED
+from traincheck.schema.apis import DROPPED, EVAL_STAGE
 from traincheck.schema.layout import lost_file_name
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,10 @@ class Session:
         self.local = Local()
         self.rank = int(os.environ.get("RANK", "0") or 0)
         needs = settings.needs
+        if needs is not None and settings.every > 1:  # few steps are recorded: those are whole
+            needs = needs.at(is_whole=True)
         self.needs = needs
+        self._is_sparse = needs is not None and needs.is_sparse
         self.numbers = Numbers(needs, self.clock, every=settings.every)
         self.tracker = Tracker(
             None if needs is None else needs.states,
@@ -164,7 +167,7 @@ class Session:
         self.is_worker = True
         self.steps.manual = True  # a transform that is a module ends no step of the loop it left
         self.clock.set(None, self.clock.stage)
-        self.numbers.turn()
+        self._turn()
 
     def _patch_exit(self) -> None:
         leave = os._exit
@@ -224,6 +227,7 @@ class Session:
             "level": self.settings.level,
             "instruments": self.instruments,
             "recorded": None if self.needs is None else needs_json(self.needs),
+            "some": [SCHEDULE.first, SCHEDULE.every],
             "stats": sorted(self.numbers.asked),
             "worker": self.is_worker,
             "world_size": _world_size(),
@@ -332,6 +336,7 @@ class Session:
         previous = self.clock.stage
         if stage != previous:
             self.clock.set(self.clock.step, stage)
+            self._choose_calls()
             if self.switch.on:
                 em.event("stage", {"previous": previous})
 
@@ -358,11 +363,21 @@ class Session:
             self.clock.set(self.steps.step + 1, self.clock.stage)
             self._apply_sampling()
             if was_on or self.switch.on:
-                self.numbers.turn()
+                self._turn()
         except Exception as error:  # training must go on whatever we got wrong
             self.fault(self._end_step, error)
         if self.after_step:
             self._after_step(em)
+
+    def _turn(self) -> None:
+        """A step begins."""
+        self.numbers.turn()
+        self._choose_calls()
+
+    def _choose_calls(self) -> None:
+        clock = self.clock
+        is_whole = self.numbers.is_sampled or clock.step is None or clock.stage == EVAL_STAGE
+        self.switch.inner = is_whole or not self._is_sparse
 
     def _after_step(self, em: Emitter) -> None:
         busy, em.busy = em.busy, True

@@ -20,10 +20,9 @@ from traincheck.collect.emit import Clock, Emitter
 from traincheck.collect.moves import Moves
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
-from traincheck.schema.claims import Needs, without_some
+from traincheck.schema.claims import Needs, Schedule, without_some
 
-FIRST_STEPS = 4  # at which everything is taken
-EVERY = 10  # and then at each tenth
+SCHEDULE = Schedule()  # of the steps at which everything is taken
 SMALL = 1 << 16  # elements up to which arguments and parameters are looked at in every step
 LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
@@ -95,9 +94,7 @@ class Numbers:
         self._shifts.clear()
         step = self._clock.step
         self.moves.turn(step)
-        self.is_sampled = step is not None and (
-            step < FIRST_STEPS or self._always or step % EVERY == 0
-        )
+        self.is_sampled = step is not None and (self._always or SCHEDULE.takes(step))
         due = self.asked if self.is_sampled else self._always_asked
         self.batch = "batch" in due
         self.gradient = "gradient" in due

@@ -137,6 +137,7 @@ def function_wrapper(
     session: Session,
     *,
     skip_inner: bool = False,
+    is_rare: bool = False,
     argument: Encode | None = None,
     outcome: Encode | None = None,
     sampled: Numbers | None = None,
@@ -148,6 +149,7 @@ def function_wrapper(
         templates: of its records.
         session: whose emitters record it.
         skip_inner: leave out calls made by another recorded function.
+        is_rare: calls within modules are wanted in some steps only.
         argument: encodes arguments when more than `encode` tells is wanted.
         outcome: the same of the result.
         sampled: when given, ``outcome`` is asked only while these numbers are due.
@@ -159,7 +161,7 @@ def function_wrapper(
             return function(*args, **kwargs)
         em = local.em or session.emitter()
         inner = em.inner
-        if em.busy or (inner and skip_inner):
+        if em.busy or (inner and skip_inner) or (is_rare and em.modules and not switch.inner):
             return function(*args, **kwargs)
         span = em.next_span
         em.next_span = span + 1

@@ -13,7 +13,7 @@ from traincheck.infer.preconditions import Learned, levels
 from traincheck.infer.propose import key_of
 from traincheck.infer.statistics import Merged
 from traincheck.infer.subsume import Accepted, implied_by
-from traincheck.infer.view import SAMPLED, SELECTIVE
+from traincheck.infer.view import SAMPLED, SELECTIVE, THINNED
 from traincheck.infer.words import sentence
 from traincheck.schema.claims import PROGRAM, Hypothesis, Invariant, Precondition, Support
 from traincheck.schema.invariant_file import precondition_json
@@ -163,7 +163,7 @@ def _broken(one: Merged, precondition: Precondition) -> str:
     """Where a replay of the runs breaks the claim, or cannot decide it; empty when it stands."""
     if one.unobservable:
         return f"not observable in a run: {one.unobservable}"
-    for view in (SELECTIVE, SAMPLED):
+    for view in (SELECTIVE, SAMPLED, THINNED):
         contexts = one.objections.get(view, ())
         if any(precondition.holds(dict(features)) for features in contexts):
             return f"broken in {view}"

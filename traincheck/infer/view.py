@@ -9,18 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.check.routing import Router
+from traincheck.check.thinning import thinned
 from traincheck.schema.apis import DROPPED, TELLING, Families
-from traincheck.schema.claims import Context, Hypothesis, Needs, Scalar
+from traincheck.schema.claims import Context, Hypothesis, Needs, Scalar, Schedule
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.invariant_file import needs_json
 from traincheck.schema.protocols import Decider, Relation
 
 SELECTIVE, SAMPLED = "the selective view", "the sampled view"
+THINNED = "the selective view, in which calls within models are recorded in some steps"
 EVERY = 3  # of so many steps one is in the sampled view
 _ALWAYS = frozenset({"step", "stage", "mark"})
 _MOMENTS = {"parameter": "step", "optimizer_state": "step", "buffer": "forward"}
 _MOST_KNOWN = 256  # answers remembered
+_SCHEDULE = Schedule()
 
 Features = tuple[tuple[str, Scalar], ...]  # a context, sorted by feature
 
@@ -67,9 +70,7 @@ def sampled(event: Event, every: int = EVERY) -> Event | None:
     """``event`` as a trace of every n-th step would hold it; None when it would not."""
     if event.step is None or event.step % every == 0 or event.kind == "mark":
         return event
-    if isinstance(event, StepEvent):
-        return StepEvent(*event.header, counters=event.counters, recorded=False)
-    return None
+    return event.skipped if isinstance(event, StepEvent) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,14 @@ class Views:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self._groups = groups
-        self._seats = [_Seat(_Objections(group), _Objections(group)) for group in groups]
+        self._seats = [
+            _Seat(
+                _Objections(group),
+                _Objections(group),
+                _Objections(group) if group.needs.rare else None,
+            )
+            for group in groups
+        ]
         self._known: dict[tuple[object, ...], list[_Seat]] = {}
         self._late = [seat for seat, g in zip(self._seats, groups) if _looks_late(g.needs)]
         self._cleared: dict[str, StateEvent] = {}  # gradients, since the last backward
@@ -141,11 +149,9 @@ class Views:
             self._look_late(event)
         if not seats:
             return
-        less = sampled(event)
+        less, thin = sampled(event), thinned(event, _SCHEDULE)
         for seat in seats:
-            seat.selective.observe(event)
-            if less is not None:
-                seat.sampled.observe(less)
+            seat.observe(event, less, thin)
 
     def _look_late(self, event: Event) -> None:
         """Who looks at gradients after a backward only sees there that they were cleared.
@@ -161,18 +167,18 @@ class Views:
             for cleared in self._cleared.values():
                 seen = cleared.replace(step=event.step, stage=event.stage, after=event.span)
                 for seat in self._late:
-                    seat.observe(seen, sampled(seen) if sampled(cleared) else None)
+                    seat.observe(seen, sampled(seen) if sampled(cleared) else None, seen)
             self._cleared.clear()
 
     def finish(self) -> None:
         for seat in self._seats:
-            seat.selective.finish()
-            seat.sampled.finish()
+            for _, objections in seat.views():
+                objections.finish()
 
     def objections(self) -> Iterator[tuple[str, str, Features]]:
         """Key of a claim, the view in which it breaks, and the context."""
         for group, seat in zip(self._groups, self._seats):
-            for name, objections in ((SELECTIVE, seat.selective), (SAMPLED, seat.sampled)):
+            for name, objections in seat.views():
                 for index, features in objections.negative:
                     yield group.keys[index], name, features
 
@@ -204,16 +210,26 @@ class _Objections:
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """The deciders of a group in the two views."""
+    """The deciders of a group in the views. thinned: None where that is the selective view."""
 
     selective: _Objections
     sampled: _Objections
+    thinned: _Objections | None
 
-    def observe(self, event: Event, less: Event | None) -> None:
-        """Give them an event; ``less`` is what of it is in the sampled view."""
+    def observe(self, event: Event, less: Event | None, thin: Event | None) -> None:
+        """Give them an event; the others are what of it is in the sampled and thinned views."""
         self.selective.observe(event)
         if less is not None:
             self.sampled.observe(less)
+        if thin is not None and self.thinned is not None:
+            self.thinned.observe(thin)
+
+    def views(self) -> Iterator[tuple[str, _Objections]]:
+        """The name of each view, and what is objected there."""
+        yield SELECTIVE, self.selective
+        yield SAMPLED, self.sampled
+        if self.thinned is not None:
+            yield THINNED, self.thinned
 
 
 def _is_backward(event: CallEvent) -> bool:

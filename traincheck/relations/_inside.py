@@ -18,7 +18,7 @@ from traincheck.relations._names import (
 )
 from traincheck.relations._variables import Variables, is_judged
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.values import tensors_in
@@ -44,7 +44,7 @@ _MIN_CALLS = 2  # of the outer API, before its inside is worth a claim
 def needs(params: Mapping[str, Any]) -> Needs:
     """What it takes to decide the claim with these parameters."""
     if params["outer"] != STEP:
-        calls = frozenset({params["outer"], params["inner"]})
+        calls = within_modules(params["outer"], params["inner"])
         return Needs(calls=calls, kinds=frozenset({"mark"} if "program" in params else ()))
     step = frozenset({"step"})
     if params["inner"] != Families.MODULE:

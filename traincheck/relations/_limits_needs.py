@@ -24,7 +24,7 @@ from traincheck.relations._reading import (
 )
 from traincheck.relations._readings import LOSSES
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Needs, some
+from traincheck.schema.claims import Needs, some, within_modules
 
 
 def needs_of(params: Mapping[str, Any]) -> Needs:
@@ -36,7 +36,7 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
         # How many terms a sum has must be known; a mean needs no numbers.
         return Needs(calls=calls, kinds=kinds, stats=some(*params.get("sums", ())))
     if quantity in (DEAD, SATURATED):
-        calls = frozenset({api, Families.MODULE})
+        calls = within_modules(api) | {Families.MODULE}
         return Needs(calls=calls, kinds=kinds, stats=some("activation"))
     if quantity in (SMALLEST, LARGEST):
         return Needs(calls=frozenset({api}), kinds=kinds, stats=some(api))

@@ -36,7 +36,7 @@ from traincheck.relations._settled_words import (
 )
 from traincheck.relations._settling import ConstantProposer
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
 
@@ -86,10 +86,10 @@ class Constant(UsualRelation):
     def needs(self, claim: Hypothesis) -> Needs:
         kind = claim.params["of"]
         if kind in (ARGUMENTS, EQUAL):
-            return Needs(calls=frozenset({claim.params["name"]}), kinds=_STEPS)
+            return Needs(calls=within_modules(claim.params["name"]), kinds=_STEPS)
         if kind in (HYPER, KEPT, BATCH):
             return Needs(kinds=_STEPS | {"batch" if kind == BATCH else "optimizer"})
-        modules = frozenset(claim.params.get("classes", ())) | {Families.MODULE}
+        modules = within_modules(*claim.params.get("classes", ())) | {Families.MODULE}
         return Needs(calls=modules, kinds=_STEPS)
 
     def text(self, claim: Hypothesis) -> str:

@@ -21,7 +21,7 @@ from traincheck.relations._counts import (
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
@@ -71,7 +71,7 @@ class Count(UsualRelation):
         api = claim.params["api"]
         is_call = not api.startswith(COLLECTIVE)
         kinds = {"mark", "step"} | (set() if is_call else {"collective"})
-        return Needs(calls=FRAME | ({api} if is_call else set()), kinds=frozenset(kinds))
+        return Needs(calls=FRAME | within_modules(*[api] * is_call), kinds=frozenset(kinds))
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params

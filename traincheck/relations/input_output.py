@@ -9,7 +9,7 @@ from typing import Any
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._flow import MEMORY, RESULT, FlowProposer, in_view, kind_of, tensor_at
 from traincheck.relations._names import ProgramName, in_program, is_private, short, shown
-from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Example, Subject, Symptom
 
@@ -60,7 +60,7 @@ class InputOutput(UsualRelation):
 
     def needs(self, claim: Hypothesis) -> Needs:
         kinds = frozenset({"mark"} if "program" in claim.params else ())
-        return Needs(calls=frozenset({claim.params["api"]}), kinds=kinds)
+        return Needs(calls=within_modules(claim.params["api"]), kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, self._text(claim.params))

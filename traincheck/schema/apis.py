@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-STAGES = ("init", "train", "eval", "checkpoint")
+EVAL_STAGE = "eval"
+STAGES = ("init", "train", EVAL_STAGE, "checkpoint")
 ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
 DROPPED = "dropped"  # text of the mark where events are missing
 TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from traincheck.schema.apis import Families
 from traincheck.schema.excerpts import Excerpt
 
 Scalar = None | bool | int | float | str
 Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
 BATCH_CONTENT = "batch@content"
-_SOME = "@some"  # behind a name in `Needs.stats`
+_SOME = "@some"  # behind a name in `Needs.stats` or `Needs.calls`
 
 OPERATORS = ("==", "!=", ">", "<=")
 
@@ -103,9 +104,36 @@ def some(*names: str) -> frozenset[str]:
     return frozenset(name + _SOME for name in names)
 
 
-def without_some(stats: Iterable[str]) -> frozenset[str]:
-    """Of which tensors numbers are wanted at all, however often."""
-    return frozenset(name.removesuffix(_SOME) for name in stats)
+def without_some(names: Iterable[str]) -> frozenset[str]:
+    """What is wanted at all, however often."""
+    return frozenset(name.removesuffix(_SOME) for name in names)
+
+
+def within_modules(*names: str) -> frozenset[str]:
+    """Names for `Needs.calls`: those that models call again and again, in some steps only.
+
+    What is wrong with these only in others shows in what is looked at in every step, or soon.
+    """
+    return frozenset(name + _SOME if is_within_modules(name) else name for name in names)
+
+
+def is_within_modules(name: str) -> bool:
+    """Whether modules make most of the calls of this name, by which steps are not told apart."""
+    if name.startswith("torch.nn.functional."):
+        return not name.endswith(("_loss", "cross_entropy", "_logits", "kl_div"))
+    return name.endswith(".forward") and name != Families.MODULE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The steps in which what is wanted in some steps is taken: the first ones, and each n-th."""
+
+    first: int = 4
+    every: int = 10
+
+    def takes(self, step: int) -> bool:
+        """Whether ``step`` is one of them."""
+        return step < self.first or step % self.every == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +143,8 @@ class Needs:
     Also what is routed to the check and what selective collection records.
 
     Attributes:
-        calls: API or family names.
+        calls: API or family names. With ``@some`` behind it, calls within modules are taken in the
+            first training steps and then in each tenth, and whenever models are evaluated.
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
             ``role@*``; ``role@new``: only which there are, not what becomes of them;
             ``parameter@ranks``: with exact fingerprints where there are several ranks;
@@ -142,7 +171,26 @@ class Needs:
     def heard(self) -> frozenset[str]:
         """Names of the calls to be delivered: also of those that come for their numbers."""
         asks = "activation" in without_some(self.stats)
-        return self.calls | ACTIVATION_FUNCTIONS if asks else self.calls
+        calls = without_some(self.calls)
+        return calls | ACTIVATION_FUNCTIONS if asks else calls
+
+    @property
+    def rare(self) -> frozenset[str]:
+        """Names of the calls that are wanted in some steps only."""
+        return without_some(name for name in self.calls if name.endswith(_SOME)) - self.calls
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether in other steps no call within modules is wanted but that of a loss."""
+        usual = self.calls - some(*self.rare)
+        return bool(self.rare) and not (
+            any(map(is_within_modules, usual)) or "*" in usual or "call" in self.kinds
+        )
+
+    def at(self, *, is_whole: bool) -> Needs:
+        """What is taken in a step, which is one of the whole ones or not."""
+        calls = without_some(self.calls) if is_whole else self.calls - some(*self.rare)
+        return replace(self, calls=calls)
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(

@@ -172,6 +172,11 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
         """Whether it stands for events that were lost, see `MarkEvent.gap`."""
         return not (self.recorded or self.complete)
 
+    @property
+    def skipped(self) -> StepEvent:
+        """The same step, had sampling skipped it."""
+        return StepEvent(*self.header, counters=self.counters, recorded=False)
+
 
 class StageEvent(_Event, frozen=True, kw_only=True, tag="stage"):
     """The stage changed; ``stage`` is the new one.

@@ -143,7 +143,7 @@ class Functional(Instrument):
     ) -> None:
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
-        numbers = self.session.numbers
+        needs, numbers = self.session.needs, self.session.numbers
         outcome = sampled = None
         if numbers.activation and api in FUNCTIONS:
             sampled = numbers
@@ -162,6 +162,7 @@ class Functional(Instrument):
                 CallTemplates(api, names, defaults),
                 self.session,
                 skip_inner=is_inner,
+                is_rare=needs is not None and api not in needs.calls,
                 argument=_argument(numbers, api),
                 outcome=outcome,
                 sampled=sampled,

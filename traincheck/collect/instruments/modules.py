@@ -20,6 +20,7 @@ from traincheck.collect.shifts import ONCE
 from traincheck.collect.summarize import dotted, encode, escaped
 from traincheck.collect.tracker import Root
 from traincheck.schema.apis import Families
+from traincheck.schema.claims import without_some
 
 _SYNC = "require_backward_grad_sync"
 _MOST_PLANS = 1 << 16  # modules made in each step must not grow the training process
@@ -41,6 +42,8 @@ class Modules(Instrument):
     always = True
 
     def install(self) -> None:
+        needs = self.session.needs
+        self._calls = frozenset() if needs is None else without_some(needs.calls)
         self._apis: dict[type, str] = {}
         self._heads: dict[tuple[str, str | None, bool], bytes] = {}
         self._plans: dict[int, _Plan] = {}
@@ -85,7 +88,7 @@ class Modules(Instrument):
 
     def _wants(self, api: str, *, is_root: bool) -> bool:
         needs = self.session.needs
-        if needs is None or api in needs.calls:
+        if needs is None or api in self._calls:
             return True
         return Families.MODULE in needs.calls and is_root
 
@@ -102,7 +105,7 @@ class Modules(Instrument):
             is_root = em.modules == 0
             if is_root:
                 enter(em, module, args, kwargs)
-            if not switch.on:
+            if not switch.on or not (is_root or switch.inner):
                 return original(module, *args, **kwargs)
             span = em.next_span
             em.next_span = span + 1

@@ -1,0 +1,39 @@
+"""What is there of an event where calls within modules are recorded in some training steps only.
+
+Claims about such calls are asked of these steps and of evaluation; in all others what is absent
+proves nothing, as where sampling skips steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.check.gate import Gate
+from traincheck.schema.apis import EVAL_STAGE
+from traincheck.schema.claims import Invariant, Schedule
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import Violation
+from traincheck.schema.protocols import Relation
+
+
+def thinned(event: Event, schedule: Schedule) -> Event | None:
+    """``event`` as a check of such calls is told it; None where it is not."""
+    if event.step is None or schedule.takes(event.step):
+        return event
+    if isinstance(event, CallEvent):
+        return event if event.stage == EVAL_STAGE else None
+    return event.skipped if isinstance(event, StepEvent) else event
+
+
+class ThinGate(Gate):
+    """A `Gate` for invariants about such calls."""
+
+    def __init__(
+        self, relation: Relation, invariants: Sequence[Invariant], schedule: Schedule
+    ) -> None:
+        super().__init__(relation, invariants)
+        self._schedule = schedule
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        less = thinned(event, self._schedule)
+        return () if less is None else super().observe(less)
