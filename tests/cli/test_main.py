@@ -128,3 +128,27 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     )
     os.close(sender)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [["--help"], ["rules"], ["rules", "--format", "json"]])
+def test_output_without_room_is_an_error_of_the_disk(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", ENTRY, *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the output: cannot be written: No space left")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [["nonsense"], ["check", "-t", "not there"], ["rules", "extra"]])
+def test_messages_without_room_leave_the_status_as_it_is(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", ENTRY, *words], stderr=full, check=False)
+    assert done.returncode == 2
