@@ -160,6 +160,23 @@ def test_step_and_zero_grad_of_one_optimizer_before_those_of_the_other():
     assert outcome(CLEAR_EACH, trace) == []
 
 
+@pytest.mark.parametrize(
+    ("forgets", "found"), [(False, []), (True, [(Symptom.MISSING_ZERO_GRAD, F.ZERO_GRAD)] * 3)]
+)
+def test_one_optimizer_accumulates_beside_another(forgets, found):
+    """The backward for the one adds to nothing that the other applies."""
+    trace = two()
+    for step in range(8):
+        trace.forward("G").backward(skip=["D."])
+        if step % 2:
+            trace.optimizer_step("opt0").zero_grad("opt0")
+        trace.forward("D")
+        if not forgets or step < 5:
+            trace.zero_grad("opt1")
+        trace.backward(skip=["G."]).optimizer_step("opt1").end_step()
+    assert [(symptom, api) for _, symptom, api in outcome(CLEAR, trace)] == found
+
+
 def test_training_goes_on_in_evaluation_mode():
     stuck = net().steps(2).evaluate(back_to_train=False).steps(1)
     assert outcome(RETURN, stuck) == [(2, Symptom.EVAL_MODE, "Net")]

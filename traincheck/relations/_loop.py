@@ -106,6 +106,12 @@ class Partners:
             first = self._held_by.setdefault(identity, event.id)
             self.of.setdefault(event.id, self.of.get(first, first))
 
+    def share(self, one: str | None, other: str | None) -> bool:
+        """Whether two calls may concern the same gradients; None concerns everyone's."""
+        if one is None or other is None:
+            return True
+        return self.of.get(one, one) == self.of.get(other, other)
+
 
 @dataclass(slots=True)
 class Wait:

@@ -194,11 +194,12 @@ class OrderDecider:
         return lacking
 
     def _call(self, event: CallEvent, landmark: str) -> list[tuple[int, Example]]:
-        examples = []
-        if landmark == _F.ZERO_GRAD:
-            self._unapplied.clear()
-        elif landmark == _F.OPTIMIZER_STEP:
-            examples += self._lacking(self._unapplied)
+        examples: list[tuple[int, Example]] = []
+        if landmark in (_F.ZERO_GRAD, _F.OPTIMIZER_STEP):
+            share = self._holding.share
+            mine = [h for h in self._unapplied if share(h[1].event.owner, event.owner)]
+            self._unapplied = [held for held in self._unapplied if held not in mine]
+            examples = self._lacking(mine) if landmark == _F.OPTIMIZER_STEP else []
         for index, watch in self._watches.items():
             for wait, end in watch.observe(event, landmark, self._partners):
                 if not self._program.fits(self._params[index]) or self._is_unknown(wait):
