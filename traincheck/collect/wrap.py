@@ -160,12 +160,11 @@ def function_wrapper(
         if is_traced() or not switch.on or state._is_compiling_flag:
             return function(*args, **kwargs)
         em = local.em or session.emitter()
-        inner = em.inner
+        parent, inner = em.top, em.inner
         if em.busy or (inner and skip_inner) or (is_rare and em.modules and not switch.inner):
             return function(*args, **kwargs)
         span = em.next_span
         em.next_span = span + 1
-        parent = em.top
         em.top = span
         em.inner = True
         start = monotonic_ns()
