@@ -529,4 +529,6 @@ class Tracker:
             return live
         if here not in trainers:
             trainers.add(here)
+        if len(trainers) == 1:
+            return live
         return [root for root in live if root.thread == here or root.thread not in trainers]

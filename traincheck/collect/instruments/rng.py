@@ -29,6 +29,7 @@ class Rng(Instrument):
         self._depth = [0]
         self._is_sparse = self.session.needs is not None
         self._is_set = False  # in this step
+        self._has_ranks = False
         self.replace(torch, "set_rng_state", self._wrap_set)
         self.replace(torch.random, "set_rng_state", self._wrap_set)
         self.replace(torch, "manual_seed", lambda f: self._wrap(f, "torch"))
@@ -78,9 +79,12 @@ class Rng(Instrument):
         em.event("rng", fields)
 
     def _state(self, em: Emitter) -> None:
-        is_due = self._is_set or not self._is_sparse or self.session.numbers.is_sampled
+        is_sampled = self.session.numbers.is_sampled
+        if is_sampled:  # asked for now and then: the answer hardly changes, and takes a while
+            self._has_ranks = _has_ranks()  # those are compared in every step
+        is_due = self._is_set or self._has_ranks or is_sampled or not self._is_sparse
         self._is_set = False
-        if not is_due and not _has_ranks():  # those are compared in every step
+        if not is_due:
             return
         found = fingerprint(torch.default_generator.get_state()) or ""
         em.ready("rng", _STATE % found.encode())
