@@ -40,6 +40,7 @@ from traincheck.rules.tc215_loss_not_divided import LossNotDivided
 from traincheck.rules.tc216_scheduler_of_another_optimizer import SchedulerOfAnotherOptimizer
 from traincheck.rules.tc217_cosine_turns_back import CosineTurnsBack
 from traincheck.rules.tc218_betas_swapped import BetasSwapped
+from traincheck.rules.tc219_stepped_again import SteppedAgain
 from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
@@ -181,6 +182,7 @@ RULES: tuple[Rule, ...] = (
     SchedulerOfAnotherOptimizer(),
     CosineTurnsBack(),
     BetasSwapped(),
+    SteppedAgain(),
     TrainedInEvalMode(),
     EvaluatedInTrainingMode(),
     DropoutInEvaluation(),
