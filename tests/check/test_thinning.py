@@ -110,6 +110,8 @@ def test_of_other_steps_calls_are_left_out_and_their_end_tells_so() -> None:
     mark = MarkEvent(*head, text="mine")
     assert thinned(mark, SCHEDULE) is mark
     assert thinned(counted, Schedule(first=8, every=10)) is counted
+    gap = StepEvent(*head, recorded=False, complete=False)
+    assert thinned(gap, SCHEDULE) is gap
 
 
 def test_losses_and_landmarks_are_wanted_in_every_step() -> None:

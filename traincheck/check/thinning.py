@@ -22,7 +22,7 @@ def thinned(event: Event, schedule: Schedule) -> Event | None:
         return event
     if isinstance(event, CallEvent):
         return event if event.stage == EVAL_STAGE else None
-    return event.skipped if isinstance(event, StepEvent) else event
+    return event.skipped if isinstance(event, StepEvent) and event.recorded else event
 
 
 class ThinGate(Gate):

@@ -43,10 +43,10 @@ _MIN_CALLS = 2  # of the outer API, before its inside is worth a claim
 
 def needs(params: Mapping[str, Any]) -> Needs:
     """What it takes to decide the claim with these parameters."""
-    if params["outer"] != STEP:
-        calls = within_modules(params["outer"], params["inner"])
-        return Needs(calls=calls, kinds=frozenset({"mark"} if "program" in params else ()))
     step = frozenset({"step"})
+    if params["outer"] != STEP:  # steps tell where calls may be missing from the trace
+        calls = within_modules(params["outer"], params["inner"])
+        return Needs(calls=calls, kinds=step | ({"mark"} if "program" in params else set()))
     if params["inner"] != Families.MODULE:
         return Needs(kinds=step)
     return Needs(
