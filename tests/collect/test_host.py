@@ -11,6 +11,7 @@ import signal
 import threading
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -189,3 +190,113 @@ def test_arguments_may_have_the_names_that_ours_have(tmp_path):
         assert torch.relu(input=torch.ones(1)).item() == F.linear(*[torch.ones(1, 1)] * 2).item()
     (call,) = [event for event in run.calls(Families.MODULE) if event.root]
     assert call.args["module"] == 1
+
+
+def profiled() -> None:
+    with torch.profiler.profile(with_stack=True):
+        fit()
+
+
+def test_the_profiler_finds_modules_on_the_stack(tmp_path):
+    """It reads the local variable ``self`` of the frames that call modules, and dies without."""
+    with recording(tmp_path) as run:
+        profiled()
+    assert run.calls(Families.OPTIMIZER_STEP)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_compiles_what_warns_and_what_derives_from_it(tmp_path):
+    class Scripted(torch.jit.ScriptModule):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        @torch.jit.script_method
+        def forward(self, x):
+            return F.gelu(F.linear(x, self.linear.weight))
+
+    with recording(tmp_path):
+        softmax = torch.jit.script(nn.Softmax(dim=1))
+        assert softmax(torch.zeros(1, 2)).tolist() == [[0.5, 0.5]]
+        torch.jit.script(nn.CrossEntropyLoss())
+        assert Scripted()(torch.ones(1, 2)).shape == (1, 2)
+
+
+class Tabled(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return TABLE[function]() if function in TABLE else NotImplemented
+
+
+TABLE = {}
+
+
+def test_tables_of_overrides_hold_functions_of_c(tmp_path):
+    with recording(tmp_path):
+        TABLE[torch.relu] = lambda: "relu"
+        TABLE[torch.matmul] = lambda: "matmul"
+        try:
+            assert torch.relu(torch.ones(2).as_subclass(Tabled)) == "relu"
+            assert torch.matmul(torch.ones(2).as_subclass(Tabled), torch.ones(2)) == "matmul"
+        finally:
+            TABLE.clear()
+
+
+@pytest.mark.parametrize("bounds", [(np.zeros(2), np.ones(2)), (torch.zeros(2), torch.ones(2))])
+def test_groups_may_hold_arrays(tmp_path, bounds):
+    with recording(tmp_path) as run:
+        parameter = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([{"params": [parameter], "bounds": bounds}], lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            parameter.pow(2).sum().backward()
+            optimizer.param_groups[0]["bounds"] = tuple(item + 1 for item in bounds)
+            optimizer.step()
+    assert len(run.calls(Families.OPTIMIZER_STEP)) == 3
+
+
+def test_what_interrupts_the_fetching_of_a_batch_ends_no_recording(tmp_path, monkeypatch):
+    loader = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=4)
+    with recording(tmp_path) as run:
+        fit()
+        with monkeypatch.context() as patch:
+            patch.setattr(run.session.steps, "_on_end", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(loader))
+        assert run.session.local.em is not None
+        assert not run.session.local.em.busy
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+class WithoutMode(nn.Module):
+    """Its class takes the mode away; `nn.Module` sets it when it is made."""
+
+    training = property(lambda self: self.missing, lambda self, value: None)
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def test_modules_without_a_mode_are_taken_for_training(tmp_path):
+    with recording(tmp_path) as run:
+        for _ in range(10):
+            WithoutMode()(torch.ones(1, 4)).sum().backward()
+    assert {call.training for call in run.calls(Families.MODULE)} == {True}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_leaves_the_other_variables_in_place(tmp_path):
+    model = nn.Linear(4, 2)
+    model.register_buffer("ragged", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+    with recording(tmp_path) as run:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    assert {name for name, _ in run.changes("parameter")} == {"Linear.weight", "Linear.bias"}

@@ -21,7 +21,8 @@ def thinned(event: Event, schedule: Schedule) -> Event | None:
     if event.step is None or schedule.takes(event.step):
         return event
     if isinstance(event, CallEvent):
-        return event if event.stage == EVAL_STAGE else None
+        # With grad enabled it is of the loop: what evaluates by then is no model's training
+        return event if event.stage == EVAL_STAGE and not event.grad_enabled else None
     return event.skipped if isinstance(event, StepEvent) and event.recorded else event
 
 

@@ -55,10 +55,10 @@ class Session:
         self.local = Local()
         self.rank = int(os.environ.get("RANK", "0") or 0)
         needs = settings.needs
-        if needs is not None and settings.every > 1:  # few steps are recorded: those are whole
+        self._is_sparse = needs is not None and needs.is_sparse and settings.every == 1
+        if needs is not None and not self._is_sparse:  # the steps that are recorded are whole
             needs = needs.at(is_whole=True)
         self.needs = needs
-        self._is_sparse = needs is not None and needs.is_sparse
         self.numbers = Numbers(needs, self.clock, every=settings.every)
         self.tracker = Tracker(
             None if needs is None else needs.states,
@@ -253,7 +253,9 @@ class Session:
         if self.steps.is_awaiting:
             return False
         live = [m for ref in self.modes.values() if (m := ref()) is not None]
-        mode = [m.training for m in live if next(m.parameters(), None) is not None]
+        mode = [
+            getattr(m, "training", True) for m in live if next(m.parameters(), None) is not None
+        ]
         return bool(mode) and not any(mode)
 
     def set_rank(self, rank: int) -> None:
@@ -273,12 +275,15 @@ class Session:
             Exception: ``error``, if it is none of ours but comes of a signal handler of the
                 program's, which happened to run while we did: a deadline, a preemption.
         """
-        if _is_of_handler(error):
-            raise error
+        is_of_handler = False
         try:
-            self._fault(source, error)
-        except Exception:  # an error of the user's, say, that cannot be shown
+            is_of_handler = _is_of_handler(error)
+            if not is_of_handler:
+                self._fault(source, error)
+        except Exception:  # an error of the user's, say, that cannot be shown; or the stack is full
             logger.debug("could not count a fault", exc_info=True)
+        if is_of_handler:
+            raise error
 
     def _fault(self, source: Any, error: BaseException) -> None:
         name = getattr(source, "__qualname__", type(source).__name__)
@@ -447,7 +452,7 @@ class Session:
         for name, ref in self.modes.items():
             module = ref()
             if module is not None:
-                modes[name] = bool(module.training)
+                modes[name] = bool(getattr(module, "training", True))
         self.used_rates, self.called_modes = {}, {}
         counters = tuple(self.steps.counters.values())
         text = self._counts.get(counters) or self._count(counters)

@@ -104,6 +104,13 @@ _SIMPLE: dict[bool | None, bytes] = {None: b"null", True: b"true", False: b"fals
 
 def summarize_tensor(tensor: torch.Tensor) -> Any:
     """The summary of a tensor, with its value when it is one number in CPU memory."""
+    if type(tensor) in _TENSORS:
+        return _summary(tensor)
+    with torch._C.DisableTorchFunctionSubclass():  # else a subclass of the user's sees our reads
+        return _summary(tensor)
+
+
+def _summary(tensor: torch.Tensor) -> Any:
     try:
         key = _key_of(tensor)
         if key[1]:

@@ -113,6 +113,13 @@ def _is_lent(top: torch.nn.Module) -> bool:
     )
 
 
+def _has_memory(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor can be looked at: lazy ones are not there yet, nested ones have no shape."""
+    if tensor is None or is_lazy(tensor):
+        return False
+    return not (tensor.is_nested and tensor.layout is torch.strided)
+
+
 _values: Any = methodcaller("values")  # not of dict: TorchScript modules have something else
 
 
@@ -276,7 +283,7 @@ class Tracker:
             if any(is_lazy(tensor) for tensor in tensors if tensor is not None):
                 root.is_tracked = False  # look again: they get shape and data in the first forward
             for key, parameter in parameters.items():
-                if parameter is not None and not is_lazy(parameter):
+                if _has_memory(parameter):
                     name = f"{prefix}.{key}"
                     known = old_parameters.get(name)
                     variable = self._follow(em, name, "parameter", (parameters, key), cls, known)
@@ -284,7 +291,7 @@ class Tracker:
                     gradient = known[3] if known and same else Variable(name, GRADIENT, cls)
                     root.parameters[name] = (parameters, key, variable, gradient)
             for key, buffer in buffers.items():
-                if buffer is not None and not is_lazy(buffer):
+                if _has_memory(buffer):
                     name = f"{prefix}.{key}"
                     slot = (buffers, key)
                     variable = self._follow(em, name, "buffer", slot, cls, old_buffers.get(name))

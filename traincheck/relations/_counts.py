@@ -100,7 +100,8 @@ class Windows:
         if event.exception is not None or event.api.startswith(_INIT):
             return None
         if family in _MODES:
-            self._is_evaluating = family == _F.EVAL and self._has_trained
+            if family != _F.EVAL or "." not in (event.module or ""):  # a part may be frozen
+                self._is_evaluating = family == _F.EVAL and self._has_trained
             return None
         key = key_of(event)
         if family in LANDMARKS:

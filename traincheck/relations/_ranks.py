@@ -123,8 +123,8 @@ class RunSteps:
     def observe(self, event: Event) -> Iterator[RunStep]:
         """Enter ``event``; the steps that are complete by it."""
         if isinstance(event, MarkEvent):
-            size = event.data.get("world_size")
-            if event.text in ("process", "process group") and isinstance(size, int):
+            size = event.world_size
+            if event.text in ("process", "process group") and size is not None:
                 self._world = max(self._world, size)
             return
         if self._world == 1 or event.step is None:

@@ -80,7 +80,7 @@ class LossScale:
 
     def grouped(self, event: MarkEvent) -> None:
         """There are several ranks."""
-        self._ranks = int(event.data.get("world_size") or 1)
+        self._ranks = event.world_size or 1
 
     def backward(self, event: CallEvent) -> None:
         """Compare what backward is given with the one loss before it."""

@@ -229,8 +229,8 @@ class RankBooks:
             return self._ready
         self._last, self._ready = event, ()
         if isinstance(event, MarkEvent):
-            size = event.data.get("world_size")
-            if event.text in ("process", "process group") and isinstance(size, int):
+            size = event.world_size
+            if event.text in ("process", "process group") and size is not None:
                 self._world = max(self._world, size)
         elif event.step is None or self._world == 1:
             pass  # a DataLoader worker, or nobody to compare with

@@ -21,6 +21,8 @@ from msgspec import field
 from traincheck.schema.record import Record
 from traincheck.schema.values import TensorSummary, Value
 
+_MOST_RANKS = 1 << 20
+
 
 class _Event(Record, frozen=True, tag_field="k"):
     """What all events have. Rank and stream are in the name of the file, not in its lines."""
@@ -352,6 +354,12 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
     kind: ClassVar[str] = "mark"
     text: str = ""
     data: Mapping[str, Value] = {}
+
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks there are, where the mark tells it, and not more than there can be."""
+        size = self.data.get("world_size")
+        return size if isinstance(size, int) and 0 < size <= _MOST_RANKS else None
 
     @property
     def gap(self) -> StepEvent:

@@ -110,8 +110,7 @@ class LiveRank:
                 if event.kind == "step":
                     self._step_ends.append((event.time_ns, round_number))
                 elif event.kind == "mark" and event.text == PROCESS:  # type: ignore[union-attr]
-                    size = event.data.get("world_size")  # type: ignore[union-attr]
-                    self.world_size = size if isinstance(size, int) else self.world_size
+                    self.world_size = event.world_size or self.world_size  # type: ignore[union-attr]
         if grew:
             self.grew_at_s, self.is_gone = now_s, False
         return grew

@@ -118,6 +118,9 @@ def _unbound(function: Callable[..., Any], original: Callable[..., Any]) -> Any:
 
     methods: dict[str, Any] = {
         "__call__": hidden(__call__),
+        # Tables of overrides (`__torch_function__`) are looked up with what torch passes
+        "__eq__": lambda self, other: other is self or other is original,
+        "__hash__": lambda self: hash(original),
         "__reduce__": lambda self: self.__qualname__,
         "__repr__": lambda self: repr(original),
     }

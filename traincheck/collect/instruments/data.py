@@ -137,7 +137,8 @@ class Data(Instrument):
                         self._fetched(em, iterator, batch)
                     except Exception as error:  # training must go on whatever we got wrong
                         session.fault(self._fetched, error)
-                    em.busy = False
+                    finally:
+                        em.busy = False
             return batch
 
         return hidden(__next__)

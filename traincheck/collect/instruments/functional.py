@@ -208,7 +208,7 @@ def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:
     if module is None:
         return encode(result)
     path = orjson.dumps(tracker.child(module, None))
-    mode = b"true" if module.training else b"false"
+    mode = b"true" if getattr(module, "training", True) else b"false"
     return b'%b,"module":%b,"training":%b' % (encode(result), path, mode)
 
 

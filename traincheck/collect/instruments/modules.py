@@ -57,10 +57,10 @@ class Modules(Instrument):
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         add = self._add
 
-        def __init__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> None:
-            original(module, *args, **kwargs)
+        def __init__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
             if not is_traced() and not state._is_compiling_flag:
-                add(module)
+                add(self)
 
         return hidden(__init__)
 
@@ -68,9 +68,9 @@ class Modules(Instrument):
         """Copies and unpickled modules are made without ``__init__``."""
         add = self._add
 
-        def __setstate__(module: torch.nn.Module, state: Any) -> None:
-            original(module, state)
-            add(module)
+        def __setstate__(self: torch.nn.Module, state: Any) -> None:
+            original(self, state)
+            add(self)
 
         return hidden(__setstate__)
 
@@ -96,32 +96,33 @@ class Modules(Instrument):
         session, switch, local = self.session, self.session.switch, self.session.local
         enter, leave, record = self._enter_root, self._leave_root, self._record
 
-        def __call__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        # The profiler of torch reads the local that is called self
+        def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if is_traced() or switch.idle or state._is_compiling_flag:
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             em = local.em or session.emitter()
             if em.busy:
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             is_root = em.modules == 0
             if is_root:
-                enter(em, module, args, kwargs)
+                enter(em, self, args, kwargs)
             if not switch.on or not (is_root or switch.inner):
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             span = em.next_span
             em.next_span = span + 1
             parent = em.top
             em.top = span
             start = monotonic_ns()
             em.modules += 1
-            outer, em.module = em.module, module
+            outer, em.module = em.module, self
             try:
-                result = original(module, *args, **kwargs)
+                result = original(self, *args, **kwargs)
             except BaseException as error:
                 em.modules -= 1
                 em.top, em.module = parent, outer
                 record(
                     em,
-                    module,
+                    self,
                     (span, parent, start),
                     args,
                     kwargs,
@@ -134,7 +135,7 @@ class Modules(Instrument):
             em.top, em.module = parent, outer
             if is_root:
                 leave(em, span)
-            record(em, module, (span, parent, start), args, kwargs, result, is_root, None)
+            record(em, self, (span, parent, start), args, kwargs, result, is_root, None)
             return result
 
         return hidden(__call__)
@@ -158,12 +159,12 @@ class Modules(Instrument):
                 self._root = root
                 if root.name not in session.modes:
                     session.modes[root.name] = root.ref
-                session.called_modes[root.name] = bool(module.training)
+                session.called_modes[root.name] = bool(getattr(module, "training", True))
                 if grad:
                     session.tracker.track(em, root)
                     session.numbers.look_for_shifts((*args, *kwargs.values()))
                 else:
-                    self._evaluated.enter(em, root, training=module.training)
+                    self._evaluated.enter(em, root, training=getattr(module, "training", True))
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._enter_root, error)
         finally:
@@ -234,7 +235,7 @@ class Modules(Instrument):
                     *span,
                     found[4]
                     % (
-                        b"true" if module.training else b"false",
+                        b"true" if getattr(module, "training", True) else b"false",
                         encode(args[0]),
                         encode(result),
                         b"" if is_grad_enabled() and not session.switch.autocast else context(),
@@ -283,7 +284,7 @@ class Modules(Instrument):
             given.append(b'"%b":%b' % (_SYNC.encode(), encode(bool(sync))))
         return b'%b,"training":%b,"args":{%b},"result":%b%b' % (
             head,
-            b"true" if module.training else b"false",
+            b"true" if getattr(module, "training", True) else b"false",
             b",".join(given),
             encode(result) if told is None else told,
             b"" if is_grad_enabled() and not self.session.switch.autocast else context(),

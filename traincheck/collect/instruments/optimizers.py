@@ -27,7 +27,14 @@ from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
 from traincheck.schema.apis import Families
 
 _WRAPPED = "_traincheck_wrapped"
-_PLAIN = (int, float, str, tuple, type(None))
+_SCALARS = (int, float, str, type(None))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether values of this kind compare as what they are: arrays, also in tuples, do not."""
+    if isinstance(value, tuple):
+        return all(isinstance(item, _SCALARS) for item in value)
+    return isinstance(value, _SCALARS)
 
 
 class _GroupSeen:
@@ -39,7 +46,7 @@ class _GroupSeen:
         names = [
             name
             for name, value in group.items()
-            if name not in ("params", "lr") and isinstance(value, _PLAIN)
+            if name not in ("params", "lr") and _is_plain(value)
         ]
         self.held = list(map(id, group["params"]))
         self.size = len(group)
@@ -57,7 +64,7 @@ class _GroupSeen:
                 and list(map(id, group["params"])) == self.held
                 and bool(self._values(group) == self.values)
             )
-        except KeyError:  # one was taken out and another put in
+        except Exception:  # one was taken out and another put in, or arrays are compared
             return False
 
 
@@ -190,7 +197,7 @@ class Optimizers(Instrument):
                 [
                     (key, value)
                     for key, value in group.items()
-                    if isinstance(value, (int, str, tuple, type(None)))
+                    if _is_plain(value) and not isinstance(value, float)
                 ],
             )
             for group in optimizer.param_groups

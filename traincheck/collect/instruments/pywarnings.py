@@ -20,6 +20,7 @@ class PythonWarnings(Instrument):
 
     name = "warnings"
     kinds = ("warning",)
+    is_seen_by_transforms = True  # TorchScript compiles warnings.warn
 
     def install(self) -> None:
         self._count = 0

@@ -24,6 +24,10 @@ class Transforms(Instrument):
         self._depth = [0]
         for name in ("script", "trace", "trace_module"):
             self.replace(torch.jit, name, self._wrap_script if name == "script" else self._wrap)
+        # Classes of the user's that derive from ScriptModule call this one by themselves
+        recursive = sys.modules.get("torch.jit._recursive")
+        if recursive is not None:
+            self.replace(recursive, "create_script_module", self._wrap_create)
         fx = sys.modules.get("torch.fx._symbolic_trace")
         if fx is not None:
             self.replace(fx.Tracer, "trace", self._wrap)
@@ -53,6 +57,13 @@ class Transforms(Instrument):
                 return original(*args, **kwargs)
 
         return hidden(transform)
+
+    def _wrap_create(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def create_script_module(*args: Any, **kwargs: Any) -> Any:
+            with self._aside(), _originals_in(args[0] if args else None):
+                return original(*args, **kwargs)
+
+        return hidden(create_script_module)
 
     def _wrap_script(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def script(*args: Any, **kwargs: Any) -> Any:
