@@ -131,6 +131,17 @@ def test_what_a_backward_computes_again_does_not_count():
         assert not report_of(result.invariants, recomputing(6, times)).findings
 
 
+def test_where_nobody_sets_the_mode_back_no_call_is_missing():
+    """It is the mode that is wrong, which others tell: what was called is only not counted."""
+    layers = len([name for name in begin().models["Net"].modules().values() if name == LINEAR])
+    whole = claim(FORWARD, layers)
+    trace = steps(begin(), 3).evaluate(back_to_train=False)
+    assert broken(decide("count", whole, steps(trace, 3).build())) == []
+    assert broken(decide("count", claim(FORWARD, layers + 1), steps(trace, 3).train().build()))
+    part = steps(begin(), 3).call(Families.EVAL, module="Net.fc1", family=Families.EVAL)
+    assert broken(decide("count", whole, steps(part, 3).build())) == []
+
+
 def test_evaluation_does_not_count():
     reference = learn(loop(10, states=0).build())
     trace = begin()

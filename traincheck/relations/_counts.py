@@ -111,6 +111,8 @@ class Windows:
                 self._take_back(event.start_ns)
             elif family == _F.OPTIMIZER_STEP and self._backward_ns[0] >= event.start_ns:
                 self._is_free = True  # a closure, called more than once
+            if family == _F.OPTIMIZER_STEP and self._is_evaluating:
+                self._is_free = True  # nobody set the mode back: what was called is not known
         elif self._is_evaluating or not event.grad_enabled or event.stage in ("init", "checkpoint"):
             return None
         if self.wanted is None or key in self.wanted or key == BACKWARD:
