@@ -126,7 +126,7 @@ def test_needs_of_those_who_want_all_calls_prevail() -> None:
     all_of_them = Needs(calls=frozenset({LINEAR}))
     assert rare.is_sparse
     assert rare.rare == {LINEAR}
-    assert rare.heard == {LINEAR}
+    assert rare.hears(LINEAR)
     assert not (rare | all_of_them).is_sparse
     assert not (rare | all_of_them).rare
     assert not (rare | Needs(kinds=frozenset({"call"}))).is_sparse

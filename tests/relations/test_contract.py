@@ -133,7 +133,7 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 
         def is_needed(event, needs=needs, roles=roles):
             if event.kind == "call":
-                return event.api in needs.heard or event.family in needs.calls
+                return needs.hears(event.api) or event.family in needs.calls
             return event.role in roles if event.kind == "state" else event.kind in needs.kinds
 
         params = dict(claim.params)

@@ -159,7 +159,7 @@ def excerpt(nodes: Sequence[Node]) -> Excerpt | None:
 
 def is_in_view(api: str, family: str | None, needs: Needs, *, is_root: bool = False) -> bool:
     """Whether a recording for ``needs`` holds such a call. Of modules, a family means the roots."""
-    if api in needs.heard or "call" in needs.kinds or "*" in needs.calls:
+    if needs.hears(api) or "call" in needs.kinds or "*" in needs.calls:
         return True
     return family in needs.calls and (family != Families.MODULE or is_root)
 

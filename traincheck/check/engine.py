@@ -148,16 +148,19 @@ class Process:
                 continue  # RunSeats has its seat
             usable = within_program(invariants, self._view.program)
             usable = tuple(i for i in usable if self._observable(i.id))
-            thin = tuple(i for i in usable if self._view.thins(self._checks.needs[i.id]))
-            whole = tuple(i for i in usable if i not in thin) if thin else usable
-            self._seat_relation(self._checks.relations[name], whole)
-            self._seat_relation(self._checks.relations[name], thin, self._view.schedule)
+            for schedule in (None, self._view.schedule):  # the latter for what is thinned
+                is_thin = schedule is not None
+                chosen = (i for i in usable if self._thins(i) is is_thin)
+                self._seat_relation(self._checks.relations[name], tuple(chosen), schedule)
+
+    def _thins(self, invariant: Invariant) -> bool:
+        return self._view.thins(self._checks.needs[invariant.id])
 
     def _seat_relation(
         self,
         relation: Relation,
         invariants: tuple[Invariant, ...],
-        schedule: Schedule | None = None,
+        schedule: Schedule | None,
     ) -> None:
         if not invariants:
             return

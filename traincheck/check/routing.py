@@ -64,7 +64,7 @@ class Router(Generic[T]):
             for needs, receiver in self._receivers
             if "call" in needs.kinds
             or ANY in needs.calls
-            or api in needs.heard
+            or needs.hears(api)
             or family in needs.calls
         )
         self.calls[key] = receivers

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.relations._programs import program_of
-from traincheck.schema.apis import EVAL_STAGE, Families
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, Schedule, without_some
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
@@ -98,13 +98,12 @@ class View:
         """What is recorded in a step; None for everything."""
         if self.recorded is None or not self.recorded.rare:
             return self.recorded
-        is_whole = step is None or stage == EVAL_STAGE or self.schedule.takes(step)
-        return self.recorded.at(is_whole=is_whole)
+        return self.recorded.at(is_whole=self.schedule.is_whole(step, stage))
 
     def thins(self, needs: Needs) -> bool:
         """Whether calls that ``needs`` asks for are there in some steps only."""
         recorded = self.recorded
-        return recorded is not None and not needs.heard.isdisjoint(recorded.rare)
+        return recorded is not None and any(map(needs.hears, recorded.rare))
 
     def lacks(self, needs: Needs) -> str | None:
         """Why ``needs`` cannot be served, as half a sentence; None when it can."""

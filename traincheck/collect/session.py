@@ -35,7 +35,7 @@ from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import SCHEDULE, Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
-from traincheck.schema.apis import DROPPED, EVAL_STAGE
+from traincheck.schema.apis import DROPPED
 from traincheck.schema.layout import lost_file_name
 
 logger = logging.getLogger(__name__)
@@ -380,8 +380,7 @@ class Session:
         self._choose_calls()
 
     def _choose_calls(self) -> None:
-        clock = self.clock
-        is_whole = self.numbers.is_sampled or clock.step is None or clock.stage == EVAL_STAGE
+        is_whole = SCHEDULE.is_whole(self.clock.step, self.clock.stage)
         self.switch.inner = is_whole or not self._is_sparse
 
     def _after_step(self, em: Emitter) -> None:

@@ -46,7 +46,7 @@ def selective(event: Event, needs: Needs) -> Event | None:
     kind = event.kind
     if kind == "call":
         family = event.family  # type: ignore[union-attr]
-        if event.api in needs.heard:  # type: ignore[union-attr]
+        if needs.hears(event.api):  # type: ignore[union-attr]
             return event
         # Of all modules only the outermost are recorded for their family.
         is_wanted = family in needs.calls and (

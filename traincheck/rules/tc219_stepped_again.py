@@ -96,8 +96,8 @@ class RepeatedSteps(StepMonitor):
         self.triggered += bool(moment.applied)
         run = self._runs.setdefault(str(moment.call.owner), _Run())
         last, run.last = run.last, moment
-        is_same = last is not None and moment.applied and moment.applied == last.applied
-        if last is None or not is_same or moment.reached or moment.cleared:
+        is_fresh = not moment.applied or bool(moment.reached or moment.cleared)
+        if last is None or is_fresh or moment.applied != last.applied:
             if not run.is_repeated:
                 run.pairs.clear()
             run.is_repeated = False

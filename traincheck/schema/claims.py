@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import EVAL_STAGE, Families
 from traincheck.schema.excerpts import Excerpt
 
 Scalar = None | bool | int | float | str
@@ -135,6 +135,10 @@ class Schedule:
         """Whether ``step`` is one of them."""
         return step < self.first or step % self.every == 0
 
+    def is_whole(self, step: int | None, stage: str | None) -> bool:
+        """Whether all calls are taken then; a process without steps has nothing to take some of."""
+        return step is None or stage == EVAL_STAGE or self.takes(step)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
@@ -167,12 +171,15 @@ class Needs:
     exact: bool = False
     stats: frozenset[str] = frozenset()
 
-    @property
-    def heard(self) -> frozenset[str]:
-        """Names of the calls to be delivered: also of those that come for their numbers."""
-        asks = "activation" in without_some(self.stats)
-        calls = without_some(self.calls)
-        return calls | ACTIVATION_FUNCTIONS if asks else calls
+    def asks_for(self, api: str) -> bool:
+        """Whether calls of this name are wanted, in all steps or in some."""
+        return api in self.calls or api + _SOME in self.calls
+
+    def hears(self, api: str) -> bool:
+        """Whether its calls are to be delivered: also those that come for their numbers."""
+        return self.asks_for(api) or (
+            api in ACTIVATION_FUNCTIONS and "activation" in without_some(self.stats)
+        )
 
     @property
     def rare(self) -> frozenset[str]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from traincheck.collect.emit import hidden
-from traincheck.schema.claims import without_some
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
@@ -52,7 +51,7 @@ class Instrument:
     def wants_call(self, api: str, family: str | None = None) -> bool:
         """Whether calls of ``api`` are recorded."""
         needs = self.session.needs
-        return needs is None or api in without_some(needs.calls) or family in needs.calls
+        return needs is None or needs.asks_for(api) or family in needs.calls
 
     def install(self) -> None:
         """Replace the originals. Called once."""

@@ -20,7 +20,6 @@ from traincheck.collect.shifts import ONCE
 from traincheck.collect.summarize import dotted, encode, escaped
 from traincheck.collect.tracker import Root
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import without_some
 
 _SYNC = "require_backward_grad_sync"
 _MOST_PLANS = 1 << 16  # modules made in each step must not grow the training process
@@ -42,8 +41,6 @@ class Modules(Instrument):
     always = True
 
     def install(self) -> None:
-        needs = self.session.needs
-        self._calls = frozenset() if needs is None else without_some(needs.calls)
         self._apis: dict[type, str] = {}
         self._heads: dict[tuple[str, str | None, bool], bytes] = {}
         self._plans: dict[int, _Plan] = {}
@@ -88,7 +85,7 @@ class Modules(Instrument):
 
     def _wants(self, api: str, *, is_root: bool) -> bool:
         needs = self.session.needs
-        if needs is None or api in self._calls:
+        if needs is None or needs.asks_for(api):
             return True
         return Families.MODULE in needs.calls and is_root
 
