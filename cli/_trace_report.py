@@ -166,7 +166,7 @@ def _last_sections(found: Overview) -> list[tuple[str, list[str]]]:
     return [
         ("Checkpoints", checkpoints),
         ("Warnings of the program", warnings),
-        ("Not observed", [*_off(found.processes), *found.notes]),
+        ("Not observed", [*_off(found.processes), *_thinned(found.processes), *found.notes]),
         ("Marks", [f"{text} {data}{_times(n)}" for (text, data), n in summary.marks.items()]),
         (f"Skipped lines: {found.skipped}", skips),
     ]
@@ -291,6 +291,19 @@ def _off(processes: Sequence[ProcessInfo]) -> list[str]:
             for name, state in instruments.items():
                 if state != "on":
                     found[f"instrument {name}: {state}"] = None
+    return list(found)
+
+
+def _thinned(processes: Sequence[ProcessInfo]) -> list[str]:
+    """What was recorded in some steps only, each once."""
+    from traincheck.check.verdicts import View
+
+    found: dict[str, None] = {}
+    for process in processes:
+        if isinstance(process.facts.get("recorded"), dict):
+            view = View.of_facts(process.facts)
+            for what in view.thinned():
+                found[f"{what} in steps other than {view.schedule}"] = None
     return list(found)
 
 

@@ -48,7 +48,12 @@ _LEVELS = get_args(Level)
     is_flag=True,
     help="Record only what the built-in rules need, those that are selected (adds to -i).",
 )
-@click.option("--every", type=click.IntRange(min=1), metavar="N", help="Record each N-th step.")
+@click.option(
+    "--every",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Record each N-th step. Also with 1, nothing is left out of these that -i asks for.",
+)
 @click.option(
     "--warmup",
     type=click.IntRange(min=0),
@@ -91,6 +96,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
       traincheck-collect -p train.py -o traces/good -- --lr 0.1 --epochs 2
       traincheck-collect -s run.sh
       traincheck-collect -o traces/ddp -- torchrun --nproc-per-node 2 train.py
+      traincheck-collect -p train.py -i invariant.json
       traincheck-collect -p train.py -i invariant.json --every 10
 
     \b
@@ -229,6 +235,7 @@ def _settings(
         run_id=run_id,
         needs=needs,
         instrument=config.instrument,
+        whole=config.every is not None,
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
 

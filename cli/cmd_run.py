@@ -173,7 +173,13 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
     from traincheck.collect.settings import Settings
 
     given = {name: options[name] for name in ("every", "warmup") if options[name] is not None}
-    return Settings(directory=str(directory.absolute()), run_id=run_id, needs=engine.wants, **given)
+    return Settings(
+        directory=str(directory.absolute()),
+        run_id=run_id,
+        needs=engine.wants,
+        whole="every" in given,
+        **given,
+    )
 
 
 def _trace(directory: Path, *, is_kept: bool, had_traces: bool) -> str:

@@ -11,14 +11,24 @@ import pytest
 from tests.builders import healthy_run
 from tests.learning import learn, report_of
 from traincheck.check.thinning import thinned
+from traincheck.check.verdicts import View
 from traincheck.infer.view import selective
-from traincheck.schema.claims import Invariant, Needs, Schedule, is_within_modules, without_some
-from traincheck.schema.events import CallEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.apis import TELLING
+from traincheck.schema.claims import (
+    THIN,
+    Invariant,
+    Needs,
+    Schedule,
+    is_within_modules,
+    some,
+    without_some,
+)
+from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import needs_json
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
-SCHEDULE = Schedule()
+SCHEDULE = THIN
 STEPS, EVAL_EVERY = 36, 6
 
 
@@ -27,10 +37,14 @@ def taught() -> list[Invariant]:
 
 
 def is_missing(event: Event) -> bool:
-    """Whether selective collection leaves this call out of its step."""
+    """Whether selective collection leaves this call, or look, out of its step."""
+    if SCHEDULE.takes(event.step or 0):
+        return False
+    if isinstance(event, StateEvent):
+        return event.change not in TELLING
     if not isinstance(event, CallEvent) or event.root or event.stage == "eval":
         return False
-    return is_within_modules(event.api) and not SCHEDULE.takes(event.step or 0)
+    return is_within_modules(event.api)
 
 
 def recorded(
@@ -39,14 +53,16 @@ def recorded(
     """What ``collect -i`` writes; is_told: also that some calls are there in some steps only."""
     needs = reduce(or_, (i.needs for i in invariants), Needs())
     assert needs.is_sparse
+    assert needs.looks_rarely
+    some = [SCHEDULE.first, SCHEDULE.every]
     found = []
     for event in events:
         less = selective(event, needs)
         if less is None or is_missing(less):
             continue
-        if isinstance(less, MarkEvent) and not is_told and "recorded" in less.data:
-            whole = needs_json(needs.at(is_whole=True))
-            less = less.replace(data={**less.data, "recorded": whole})
+        if isinstance(less, MarkEvent) and "recorded" in less.data:
+            told = needs if is_told else needs.settled(calls=False, looks=False)
+            less = less.replace(data={**less.data, "recorded": needs_json(told), "some": some})
         found.append(less)
     return found
 
@@ -72,9 +88,25 @@ def test_what_is_recorded_in_some_steps_only_is_not_missed_in_others() -> None:
 
 def test_what_is_wrong_within_a_model_is_found_in_the_next_such_step() -> None:
     events = healthy_run(STEPS, eval_every=EVAL_EVERY)
-    lost = without(events, lambda e: of_layer(e) and e.stage != "eval" and (e.step or 0) >= 5)
+    lost = without(events, lambda e: of_layer(e) and e.stage != "eval" and (e.step or 0) >= 9)
     found = check(lost).findings
-    assert [(f.first_step, f.subject.api) for f in found] == [(10, LINEAR)]
+    assert [(f.first_step, f.subject.api) for f in found] == [(14, LINEAR)]
+
+
+def test_a_parameter_that_stops_is_found_in_the_next_step_with_looks() -> None:
+    events = healthy_run(STEPS, eval_every=EVAL_EVERY)
+    stopped = [
+        e
+        for e in events
+        if not (
+            isinstance(e, StateEvent)
+            and (e.name, e.change, e.role) == ("Net.fc2.weight", "content", "parameter")
+            and (e.step or 0) >= 9
+        )
+    ]
+    assert len(stopped) < len(events)
+    found = check(stopped).findings
+    assert [(f.first_step, f.subject.variable) for f in found] == [(14, "Net.fc2.weight")]
 
 
 def test_evaluation_is_recorded_whatever_the_step() -> None:
@@ -82,7 +114,7 @@ def test_evaluation_is_recorded_whatever_the_step() -> None:
     result = {"dtype": "float32", "shape": [64, 10, 1], "device": "cpu"}
     bent = [
         e.replace(result=result)
-        if isinstance(e, CallEvent) and e.root and e.stage == "eval" and (e.step or 0) > 20
+        if isinstance(e, CallEvent) and e.root and e.stage == "eval" and 20 < (e.step or 0) < 30
         else e
         for e in events
     ]
@@ -94,7 +126,7 @@ def test_evaluation_is_recorded_whatever_the_step() -> None:
     assert {f.first_step for f in found} == {min(wrong)}
 
 
-@pytest.mark.parametrize("step", [0, 3, 10, 20, None])
+@pytest.mark.parametrize("step", [0, 7, 14, 21, None])
 def test_whole_steps_stay_as_they_are(step: int | None) -> None:
     call = CallEvent(0, 0, step, "train", 0, "p1-t0", api=LINEAR, span=1)
     end = StepEvent(1, 0, step, "train", 0, "p1-t0")
@@ -103,13 +135,13 @@ def test_whole_steps_stay_as_they_are(step: int | None) -> None:
 
 
 def test_of_other_steps_calls_are_left_out_and_their_end_tells_so() -> None:
-    head = (0, 0, 7, "train", 0, "p1-t0")
+    head = (0, 0, 9, "train", 0, "p1-t0")
     assert thinned(CallEvent(*head, api=LINEAR, span=1), SCHEDULE) is None
     counted = StepEvent(*head, counters={"backward": 1})
     assert thinned(counted, SCHEDULE) == StepEvent(*head, counters={"backward": 1}, recorded=False)
     mark = MarkEvent(*head, text="mine")
     assert thinned(mark, SCHEDULE) is mark
-    assert thinned(counted, Schedule(first=8, every=10)) is counted
+    assert thinned(counted, Schedule(first=10, every=10)) is counted
     gap = StepEvent(*head, recorded=False, complete=False)
     assert thinned(gap, SCHEDULE) is gap
 
@@ -132,4 +164,32 @@ def test_needs_of_those_who_want_all_calls_prevail() -> None:
     assert not (rare | Needs(kinds=frozenset({"call"}))).is_sparse
     assert rare.at(is_whole=True) == all_of_them
     assert rare.at(is_whole=False) == Needs()
+    assert rare.settled(calls=False, looks=True) == all_of_them
     assert without_some(rare.calls) == {LINEAR}
+
+
+def test_who_looks_at_variables_in_all_steps_prevails() -> None:
+    rare = Needs(states=some("gradient@backward") | {"parameter@new", "batch@content"})
+    one = Needs(states=frozenset({"parameter@step"}))
+    assert rare.looks_rarely
+    assert rare.rare_looks == {"gradient@backward"}
+    assert rare.looks("gradient@backward")
+    assert not rare.looks("parameter@step")
+    assert not (rare | one).looks_rarely
+    assert not (rare | Needs(kinds=frozenset({"state"}))).looks_rarely
+    whole = rare.settled(calls=True, looks=False)
+    assert whole.states == {"gradient@backward", "parameter@new", "batch@content"}
+    assert not (rare | whole).rare_looks
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [("gradient@backward", "the state of gradient@backward in all steps"), ("buffer@new", None)],
+)
+def test_what_was_looked_at_now_and_then_does_not_serve_who_wants_it_always(
+    wanted: str, reason: str | None
+) -> None:
+    view = View(recorded=Needs(states=some("gradient@backward")))
+    always = Needs(states=frozenset({wanted}))
+    assert view.lacks(Needs(states=some("gradient@backward"))) is None
+    assert view.lacks(always) == (reason and f"the trace was recorded without {reason}")

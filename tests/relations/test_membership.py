@@ -196,7 +196,7 @@ def test_unfinished_steps_prove_nothing():
 def test_what_the_view_must_hold():
     relation = RELATIONS["membership"]
     still = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "still"}))
-    assert "parameter@step" in still.states
+    assert still.looks("parameter@step")
     plain = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "frozen"}))
     assert plain.states == {"parameter@new"}  # flags are told of whatever was asked for
 

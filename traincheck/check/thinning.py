@@ -1,6 +1,6 @@
-"""What is there of an event where calls within modules are recorded in some training steps only.
+"""What is there of an event where calls within modules, or looks, are in some training steps only.
 
-Claims about such calls are asked of these steps and of evaluation; in all others what is absent
+Claims about these are asked of such steps, and of calls in evaluation; in all others what is absent
 proves nothing, as where sampling skips steps.
 """
 
@@ -17,7 +17,7 @@ from traincheck.schema.protocols import Relation
 
 
 def thinned(event: Event, schedule: Schedule) -> Event | None:
-    """``event`` as a check of such calls is told it; None where it is not."""
+    """``event`` as a check of such calls or looks is told it; None where it is not."""
     if event.step is None or schedule.takes(event.step):
         return event
     if isinstance(event, CallEvent):
@@ -27,7 +27,7 @@ def thinned(event: Event, schedule: Schedule) -> Event | None:
 
 
 class ThinGate(Gate):
-    """A `Gate` for invariants about such calls."""
+    """A `Gate` for invariants about such calls or looks."""
 
     def __init__(
         self, relation: Relation, invariants: Sequence[Invariant], schedule: Schedule

@@ -68,7 +68,7 @@ FEEDS: Mapping[str, Feed] = {
 class View:
     """What one process recorded.
 
-    recorded: None for everything. schedule: in which steps calls that are wanted in some are taken.
+    recorded: None for everything. schedule: the steps in which what is wanted in some is taken.
     stats: of which tensors numbers were taken, None if not told. off: instrument -> why it is off.
     program: file name of what was started.
     """
@@ -82,13 +82,19 @@ class View:
     @classmethod
     def of(cls, mark: MarkEvent) -> View:
         """The view that a "process" mark tells of; what it does not tell is taken as recorded."""
-        recorded = mark.data.get("recorded")
-        view = cls(recorded=None if recorded is None else _needs(recorded))
+        view = cls.of_facts(mark.data)
         view.program = program_of(mark)
-        view.schedule = _schedule(mark.data.get("some"))
-        stats = mark.data.get("stats")
+        return view
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> View:
+        """`of` from the data of the mark. The program is not told."""
+        recorded = facts.get("recorded")
+        view = cls(recorded=None if recorded is None else _needs(recorded))
+        view.schedule = _schedule(facts.get("some"))
+        stats = facts.get("stats")
         view.stats = frozenset(map(str, stats)) if isinstance(stats, list) else None
-        instruments = mark.data.get("instruments")
+        instruments = facts.get("instruments")
         for name, state in instruments.items() if isinstance(instruments, dict) else ():
             if isinstance(state, str) and state.startswith("off"):
                 view.off[name] = state.partition(":")[2].strip() or "switched off"
@@ -100,10 +106,20 @@ class View:
             return self.recorded
         return self.recorded.at(is_whole=self.schedule.is_whole(step, stage))
 
+    def thinned(self) -> list[str]:
+        """What is there in some steps only, in words."""
+        needs = self.recorded or Needs()
+        return [
+            *(["calls within models in training"] if needs.rare else []),
+            *(["changes of variables"] if needs.rare_looks else []),
+        ]
+
     def thins(self, needs: Needs) -> bool:
-        """Whether calls that ``needs`` asks for are there in some steps only."""
+        """Whether calls or looks that ``needs`` asks for are there in some steps only."""
         recorded = self.recorded
-        return recorded is not None and any(map(needs.hears, recorded.rare))
+        return recorded is not None and (
+            any(map(needs.hears, recorded.rare)) or any(map(needs.looks, recorded.rare_looks))
+        )
 
     def lacks(self, needs: Needs) -> str | None:
         """Why ``needs`` cannot be served, as half a sentence; None when it can."""
@@ -182,9 +198,13 @@ def _missing(needs: Needs, recorded: Needs) -> str | None:
         if rare:
             return f"all calls of {', '.join(rare[:3])}"
     if "state" not in recorded.kinds:
-        states = sorted(s for s in needs.states if not _has_state(s, recorded.states))
+        found = without_some(recorded.states)
+        states = sorted(s for s in without_some(needs.states) if not _has_state(s, found))
         if states:
             return f"the state of {', '.join(states[:3])}"
+        rare = sorted(needs.states & recorded.rare_looks)
+        if rare:
+            return f"the state of {', '.join(rare[:3])} in all steps"
     if needs.exact and not recorded.exact:
         return "exact fingerprints"
     stats = without_some(needs.stats - recorded.stats) - recorded.stats

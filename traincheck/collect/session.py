@@ -32,10 +32,11 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.settings import Settings, needs_json
-from traincheck.collect.stats import SCHEDULE, Numbers
+from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
 from traincheck.schema.apis import DROPPED
+from traincheck.schema.claims import THIN, Schedule
 from traincheck.schema.layout import lost_file_name
 
 logger = logging.getLogger(__name__)
@@ -55,16 +56,15 @@ class Session:
         self.local = Local()
         self.rank = int(os.environ.get("RANK", "0") or 0)
         needs = settings.needs
-        self._is_sparse = needs is not None and needs.is_sparse and settings.every == 1
-        if needs is not None and not self._is_sparse:  # the steps that are recorded are whole
-            needs = needs.at(is_whole=True)
+        thin = None if settings.whole or settings.every > 1 else needs
+        self._thins_calls = thin is not None and thin.is_sparse
+        self._thins_looks = thin is not None and thin.looks_rarely
+        if needs is not None:
+            needs = needs.settled(calls=self._thins_calls, looks=self._thins_looks)
         self.needs = needs
-        self.numbers = Numbers(needs, self.clock, every=settings.every)
-        self.tracker = Tracker(
-            None if needs is None else needs.states,
-            exact=needs is None or needs.exact,
-            numbers=self.numbers,
-        )
+        self.schedule = THIN if self._thins_calls or self._thins_looks else Schedule()
+        self.numbers = Numbers(needs, self.clock, self.schedule, every=settings.every)
+        self.tracker = Tracker(needs, numbers=self.numbers)
         self.steps = StepCounter(self._end_step, self._stepping_optimizers)
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
@@ -227,7 +227,7 @@ class Session:
             "level": self.settings.level,
             "instruments": self.instruments,
             "recorded": None if self.needs is None else needs_json(self.needs),
-            "some": [SCHEDULE.first, SCHEDULE.every],
+            "some": [self.schedule.first, self.schedule.every],
             "stats": sorted(self.numbers.asked),
             "worker": self.is_worker,
             "world_size": _world_size(),
@@ -354,16 +354,25 @@ class Session:
         was_on = self.switch.on
         busy, em.busy = em.busy, True
         try:
+            self._close_step(em)
+            self._begin_step(was_on=was_on)
+        finally:
+            em.busy = busy
+        if self.after_step:
+            self._after_step(em)
+
+    def _close_step(self, em: Emitter) -> None:
+        try:
             if self.tracker.looker.pending:
                 self.tracker.looker.resolve(em)
-            if was_on:
+            if self.switch.on:
                 self._finish_step(em)
             else:
                 self._write_skipped(em)
         except Exception as error:  # the count goes on whatever we got wrong
             self.fault(self._finish_step, error)
-        finally:
-            em.busy = busy
+
+    def _begin_step(self, *, was_on: bool) -> None:
         try:
             self.clock.set(self.steps.step + 1, self.clock.stage)
             self._apply_sampling()
@@ -371,17 +380,23 @@ class Session:
                 self._turn()
         except Exception as error:  # training must go on whatever we got wrong
             self.fault(self._end_step, error)
-        if self.after_step:
-            self._after_step(em)
 
     def _turn(self) -> None:
         """A step begins."""
         self.numbers.turn()
         self._choose_calls()
+        self._choose_looks()
 
     def _choose_calls(self) -> None:
-        is_whole = SCHEDULE.is_whole(self.clock.step, self.clock.stage)
-        self.switch.inner = is_whole or not self._is_sparse
+        is_whole = self.schedule.is_whole(self.clock.step, self.clock.stage)
+        self.switch.inner = is_whole or not self._thins_calls
+
+    def _choose_looks(self) -> None:
+        step, tracker = self.clock.step, self.tracker
+        looks = not self._thins_looks or step is None or self.schedule.takes(step)
+        if looks and not tracker.looks:
+            tracker.rebaseline(self.live_optimizers())
+        tracker.looks = looks
 
     def _after_step(self, em: Emitter) -> None:
         busy, em.busy = em.busy, True

@@ -32,6 +32,7 @@ class Settings:
     directory: absolute path of the run directory.
     every: record each n-th step, from 1.
     warmup: how many steps at the start are all recorded, from 0.
+    whole: nothing is left out of a step that is recorded, whatever checks say is enough.
     instrument: the user's own packages to record calls of.
     needs: what to record; None for everything of the level.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
@@ -42,6 +43,7 @@ class Settings:
     level: Level = "default"
     every: int = 1
     warmup: int = 0
+    whole: bool = False
     instrument: tuple[str, ...] = ()
     needs: Needs | None = None
     package: str = _PACKAGE
@@ -62,6 +64,7 @@ class Settings:
             "level": self.level,
             "every": self.every,
             "warmup": self.warmup,
+            "whole": self.whole,
             "instrument": list(self.instrument),
             "needs": None if self.needs is None else needs_json(self.needs),
         }

@@ -22,7 +22,6 @@ from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
 from traincheck.schema.claims import Needs, Schedule, without_some
 
-SCHEDULE = Schedule()  # of the steps at which everything is taken
 SMALL = 1 << 16  # elements up to which arguments and parameters are looked at in every step
 LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
@@ -75,13 +74,15 @@ class Numbers:
     in which everything is looked at. is_due: whether activations are, now.
     """
 
-    def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
+    def __init__(
+        self, needs: Needs | None, clock: Clock, schedule: Schedule, *, every: int = 1
+    ) -> None:
         words = EVERYTHING if needs is None else needs.stats
         self.asked = without_some(words)
         self._always_asked = self.asked & words
         self.parameter = "parameter" in self.asked
         self.spans: set[int] = set()
-        self._clock = clock
+        self._clock, self._schedule = clock, schedule
         self._always = every > 1  # few steps are recorded at all
         self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
         self._shifts = Shifts()
@@ -94,7 +95,7 @@ class Numbers:
         self._shifts.clear()
         step = self._clock.step
         self.moves.turn(step)
-        self.is_sampled = step is not None and (self._always or SCHEDULE.takes(step))
+        self.is_sampled = step is not None and (self._always or self._schedule.takes(step))
         due = self.asked if self.is_sampled else self._always_asked
         self.batch = "batch" in due
         self.gradient = "gradient" in due

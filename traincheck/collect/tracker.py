@@ -23,6 +23,7 @@ from traincheck.collect.stats import Numbers
 from traincheck.collect.structure import structure
 from traincheck.collect.summarize import dotted
 from traincheck.collect.variables import GRADIENT, Looker, Variable
+from traincheck.schema.claims import Needs
 
 _ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
 _FEW_MODULES = 4096  # known ones, dead or alive
@@ -151,20 +152,21 @@ class Tracker:
     """All variables of one process.
 
     Args:
-        states: ``role@moment`` wanted, or None for all.
-        exact: whether every look takes exact fingerprints.
+        needs: of which variables changes are wanted, and how exactly; None for all.
         numbers: which norms are taken.
+
+    Attributes:
+        looks: whether looks are taken in this step. Variables are found and named in any case.
     """
 
-    def __init__(
-        self, states: frozenset[str] | None, *, exact: bool, numbers: Numbers | None = None
-    ) -> None:
+    def __init__(self, needs: Needs | None, *, numbers: Numbers | None = None) -> None:
         self._numbers = numbers
         self.identities = Identities()
-        self.looker = Looker(exact=exact)
+        self.looker = Looker(exact=needs is None or needs.exact)
+        self.looks = True
         self.roots: dict[str, Root] = {}
         self.created = LiveModules()
-        self._states = states
+        self._needs = needs
         self._names = RootNames()
         self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], str, Root]] = {}
         self._by_parameter: dict[int, tuple[weakref.ref[torch.Tensor], str, str | None]] = {}
@@ -179,8 +181,8 @@ class Tracker:
 
     def wants(self, role: str, moment: str) -> bool:
         """Whether this view records changes of ``role`` at ``moment``."""
-        states = self._states
-        return states is None or f"{role}@{moment}" in states or f"{role}@*" in states
+        needs = self._needs
+        return needs is None or needs.looks(f"{role}@{moment}") or needs.looks(f"{role}@*")
 
     def live_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and object of every parameter that is followed."""
@@ -371,6 +373,8 @@ class Tracker:
 
     def look_parameters(self, em: Emitter, after: int) -> None:
         """Find the parameters of all tracked roots that differ from the last look."""
+        if not self.looks:
+            return
         numbers = self._numbers
         found = [
             (variable, tensor)
@@ -406,6 +410,8 @@ class Tracker:
 
     def look_gradients(self, em: Emitter, after: int, *, norms: bool = False) -> None:
         """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen."""
+        if not self.looks:
+            return
         if norms and self._numbers is not None and self._numbers.gradient:
             self._take_norms()
         found: list[tuple[Variable, torch.Tensor | None]] = []
@@ -438,6 +444,8 @@ class Tracker:
 
         The version counter is no hint: ``grad.data.zero_()`` leaves it as it was.
         """
+        if not self.looks:
+            return
         found = [
             (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
             for root in self._live_roots()
@@ -449,6 +457,8 @@ class Tracker:
 
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
         """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""
+        if not self.looks:
+            return
         found = [
             (variable, tensor)
             for holder, key, variable in root.buffers.values()
@@ -460,6 +470,8 @@ class Tracker:
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
     ) -> None:
         """Find the state tensors of an optimizer that appeared or changed."""
+        if not self.looks:
+            return
         states = optimizer.state
         plan = self._plans.get(owner)
         if plan is None or not plan.fits(states, self.names_version):
@@ -498,7 +510,7 @@ class Tracker:
         return plan
 
     def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
-        """After steps that were not recorded: later looks compare with what is there now."""
+        """After steps without looks: later looks compare with what is there now."""
         baseline = self.looker.baseline
         for root in self._live_roots():
             for holder, key, parameter, gradient in root.parameters.values():
@@ -514,7 +526,7 @@ class Tracker:
                     baseline(buffer, holder[key])
         for owner, optimizer in optimizers:
             known = self._optimizer_state.get(owner, {})
-            for name, held in self.held(owner, optimizer):
+            for name, held in self.held(owner, optimizer) if known else ():
                 for key, value in optimizer.state.get(held, {}).items():
                     variable = known.get(f"{name}/{key}")
                     if variable is not None and isinstance(value, torch.Tensor):

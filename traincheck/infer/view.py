@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from traincheck.check.routing import Router
 from traincheck.check.thinning import thinned
 from traincheck.schema.apis import DROPPED, TELLING, Families
-from traincheck.schema.claims import Context, Hypothesis, Needs, Scalar, Schedule
+from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.invariant_file import needs_json
 from traincheck.schema.protocols import Decider, Relation
 
 SELECTIVE, SAMPLED = "the selective view", "the sampled view"
-THINNED = "the selective view, in which calls within models are recorded in some steps"
+THINNED = "the selective view, in which calls within models and looks are taken in some steps"
 EVERY = 3  # of so many steps one is in the sampled view
 _ALWAYS = frozenset({"step", "stage", "mark"})
 _MOMENTS = {"parameter": "step", "optimizer_state": "step", "buffer": "forward"}
 _MOST_KNOWN = 256  # answers remembered
-_SCHEDULE = Schedule()
 
 Features = tuple[tuple[str, Scalar], ...]  # a context, sorted by feature
 
@@ -56,9 +55,7 @@ def selective(event: Event, needs: Needs) -> Event | None:
     if kind == "state":
         role, change = event.role, event.change  # type: ignore[union-attr]
         moment = _MOMENTS.get(role) or ("zero_grad" if change == "cleared" else "backward")
-        is_wanted = change in TELLING or not needs.states.isdisjoint(
-            (f"{role}@{moment}", f"{role}@*")
-        )
+        is_wanted = change in TELLING or any(map(needs.looks, (f"{role}@{moment}", f"{role}@*")))
         return event if is_wanted else None
     if kind == "mark" and event.text == "process":  # type: ignore[union-attr]
         data = {**event.data, "recorded": needs_json(needs)}  # type: ignore[union-attr]
@@ -124,7 +121,8 @@ class Views:
             _Seat(
                 _Objections(group),
                 _Objections(group),
-                _Objections(group) if group.needs.rare else None,
+                _Objections(group) if group.needs.rare or group.needs.rare_looks else None,
+                is_seen_thin=bool(group.needs.rare_looks),
             )
             for group in groups
         ]
@@ -149,7 +147,7 @@ class Views:
             self._look_late(event)
         if not seats:
             return
-        less, thin = sampled(event), thinned(event, _SCHEDULE)
+        less, thin = sampled(event), thinned(event, THIN)
         for seat in seats:
             seat.observe(event, less, thin)
 
@@ -167,7 +165,8 @@ class Views:
             for cleared in self._cleared.values():
                 seen = cleared.replace(step=event.step, stage=event.stage, after=event.span)
                 for seat in self._late:
-                    seat.observe(seen, sampled(seen) if sampled(cleared) else None, seen)
+                    less = seen if sampled(seen) and sampled(cleared) else None
+                    seat.observe(seen, less, seen if _is_taken(cleared) else None)
             self._cleared.clear()
 
     def finish(self) -> None:
@@ -210,18 +209,24 @@ class _Objections:
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """The deciders of a group in the views. thinned: None where that is the selective view."""
+    """The deciders of a group in the views.
+
+    thinned: None where that is the selective view. is_seen_thin: looks are thinned there, too.
+    """
 
     selective: _Objections
     sampled: _Objections
     thinned: _Objections | None
+    is_seen_thin: bool
 
     def observe(self, event: Event, less: Event | None, thin: Event | None) -> None:
         """Give them an event; the others are what of it is in the sampled and thinned views."""
         self.selective.observe(event)
         if less is not None:
             self.sampled.observe(less)
-        if thin is not None and self.thinned is not None:
+        if thin is None or self.thinned is None:
+            return
+        if not (self.is_seen_thin and _is_look(thin)) or _is_taken(thin):
             self.thinned.observe(thin)
 
     def views(self) -> Iterator[tuple[str, _Objections]]:
@@ -236,9 +241,18 @@ def _is_backward(event: CallEvent) -> bool:
     return (event.family or event.api) == Families.BACKWARD
 
 
+def _is_look(event: Event) -> bool:
+    return isinstance(event, StateEvent) and event.change not in TELLING
+
+
+def _is_taken(event: Event) -> bool:
+    return event.step is None or THIN.takes(event.step)
+
+
 def _looks_late(needs: Needs) -> bool:
-    states = needs.states
-    return "gradient@backward" in states and states.isdisjoint({"gradient@zero_grad", "gradient@*"})
+    if not needs.looks("gradient@backward"):
+        return False
+    return not any(map(needs.looks, ("gradient@zero_grad", "gradient@*")))
 
 
 def _sees(needs: Needs, event: Event) -> bool:

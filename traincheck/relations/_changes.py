@@ -20,29 +20,31 @@ from traincheck.relations._variables import (
     variable_of,
 )
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
+_NEW = frozenset({"parameter@new"})
+
 # What may be claimed: (outer window, role, change) -> what it takes to see it.
 TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
-    (STEP, "parameter", "changes"): Needs(states=frozenset({"parameter@step"})),
-    (STEP, "gradient", "changes"): Needs(states=frozenset({"parameter@new"})),
-    (STEP, "gradient", "cleared"): Needs(states=frozenset({"parameter@new", "gradient@zero_grad"})),
+    (STEP, "parameter", "changes"): Needs(states=some("parameter@step")),
+    (STEP, "gradient", "changes"): Needs(states=_NEW),
+    (STEP, "gradient", "cleared"): Needs(states=_NEW | some("gradient@zero_grad")),
     (STEP, "buffer", "changes"): Needs(
-        states=frozenset({"buffer@forward"}), calls=frozenset({Families.MODULE})
+        states=some("buffer@forward"), calls=frozenset({Families.MODULE})
     ),
-    (Families.OPTIMIZER_STEP, "parameter", "changes"): Needs(states=frozenset({"parameter@step"})),
+    (Families.OPTIMIZER_STEP, "parameter", "changes"): Needs(states=some("parameter@step")),
     (Families.OPTIMIZER_STEP, "optimizer_state", "changes"): Needs(
-        states=frozenset({"optimizer_state@step", "parameter@new"})
+        states=_NEW | some("optimizer_state@step")
     ),
 }
-PATIENCE = 8  # steps: layers that are left out at random come in sooner
+PATIENCE = THIN.first  # steps, all with looks: layers that are left out at random come in sooner
 # A gradient of zeros, or none, explains why nothing changed: gradients are always looked at.
 # So are updates: with several optimizers, only those that step are to change something.
 _ALWAYS = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP}),
-    states=frozenset({"gradient@backward", "gradient@zero_grad"}),
+    states=some("gradient@backward", "gradient@zero_grad"),
     kinds=frozenset({"step", "optimizer"}),
 )
 
@@ -50,7 +52,7 @@ _ALWAYS = Needs(
 def needs(params: Mapping[str, Any]) -> Needs:
     """What it takes to decide the claim with these parameters."""
     # Gradients may come and go within backward, or be assigned: then the update tells.
-    updates = Needs(states=frozenset({"parameter@step"} if "within" in params else ()))
+    updates = Needs(states=some("parameter@step") if "within" in params else frozenset())
     return TEMPLATES[_template(params)] | _ALWAYS | updates
 
 

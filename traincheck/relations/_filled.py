@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from traincheck.relations._names import ProgramName
 from traincheck.relations._variables import Variable, Variables
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 FILLS = Needs(
     calls=frozenset({Families.MODULE}),
-    states=frozenset({"buffer@forward"}),
+    states=some("buffer@forward"),
     kinds=frozenset({"checkpoint", "mark", "step"}),
 )
 _HOLDS = Example(holds=True, context={})

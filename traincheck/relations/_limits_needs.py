@@ -52,14 +52,14 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
         return Needs(kinds=kinds | {"batch"}, stats=some("batch"))
     if quantity == MOVED:
         return Needs(
-            states=frozenset({"parameter@step"}),
+            states=some("parameter@step"),
             kinds=kinds | {"checkpoint", "optimizer"},
             stats=some("parameter") | {"update"},
         )
     if quantity in (GRADIENT_NORM, NON_FINITE, LEAST_SHARE, FLAT):
         return Needs(
             calls=frozenset({Families.SCALE, Families.BACKWARD}),
-            states=frozenset({"gradient@backward", "gradient@zero_grad"}),
+            states=some("gradient@backward", "gradient@zero_grad"),
             kinds=kinds,
             stats=some("gradient"),
         )

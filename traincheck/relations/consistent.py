@@ -21,7 +21,7 @@ from traincheck.relations._names import ROLE_NAMES, SEVERAL_RANKS, in_program, s
 from traincheck.relations._ranks import DDP_HOOK, DDP_INIT
 from traincheck.relations._run_program import SEEN
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import Hypothesis, Needs, some
 
 
 class Consistent(UsualRelation):
@@ -65,7 +65,7 @@ class Consistent(UsualRelation):
     def needs(self, claim: Hypothesis) -> Needs:
         params = claim.params
         if "copy" in params:
-            states = frozenset({"parameter@step"})
+            states = some("parameter@step")
             return Needs(states=states, kinds=frozenset({"mark", "optimizer", "step"}), exact=True)
         if params.get("of") == CALLS:
             return Needs(kinds=frozenset({"mark", "step"}))
@@ -76,7 +76,7 @@ class Consistent(UsualRelation):
             states = frozenset({"collective@ranks"} if params["of"] == RECEIVED else ())
             return Needs(states=states, kinds=frozenset({"collective", "mark", "step"}))
         role = params["role"]
-        looks = {f"{role}@{MOMENTS[role]}"} | SEEN | ({"parameter@ranks"} & {f"{role}@ranks"})
+        looks = some(f"{role}@{MOMENTS[role]}") | SEEN | ({"parameter@ranks"} & {f"{role}@ranks"})
         calls = frozenset({DDP_INIT, DDP_HOOK} if params.get("of") == WRAPPED else ())
         return Needs(
             states=frozenset(looks),

@@ -23,7 +23,7 @@ from traincheck.relations._members import (
 from traincheck.relations._membership import MembershipDecider
 from traincheck.relations._names import in_program
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.findings import CheckInfo
 
 _SHOWN = 6  # names in a sentence
@@ -83,9 +83,9 @@ class Membership(UsualRelation):
         what = claim.params.get("is")
         if what in (None, DTYPE):
             return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
-        states = {"parameter@step" if what in (STILL, UNMOVED) else "parameter@new"}
+        states = some("parameter@step") if what in (STILL, UNMOVED) else {"parameter@new"}
         if what == REACHED:
-            states.add("gradient@backward")
+            states |= some("gradient@backward")
         calls = frozenset({Families.OPTIMIZER_STEP} if what in (ONCE, REACHED, UNMOVED) else ())
         if what == SPARSE:
             calls = Lookups.CALLS | Lookups.MODULES

@@ -16,7 +16,7 @@ from traincheck.relations._variables import (
     is_skipped,
     select,
 )
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
@@ -59,8 +59,9 @@ class Periodic(UsualRelation):
 
     def needs(self, claim: Hypothesis) -> Needs:
         role = claim.params["role"]
-        states = frozenset({f"{role}@{_LOOKS[role]}", "parameter@new"})
-        return Needs(states=states, kinds=frozenset({"step", "optimizer"}))
+        look = f"{role}@{_LOOKS[role]}"
+        looks = some(look) if claim.params["period"] == 1 else frozenset({look})
+        return Needs(states=looks | {"parameter@new"}, kinds=frozenset({"step", "optimizer"}))
 
     def text(self, claim: Hypothesis) -> str:
         period = claim.params["period"]

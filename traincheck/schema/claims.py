@@ -13,7 +13,7 @@ Scalar = None | bool | int | float | str
 Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
 BATCH_CONTENT = "batch@content"
-_SOME = "@some"  # behind a name in `Needs.stats` or `Needs.calls`
+_SOME = "@some"  # behind a name in `Needs.stats`, `Needs.calls` or `Needs.states`
 
 OPERATORS = ("==", "!=", ">", "<=")
 
@@ -100,7 +100,7 @@ class Precondition:
 
 
 def some(*names: str) -> frozenset[str]:
-    """Numbers of these in some steps: what is wrong only in others shows in the loss, too."""
+    """Numbers or looks in some steps: what is wrong is so in these, too, or shows in the loss."""
     return frozenset(name + _SOME for name in names)
 
 
@@ -124,12 +124,19 @@ def is_within_modules(name: str) -> bool:
     return name.endswith(".forward") and name != Families.MODULE
 
 
+# Moments in `Needs.states` at which variables are looked at.
+_LOOKS = frozenset({"forward", "backward", "step", "zero_grad", "*"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """The steps in which what is wanted in some steps is taken: the first ones, and each n-th."""
 
     first: int = 4
     every: int = 10
+
+    def __str__(self) -> str:
+        return f"the first {self.first} and each {self.every}th"
 
     def takes(self, step: int) -> bool:
         """Whether ``step`` is one of them."""
@@ -140,6 +147,11 @@ class Schedule:
         return step is None or stage == EVAL_STAGE or self.takes(step)
 
 
+# Of calls and looks. What goes wrong does so at the start, as a rule. Then a prime, so that what a
+# loop does in every second or fifth step is met in its turn.
+THIN = Schedule(first=8, every=7)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """What a trace must hold to decide a check.
@@ -148,9 +160,10 @@ class Needs:
 
     Attributes:
         calls: API or family names. With ``@some`` behind it, calls within modules are taken in the
-            first training steps and then in each tenth, and whenever models are evaluated.
+            steps of `THIN`, and whenever models are evaluated.
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
-            ``role@*``; ``role@new``: only which there are, not what becomes of them;
+            ``role@*``, with ``@some`` behind it in the steps of `THIN`; ``role@new``: only which
+            there are, not what becomes of them;
             ``parameter@ranks``: with exact fingerprints where there are several ranks;
             BATCH_CONTENT: with fingerprints of what batches hold; ``average@loaded``: marks of
             models that no optimizer holds, when they change soon after their load;
@@ -187,6 +200,21 @@ class Needs:
         return without_some(name for name in self.calls if name.endswith(_SOME)) - self.calls
 
     @property
+    def rare_looks(self) -> frozenset[str]:
+        """States that are wanted in some steps only."""
+        return without_some(name for name in self.states if name.endswith(_SOME)) - self.states
+
+    def looks(self, state: str) -> bool:
+        """Whether this state is wanted, in all steps or in some."""
+        return state in self.states or state + _SOME in self.states
+
+    @property
+    def looks_rarely(self) -> bool:
+        """Whether in other steps no variable is to be looked at."""
+        usual = (state.partition("@")[2] for state in self.states)
+        return bool(self.rare_looks) and _LOOKS.isdisjoint(usual) and "state" not in self.kinds
+
+    @property
     def is_sparse(self) -> bool:
         """Whether in other steps no call within modules is wanted but that of a loss."""
         usual = self.calls - some(*self.rare)
@@ -198,6 +226,14 @@ class Needs:
         """What is taken in a step, which is one of the whole ones or not."""
         calls = without_some(self.calls) if is_whole else self.calls - some(*self.rare)
         return replace(self, calls=calls)
+
+    def settled(self, *, calls: bool, looks: bool) -> Needs:
+        """What a recording takes that leaves out calls, or looks, of other steps, or does not."""
+        return replace(
+            self,
+            calls=self.calls if calls else without_some(self.calls),
+            states=self.states if looks else without_some(self.states),
+        )
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(

@@ -1,0 +1,173 @@
+"""Calls within models, and looks, in some training steps, where all who ask are content."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.collect.recording import recording
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import THIN, Needs, some, within_modules
+
+LINEAR = "torch.nn.modules.linear.Linear.forward"
+RELU = "torch.nn.functional.relu"
+CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x, labels):
+        return F.cross_entropy(F.relu(self.fc(x)), labels)
+
+
+def train_in_steps(steps, evaluate_at):
+    model = Inner()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, labels = torch.randn(8, 4), torch.randint(2, (8,))
+    for step in range(steps):
+        optimizer.zero_grad()
+        F.relu(x)
+        model(x, labels).backward()
+        optimizer.step()
+        if step == evaluate_at:
+            with torch.no_grad():
+                model(x, labels)
+
+
+def steps_of(run, api):
+    return [e.step for e in run.calls(api)]
+
+
+def test_calls_within_models_are_recorded_in_some_steps_when_that_is_enough(tmp_path):
+    names = (LINEAR, RELU, CROSS_ENTROPY, Families.MODULE)
+    needs = Needs(calls=within_modules(*names), kinds=frozenset({"step"}))
+    with recording(tmp_path / "run", needs=needs) as run:
+        train_in_steps(15, evaluate_at=9)
+    assert steps_of(run, LINEAR) == [*range(8), 9, 14]
+    # The one before the model, and the one in it; in evaluation only the latter
+    assert Counter(steps_of(run, RELU)) == {**dict.fromkeys(range(15), 1)} | dict.fromkeys(
+        (*range(8), 9, 14), 2
+    )
+    assert steps_of(run, CROSS_ENTROPY) == sorted([*range(15), 9])
+    assert [e.step for e in run.calls(Families.MODULE) if e.root] == sorted([*range(15), 9])
+    told = run.marks("process")[0].data
+    assert f"{LINEAR}@some" in told["recorded"]["calls"]
+    assert CROSS_ENTROPY in told["recorded"]["calls"]
+    assert told["some"] == [THIN.first, THIN.every]
+
+
+@pytest.mark.parametrize("more", [Needs(calls=frozenset({LINEAR})), None])
+def test_calls_within_models_are_all_recorded_when_anyone_wants_them(tmp_path, more):
+    needs = Needs(calls=within_modules(LINEAR, RELU), kinds=frozenset({"step"}))
+    with recording(tmp_path / "run", needs=more and needs | more) as run:
+        train_in_steps(15, evaluate_at=9)
+    assert steps_of(run, LINEAR) == sorted([*range(15), 9])
+    assert Counter(steps_of(run, RELU)) == {**dict.fromkeys(range(15), 2), 9: 3}
+
+
+def test_steps_that_are_sampled_are_whole(tmp_path):
+    needs = Needs(calls=within_modules(LINEAR), kinds=frozenset({"step"}))
+    with recording(tmp_path / "run", needs=needs, every=7) as run:
+        train_in_steps(16, evaluate_at=20)
+    assert steps_of(run, LINEAR) == [0, 7, 14]
+    assert run.marks("process")[0].data["recorded"]["calls"] == [LINEAR]
+
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+        self.bn = nn.BatchNorm1d(2)
+
+    def forward(self, x):
+        return self.bn(self.fc(x))
+
+
+LOOKS = Needs(
+    states=some(
+        "parameter@step",
+        "gradient@backward",
+        "gradient@zero_grad",
+        "buffer@forward",
+        "optimizer_state@step",
+    ),
+    kinds=frozenset({"step", "optimizer"}),
+)
+TAKEN = [*range(8), 14, 21]
+
+
+def train_norm(steps):
+    model = Norm()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+
+
+def steps_that(run, role, name, *changes):
+    found = [e for e in run.of("state") if (e.role, e.name) == (role, name)]
+    return [e.step for e in found if e.change in changes]
+
+
+def test_variables_are_looked_at_in_some_steps_when_that_is_enough(tmp_path):
+    with recording(tmp_path / "run", needs=LOOKS) as run:
+        train_norm(23)
+    assert steps_that(run, "parameter", "Norm.fc.weight", "content") == TAKEN
+    assert steps_that(run, "gradient", "Norm.fc.weight", "set") == TAKEN
+    # The first step finds nothing to clear
+    assert steps_that(run, "gradient", "Norm.fc.weight", "cleared") == TAKEN[1:]
+    assert steps_that(run, "buffer", "Norm.bn.running_mean", "content") == TAKEN
+    state = steps_that(run, "optimizer_state", "Norm.fc.weight/exp_avg", "new", "content")
+    assert state == TAKEN
+    assert [e.step for e in run.of("step")] == list(range(23))
+    assert all(e.recorded for e in run.of("step"))
+    assert run.marks("process")[0].data["some"] == [THIN.first, THIN.every]
+
+
+def test_what_changed_in_steps_without_looks_is_not_said_of_the_next_with_looks(tmp_path):
+    with recording(tmp_path / "run", needs=LOOKS) as run:
+        model = Norm()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(15):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            model.fc.weight.grad = model.fc.weight.grad if step < 12 else None
+            optimizer.step()
+    assert steps_that(run, "parameter", "Norm.fc.weight", "content") == list(range(8))
+    assert steps_that(run, "parameter", "Norm.bn.bias", "content") == [*range(8), 14]
+
+
+def test_a_parameter_frozen_between_looks_is_told_at_the_next(tmp_path):
+    with recording(tmp_path / "run", needs=LOOKS) as run:
+        model = Norm()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(15):
+            optimizer.zero_grad()
+            model.fc.bias.requires_grad_(step < 10)
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    told = [e for e in run.of("state") if e.name == "Norm.fc.bias" and e.change == "flags"]
+    assert [(e.step, e.requires_grad) for e in told] == [(14, False)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"needs": LOOKS | Needs(states=frozenset({"buffer@forward"}))},
+        {"needs": LOOKS, "whole": True},
+        {"needs": None},
+    ],
+)
+def test_variables_are_looked_at_in_all_steps_when_anyone_wants_that(tmp_path, more):
+    with recording(tmp_path / "run", **more) as run:
+        train_norm(11)
+    assert steps_that(run, "parameter", "Norm.fc.weight", "content") == list(range(11))
+    assert steps_that(run, "buffer", "Norm.bn.running_mean", "content") == list(range(11))
