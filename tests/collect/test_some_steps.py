@@ -171,3 +171,36 @@ def test_variables_are_looked_at_in_all_steps_when_anyone_wants_that(tmp_path, m
         train_norm(11)
     assert steps_that(run, "parameter", "Norm.fc.weight", "content") == list(range(11))
     assert steps_that(run, "buffer", "Norm.bn.running_mean", "content") == list(range(11))
+
+
+def test_a_layer_that_is_added_between_looks_is_told_with_its_optimizer(tmp_path):
+    with recording(tmp_path / "run", needs=LOOKS) as run:
+        model = nn.Sequential(nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(15):
+            if step == 10:
+                model.append(nn.Linear(2, 2))
+                optimizer.add_param_group({"params": model[1].parameters()})
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    found = [e.step for e in run.of("state") if (e.name, e.change) == ("Sequential.1.bias", "new")]
+    joined = [e for e in run.of("optimizer") if e.change == "groups"]
+    # Between two steps: the batch or zero_grad that begins the next is yet to come
+    assert found == [e.step for e in joined] == [9]
+    assert list(joined[0].groups[1].params) == ["Sequential.1.weight", "Sequential.1.bias"]
+
+
+def test_a_parameter_that_is_replaced_between_looks_is_told_at_the_next(tmp_path):
+    with recording(tmp_path / "run", needs=LOOKS) as run:
+        model = nn.Sequential(nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(15):
+            if step == 10:
+                model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    assert steps_that(run, "parameter", "Sequential.0.weight", "replaced") == [14]
+    assert steps_that(run, "parameter", "Sequential.0.weight", "content") == list(range(8))
+    assert steps_that(run, "parameter", "Sequential.0.bias", "content") == [*range(8), 14]

@@ -13,9 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.collect.recording import recording
 from traincheck.collect import stats
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, some
+from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, some
 from traincheck.schema.values import tensors_in
 
+SCHEDULE = Schedule()
 RELU = "torch.nn.functional.relu"
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 
@@ -118,10 +119,10 @@ def test_some_steps_are_enough_for_what_is_asked_so(tmp_path):
     states = frozenset({"gradient@backward"})
     kinds, calls = frozenset({"batch"}), frozenset({Families.MODULE, CROSS_ENTROPY})
     needs = Needs(stats=asked, states=states, kinds=kinds, calls=calls)
-    steps = stats.SCHEDULE.every + 2
+    steps = SCHEDULE.every + 2
     with recording(tmp_path / "some", needs=needs) as run:
         train(steps)
-    due = {*range(stats.SCHEDULE.first), stats.SCHEDULE.every}
+    due = {*range(SCHEDULE.first), SCHEDULE.every}
     assert steps_told(run) == dict.fromkeys(("gradient", "batch", "loss", "relu"), due)
     needs = needs | Needs(stats=frozenset({"gradient"}))  # another check wants them all
     with recording(tmp_path / "all", needs=needs) as run:
@@ -143,12 +144,12 @@ def steps_told(run):
 def test_activations_bring_the_modules_that_name_them(tmp_path):
     needs = Needs(stats=frozenset({"activation"}), calls=frozenset({Families.MODULE}))
     with recording(tmp_path / "run", needs=needs) as run:
-        train(stats.SCHEDULE.first + 1)
+        train(SCHEDULE.first + 1)
     modules = {e.span: e.module for e in run.calls(Families.MODULE)}
     relus = run.calls(RELU)
     assert {modules[e.parent] for e in relus if "stats" in e.result} == {"Net.block"}
     assert set(modules.values()) == {"Net", "Net.act", "Net.block"}
-    assert sum(1 for m in modules.values() if m == "Net.act") == stats.SCHEDULE.first
+    assert sum(1 for m in modules.values() if m == "Net.act") == SCHEDULE.first
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
@@ -239,13 +240,13 @@ def test_activations_that_are_called_as_methods_are_looked_at(tmp_path, name):
     assert call.result["stats"]["max"] == pytest.approx(float(plain.max()))
 
 
-@pytest.mark.parametrize(("scale", "told"), [(1, stats.SCHEDULE.first), (255, 0)])
+@pytest.mark.parametrize(("scale", "told"), [(1, SCHEDULE.first), (255, 0)])
 def test_first_layers_tell_only_of_what_may_be_bytes(tmp_path, scale, told):
     needs = Needs(stats=frozenset({"input"}), calls=frozenset({Families.BACKWARD}))
     net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 4))
     with recording(tmp_path / "run", needs=needs) as run:
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        for _ in range(stats.SCHEDULE.first + 2):
+        for _ in range(SCHEDULE.first + 2):
             optimizer.zero_grad()
             images = torch.randint(0, 255, (8, 3, 8, 8)).float()
             net(images / scale).logsumexp(1).mean().backward()

@@ -72,6 +72,8 @@ class Session:
         # Of this step: rates when the optimizers stepped, modes of models when they were called
         self.used_rates: dict[str, list[float]] = {}
         self.called_modes: dict[str, bool] = {}
+        self._told: tuple[dict[str, list[float]], dict[str, bool]] | None = None  # of the last step
+        self._told_text = b""
         self.at_step_end: list[Callable[[Emitter], None]] = []
         self.after_optimizer: list[Callable[[], None]] = []  # within the step, after its update
         self.after_step: list[Callable[[], None]] = []  # what a step left is written by then
@@ -341,7 +343,8 @@ class Session:
         previous = self.clock.stage
         if stage != previous:
             self.clock.set(self.clock.step, stage)
-            self._choose_calls()
+            if self._thins_calls:
+                self._choose_calls()
             if self.switch.on:
                 em.event("stage", {"previous": previous})
 
@@ -384,19 +387,20 @@ class Session:
     def _turn(self) -> None:
         """A step begins."""
         self.numbers.turn()
-        self._choose_calls()
-        self._choose_looks()
+        if self._thins_calls:
+            self._choose_calls()
+        if self._thins_looks:
+            self._choose_looks()
 
     def _choose_calls(self) -> None:
-        is_whole = self.schedule.is_whole(self.clock.step, self.clock.stage)
-        self.switch.inner = is_whole or not self._thins_calls
+        self.switch.inner = self.schedule.is_whole(self.clock.step, self.clock.stage)
 
     def _choose_looks(self) -> None:
-        step, tracker = self.clock.step, self.tracker
-        looks = not self._thins_looks or step is None or self.schedule.takes(step)
-        if looks and not tracker.looks:
-            tracker.rebaseline(self.live_optimizers())
-        tracker.looks = looks
+        step, switch = self.clock.step, self.switch
+        looks = step is None or self.schedule.takes(step)
+        if looks and not switch.looks:
+            self.tracker.rebaseline(self.live_optimizers())
+        switch.looks = looks
 
     def _after_step(self, em: Emitter) -> None:
         busy, em.busy = em.busy, True
@@ -470,8 +474,10 @@ class Session:
         self.used_rates, self.called_modes = {}, {}
         counters = tuple(self.steps.counters.values())
         text = self._counts.get(counters) or self._count(counters)
-        parts = (text, orjson.dumps(rates), orjson.dumps(modes))
-        body = b'"counters":%b,"lr":%b,"modes":%b' % parts
+        if (rates, modes) != self._told:
+            self._told = rates, modes
+            self._told_text = b'"lr":%b,"modes":%b' % (orjson.dumps(rates), orjson.dumps(modes))
+        body = b'"counters":%b,%b' % (text, self._told_text)
         em.ready("step", body if complete else body + b',"complete":false')
 
 

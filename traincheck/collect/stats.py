@@ -80,6 +80,7 @@ class Numbers:
         words = EVERYTHING if needs is None else needs.stats
         self.asked = without_some(words)
         self._always_asked = self.asked & words
+        self._is_always_due = bool(self._always_asked - {"update"})  # that is up to `moves`
         self.parameter = "parameter" in self.asked
         self.spans: set[int] = set()
         self._clock, self._schedule = clock, schedule
@@ -87,15 +88,18 @@ class Numbers:
         self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
         self._shifts = Shifts()
         self.moves = Moves(is_asked="update" in self.asked)
+        self.is_sampled = True  # before the first step
         self.turn()
 
     def turn(self) -> None:
         """A step begins."""
-        self.spans.clear()
-        self._shifts.clear()
-        step = self._clock.step
+        step, was_sampled = self._clock.step, self.is_sampled
         self.moves.turn(step)
         self.is_sampled = step is not None and (self._always or self._schedule.takes(step))
+        if not (was_sampled or self.is_sampled or self._is_always_due):
+            return  # nothing was taken, and nothing will be
+        self.spans.clear()
+        self._shifts.clear()
         due = self.asked if self.is_sampled else self._always_asked
         self.batch = "batch" in due
         self.gradient = "gradient" in due

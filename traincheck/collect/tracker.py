@@ -154,16 +154,12 @@ class Tracker:
     Args:
         needs: of which variables changes are wanted, and how exactly; None for all.
         numbers: which norms are taken.
-
-    Attributes:
-        looks: whether looks are taken in this step. Variables are found and named in any case.
     """
 
     def __init__(self, needs: Needs | None, *, numbers: Numbers | None = None) -> None:
         self._numbers = numbers
         self.identities = Identities()
         self.looker = Looker(exact=needs is None or needs.exact)
-        self.looks = True
         self.roots: dict[str, Root] = {}
         self.created = LiveModules()
         self._needs = needs
@@ -260,8 +256,13 @@ class Tracker:
 
     # -- variables
 
-    def track(self, em: Emitter, root: Root) -> None:
-        """Begin to follow the variables of ``root``, or find out what changed in its structure."""
+    def track(self, em: Emitter, root: Root, *, anew: bool = True) -> None:
+        """Begin to follow the variables of ``root``, or find out what changed in its structure.
+
+        anew: ask that also of one that is followed.
+        """
+        if root.is_tracked and not anew:
+            return
         top = root.ref()
         root.thread = _thread() or root.thread
         if top is None or (root.is_tracked and root.is_current()):
@@ -373,8 +374,6 @@ class Tracker:
 
     def look_parameters(self, em: Emitter, after: int) -> None:
         """Find the parameters of all tracked roots that differ from the last look."""
-        if not self.looks:
-            return
         numbers = self._numbers
         found = [
             (variable, tensor)
@@ -410,8 +409,6 @@ class Tracker:
 
     def look_gradients(self, em: Emitter, after: int, *, norms: bool = False) -> None:
         """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen."""
-        if not self.looks:
-            return
         if norms and self._numbers is not None and self._numbers.gradient:
             self._take_norms()
         found: list[tuple[Variable, torch.Tensor | None]] = []
@@ -444,8 +441,6 @@ class Tracker:
 
         The version counter is no hint: ``grad.data.zero_()`` leaves it as it was.
         """
-        if not self.looks:
-            return
         found = [
             (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
             for root in self._live_roots()
@@ -457,8 +452,6 @@ class Tracker:
 
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
         """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""
-        if not self.looks:
-            return
         found = [
             (variable, tensor)
             for holder, key, variable in root.buffers.values()
@@ -470,8 +463,6 @@ class Tracker:
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
     ) -> None:
         """Find the state tensors of an optimizer that appeared or changed."""
-        if not self.looks:
-            return
         states = optimizer.state
         plan = self._plans.get(owner)
         if plan is None or not plan.fits(states, self.names_version):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from traincheck.collect.stats import Numbers
 
 _dumps = orjson.dumps
+TRAIN = "train"  # the stage
 
 # Fields of a record; serialized, without the braces, where a call comes in every step
 Describe: TypeAlias = Callable[
@@ -32,13 +33,14 @@ Before: TypeAlias = Callable[[Emitter, tuple[Any, ...]], None]
 After: TypeAlias = Callable[[Emitter, int, tuple[Any, ...], Mapping[str, Any], Any], None]
 
 
-def span_wrapper(
+def span_wrapper(  # noqa: C901  # each call on the way costs a microsecond or more
     function: Callable[..., Any],
     session: Session,
     describe: Describe,
     *,
     before: Before | None = None,
     after: After | None = None,
+    looks: bool = False,
     count: Count | None = None,
     counted: Count | None = None,
 ) -> Callable[..., Any]:
@@ -51,11 +53,13 @@ def span_wrapper(
             after an exception).
         before: runs inside our guard before the call.
         after: runs inside our guard after the call, before the record is written.
-        count: tells the step counter of the call before it; also on steps that are not recorded,
-            where nothing else is done: each line here is cold by then and takes ten times as long.
+        looks: both are for the steps in which variables are looked at.
+        count: tells the step counter of the call, made in training, before it; also on steps that
+            are not recorded, where nothing else is done: each line here is cold by then and takes
+            ten times as long.
         counted: the same after the call.
     """
-    switch, local = session.switch, session.local
+    switch, local, clock = session.switch, session.local, session.clock
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if is_traced() or state._is_compiling_flag:
@@ -70,7 +74,9 @@ def span_wrapper(
         em = local.em or session.emitter()
         if em.busy:
             return function(*args, **kwargs)
-        if before is not None:
+        if count is not None and clock.stage != TRAIN:
+            guarded(em, session.stage, TRAIN)
+        if before is not None and (switch.looks or not looks):
             guarded(em, before, args)
         span = em.next_span
         em.next_span = span + 1
@@ -86,7 +92,7 @@ def span_wrapper(
         em.top = parent
         if counted is not None:
             _tell(session, counted, args, kwargs)
-        if after is not None and switch.on:
+        if after is not None and switch.on and (switch.looks or not looks):
             guarded(em, after, span, args, kwargs, result)
         if switch.on:
             guarded(em, _close, describe, (span, parent, start), args, kwargs, None, result)

@@ -39,22 +39,20 @@ class Autograd(Instrument):
             original,
             self.session,
             self._describe,
-            before=self._before,
-            after=self._after,
+            before=self._before if self._looks_at_gradients else None,
+            after=self._after if self._looks_at_gradients else None,
+            looks=True,
             count=self.session.steps.backward,
         )
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
-        self.session.stage(em, "train")
-        if self._looks_at_gradients:
-            # The span that begins now; its own changes come after it
-            self.session.tracker.glance_gradients(em, em.next_span)
+        # The span that begins now; its own changes come after it
+        self.session.tracker.glance_gradients(em, em.next_span)
 
     def _after(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        if self._looks_at_gradients:
-            self.session.tracker.look_gradients(em, span, norms=True)
+        self.session.tracker.look_gradients(em, span, norms=True)
 
     def _describe(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any

@@ -158,7 +158,7 @@ class Modules(Instrument):
                     session.modes[root.name] = root.ref
                 session.called_modes[root.name] = bool(getattr(module, "training", True))
                 if grad:
-                    session.tracker.track(em, root)
+                    session.tracker.track(em, root, anew=session.switch.looks)
                     session.numbers.look_for_shifts((*args, *kwargs.values()))
                 else:
                     self._evaluated.enter(em, root, training=getattr(module, "training", True))
@@ -175,6 +175,7 @@ class Modules(Instrument):
             and bool(root.buffers)
             and not root.is_lent
             and self._looks_at_buffers
+            and self.session.switch.looks
             and torch.is_grad_enabled()
         )
         if root is None or not (is_open or has_buffers):

@@ -50,19 +50,15 @@ class _GroupSeen:
         ]
         self.held = list(map(id, group["params"]))
         self.size = len(group)
-        self.get = itemgetter("params", *names) if names else itemgetter("params")
-        self.values = self._values(group)
-
-    def _values(self, group: dict[str, Any]) -> Any:
-        found = self.get(group)
-        return found[1:] if isinstance(found, tuple) else ()
+        self.get: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda _: None
+        self.values = self.get(group)
 
     def fits(self, group: dict[str, Any]) -> bool:
         try:
             return (
                 len(group) == self.size
                 and list(map(id, group["params"])) == self.held
-                and bool(self._values(group) == self.values)
+                and bool(self.get(group) == self.values)
             )
         except Exception:  # one was taken out and another put in, or arrays are compared
             return False
@@ -112,9 +108,14 @@ class Optimizers(Instrument):
         def add_param_group(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             if id(optimizer) in self._ids and self.session.switch.on:
-                guarded(self.session.local.em or self.session.emitter(), self._groups, optimizer)
+                em = self.session.local.em or self.session.emitter()
+                guarded(em, self._joined, optimizer)
 
         return hidden(add_param_group)
+
+    def _joined(self, em: Emitter, optimizer: Optimizer) -> None:
+        self.session.tracker.adopt(em, optimizer.param_groups[-1]["params"])
+        self._groups(em, self._ids[id(optimizer)], optimizer)
 
     def _created(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         session = self.session
@@ -170,9 +171,8 @@ class Optimizers(Instrument):
         super().remove()
         self._ids.clear()  # a scheduler may hold our step: it does nothing more of its own
 
-    def _groups(self, em: Emitter, optimizer: Optimizer) -> None:
-        owner = self.owner(optimizer)
-        if owner is None or self._is_as_seen(owner, optimizer):
+    def _groups(self, em: Emitter, owner: str, optimizer: Optimizer) -> None:
+        if self._is_as_seen(owner, optimizer):
             return
         if self._signatures.get(owner) != self._signature(owner, optimizer):
             self._write(em, owner, optimizer, "groups", None)
@@ -187,7 +187,10 @@ class Optimizers(Instrument):
         version, seen = self._seen.get(owner, (-1, ()))
         if version != self.session.tracker.names_version or len(groups) != len(seen):
             return False
-        return all(before.fits(group) for before, group in zip(seen, groups))
+        for before, group in zip(seen, groups):  # noqa: SIM110  # a generator costs as much again
+            if not before.fits(group):
+                return False
+        return True
 
     def _signature(self, owner: str, optimizer: Optimizer) -> Any:
         tracker = self.session.tracker
@@ -285,22 +288,24 @@ class Optimizers(Instrument):
     def _before_step(self, em: Emitter, args: tuple[Any, ...]) -> None:
         session, optimizer = self.session, args[0]
         session.stage(em, "train")
-        owner = self.owner(optimizer)
-        if owner is not None:
-            session.used_rates[owner] = session.rates_of(optimizer)
-            self._between.before(em, owner, optimizer)
-        self._groups(em, optimizer)
+        owner = self._ids.get(id(optimizer))  # alive: it was looked up when it was entered
+        if owner is None:
+            return
+        session.used_rates[owner] = session.rates_of(optimizer)
+        self._between.before(em, owner, optimizer)
+        self._groups(em, owner, optimizer)
         session.tracker.before_update()
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         session, optimizer = self.session, args[0]
-        owner = self.owner(optimizer) or ""
-        if self._looks_at_parameters:
-            session.tracker.look_parameters(em, span)
-        if self._looks_at_state:
-            session.tracker.look_optimizer(em, span, owner, optimizer)
+        owner = self._ids.get(id(optimizer), "")
+        if session.switch.looks:
+            if self._looks_at_parameters:
+                session.tracker.look_parameters(em, span)
+            if self._looks_at_state:
+                session.tracker.look_optimizer(em, span, owner, optimizer)
         self._between.after(owner, optimizer)
         for look in session.after_optimizer:
             look()
@@ -310,7 +315,7 @@ class Optimizers(Instrument):
     ) -> bytes:
         optimizer = args[0]
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        key = (type(optimizer), self.owner(optimizer))
+        key = (type(optimizer), self._ids.get(id(optimizer)))
         head = self._heads.get(key)
         if head is None:
             fields = {"api": f"{dotted(key[0])}.step", "family": Families.OPTIMIZER_STEP}
@@ -367,19 +372,15 @@ class Optimizers(Instrument):
             original,
             self.session,
             describe,
-            before=self._before_zero,
-            after=self._after_zero,
+            after=self._after_zero if self._looks_at_cleared else None,
+            looks=True,
             count=count,
         )
-
-    def _before_zero(self, em: Emitter, args: tuple[Any, ...]) -> None:
-        self.session.stage(em, "train")
 
     def _after_zero(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        if self._looks_at_cleared:
-            self.session.tracker.look_gradients(em, span)
+        self.session.tracker.look_gradients(em, span)
 
 
 def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
