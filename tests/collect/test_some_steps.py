@@ -204,3 +204,39 @@ def test_a_parameter_that_is_replaced_between_looks_is_told_at_the_next(tmp_path
     assert steps_that(run, "parameter", "Sequential.0.weight", "replaced") == [14]
     assert steps_that(run, "parameter", "Sequential.0.weight", "content") == list(range(8))
     assert steps_that(run, "parameter", "Sequential.0.bias", "content") == [*range(8), 14]
+
+
+def test_a_step_with_looks_may_begin_inside_torch_func(tmp_path):
+    """There other tensors, without memory, stand in the place of the parameters."""
+    with recording(tmp_path / "run", needs=LOOKS) as run:
+        model = nn.Sequential(nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def loss(parameters, x):
+            return torch.func.functional_call(model, parameters, (x[None],)).square().mean()
+
+        for _ in range(16):
+            held = {name: p.detach() for name, p in model.named_parameters()}
+            each = torch.func.vmap(torch.func.grad(loss), (None, 0))(held, torch.randn(8, 4))
+            for name, parameter in model.named_parameters():
+                parameter.grad = each[name].mean(0)
+            optimizer.step()
+    assert not run.marks("fault")
+    assert 14 in steps_that(run, "parameter", "Sequential.0.weight", "content")
+
+
+def test_what_torch_func_lends_is_not_taken_for_the_parameter(tmp_path, recwarn):
+    with recording(tmp_path / "run", needs=LOOKS) as run:
+        model = nn.Sequential(nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(15):
+            noisy = {n: p * 1.5 for n, p in model.named_parameters()}
+            out = torch.func.functional_call(model, noisy, (torch.randn(8, 4),))
+            out.square().mean().backward()
+            if step >= 8:
+                model[0].weight.grad = None
+            optimizer.step()
+            optimizer.zero_grad()
+    assert not recwarn.list
+    assert 14 not in steps_that(run, "parameter", "Sequential.0.weight", "content")
+    assert 14 in steps_that(run, "parameter", "Sequential.0.bias", "content")

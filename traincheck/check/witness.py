@@ -170,7 +170,7 @@ class Witness:
     def _look_near(self, violation: Violation, ring: Ring) -> None:
         near = WORDING[violation.symptom].near or _NEAR.get(violation.symptom)
         told = [event for event in violation.evidence if getattr(event, "where", None)]
-        if told and (near is None or any(is_near(event, near) for event in told)):
+        if near is None or any(is_near(event, near) for event in told):
             return
         if near == "optimizer":
             found: Iterable[Event] = ring.optimizers

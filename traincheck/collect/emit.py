@@ -53,17 +53,16 @@ def hidden(function: _F) -> _F:
 class Switch:
     """What every wrapper looks at first. One object a session, so that turning it is one store.
 
-    on: records are wanted. idle: nothing is recorded and no boundary is awaited. inner: also of
-    calls within modules that are wanted in some steps only. looks: variables are looked at in this
-    step. autocast: it has been on, so that it is worth asking whether it is now.
+    on: records are wanted. idle: nothing is recorded and no boundary is awaited. inner, looks: also
+    calls within modules, and changes of variables, that are wanted in some steps only. autocast: it
+    has been on, so that it is worth asking whether it is now.
     """
 
     __slots__ = ("autocast", "idle", "inner", "looks", "on")
 
     def __init__(self) -> None:
         self.on = True
-        self.inner = True
-        self.looks = True
+        self.inner = self.looks = True
         self.idle = False
         self.autocast = any_autocast()
 

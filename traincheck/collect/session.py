@@ -397,10 +397,9 @@ class Session:
 
     def _choose_looks(self) -> None:
         step, switch = self.clock.step, self.switch
-        looks = step is None or self.schedule.takes(step)
-        if looks and not switch.looks:
+        looked, switch.looks = switch.looks, step is None or self.schedule.takes(step)
+        if switch.looks and not looked:
             self.tracker.rebaseline(self.live_optimizers())
-        switch.looks = looks
 
     def _after_step(self, em: Emitter) -> None:
         busy, em.busy = em.busy, True

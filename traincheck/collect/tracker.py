@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from operator import methodcaller
@@ -502,26 +503,30 @@ class Tracker:
 
     def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
         """After steps without looks: later looks compare with what is there now."""
-        baseline = self.looker.baseline
         for root in self._live_roots():
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)
-                if tensor is None:
-                    continue
-                baseline(parameter, tensor)
+                if not isinstance(tensor, torch.nn.Parameter):
+                    continue  # torch.func has put another in its place for a call
+                self._see(parameter, tensor)
                 gradient.identity = 0 if tensor.grad is None else id(tensor.grad)
                 if tensor.grad is not None:
-                    baseline(gradient, tensor.grad)
+                    self._see(gradient, tensor.grad)
             for holder, key, buffer in root.buffers.values():
                 if holder.get(key) is not None:
-                    baseline(buffer, holder[key])
+                    self._see(buffer, holder[key])
         for owner, optimizer in optimizers:
             known = self._optimizer_state.get(owner, {})
             for name, held in self.held(owner, optimizer) if known else ():
                 for key, value in optimizer.state.get(held, {}).items():
                     variable = known.get(f"{name}/{key}")
                     if variable is not None and isinstance(value, torch.Tensor):
-                        baseline(variable, value)
+                        self._see(variable, value)
+
+    def _see(self, variable: Variable, tensor: torch.Tensor) -> None:
+        """Take over what a tensor holds."""
+        with suppress(RuntimeError):  # inside torch.func some have no memory
+            self.looker.baseline(variable, tensor)
 
     def forget_optimizer(self, owner: str) -> None:
         """An optimizer is dead."""
