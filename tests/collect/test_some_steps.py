@@ -103,12 +103,16 @@ LOOKS = Needs(
 TAKEN = [*range(8), 14, 21]
 
 
-def train_norm(steps):
-    model = Norm()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    for _ in range(steps):
+def train(model, steps, begin=None, update=None, optimizer=torch.optim.SGD):
+    """begin, update: called with the step and the optimizer, at its start and before its update."""
+    optimizer = optimizer(model.parameters(), lr=0.1)
+    for step in range(steps):
+        if begin is not None:
+            begin(step, optimizer)
         optimizer.zero_grad()
         model(torch.randn(8, 4)).square().mean().backward()
+        if update is not None:
+            update(step, optimizer)
         optimizer.step()
 
 
@@ -119,7 +123,7 @@ def steps_that(run, role, name, *changes):
 
 def test_variables_are_looked_at_in_some_steps_when_that_is_enough(tmp_path):
     with recording(tmp_path / "run", needs=LOOKS) as run:
-        train_norm(23)
+        train(Norm(), 23, optimizer=torch.optim.Adam)
     assert steps_that(run, "parameter", "Norm.fc.weight", "content") == TAKEN
     assert steps_that(run, "gradient", "Norm.fc.weight", "set") == TAKEN
     # The first step finds nothing to clear
@@ -133,27 +137,21 @@ def test_variables_are_looked_at_in_some_steps_when_that_is_enough(tmp_path):
 
 
 def test_what_changed_in_steps_without_looks_is_not_said_of_the_next_with_looks(tmp_path):
+    model = Norm()
+
+    def leave_out(step, optimizer):
+        model.fc.weight.grad = model.fc.weight.grad if step < 12 else None
+
     with recording(tmp_path / "run", needs=LOOKS) as run:
-        model = Norm()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(15):
-            optimizer.zero_grad()
-            model(torch.randn(8, 4)).square().mean().backward()
-            model.fc.weight.grad = model.fc.weight.grad if step < 12 else None
-            optimizer.step()
+        train(model, 15, update=leave_out)
     assert steps_that(run, "parameter", "Norm.fc.weight", "content") == list(range(8))
     assert steps_that(run, "parameter", "Norm.bn.bias", "content") == [*range(8), 14]
 
 
 def test_a_parameter_frozen_between_looks_is_told_at_the_next(tmp_path):
+    model = Norm()
     with recording(tmp_path / "run", needs=LOOKS) as run:
-        model = Norm()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(15):
-            optimizer.zero_grad()
-            model.fc.bias.requires_grad_(step < 10)
-            model(torch.randn(8, 4)).square().mean().backward()
-            optimizer.step()
+        train(model, 15, begin=lambda step, _: model.fc.bias.requires_grad_(step < 10))
     told = [e for e in run.of("state") if e.name == "Norm.fc.bias" and e.change == "flags"]
     assert [(e.step, e.requires_grad) for e in told] == [(14, False)]
 
@@ -168,22 +166,20 @@ def test_a_parameter_frozen_between_looks_is_told_at_the_next(tmp_path):
 )
 def test_variables_are_looked_at_in_all_steps_when_anyone_wants_that(tmp_path, more):
     with recording(tmp_path / "run", **more) as run:
-        train_norm(11)
+        train(Norm(), 11)
     assert steps_that(run, "parameter", "Norm.fc.weight", "content") == list(range(11))
     assert steps_that(run, "buffer", "Norm.bn.running_mean", "content") == list(range(11))
 
 
 def test_a_layer_that_is_added_between_looks_is_told_with_its_optimizer(tmp_path):
+    def grow(step, optimizer):
+        if step == 10:
+            model.append(nn.Linear(2, 2))
+            optimizer.add_param_group({"params": model[1].parameters()})
+
     with recording(tmp_path / "run", needs=LOOKS) as run:
         model = nn.Sequential(nn.Linear(4, 2))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(15):
-            if step == 10:
-                model.append(nn.Linear(2, 2))
-                optimizer.add_param_group({"params": model[1].parameters()})
-            optimizer.zero_grad()
-            model(torch.randn(8, 4)).square().mean().backward()
-            optimizer.step()
+        train(model, 15, begin=grow)
     found = [e.step for e in run.of("state") if (e.name, e.change) == ("Sequential.1.bias", "new")]
     joined = [e for e in run.of("optimizer") if e.change == "groups"]
     # Between two steps: the batch or zero_grad that begins the next is yet to come
@@ -192,15 +188,13 @@ def test_a_layer_that_is_added_between_looks_is_told_with_its_optimizer(tmp_path
 
 
 def test_a_parameter_that_is_replaced_between_looks_is_told_at_the_next(tmp_path):
+    def replace(step, optimizer):
+        if step == 10:
+            model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+
     with recording(tmp_path / "run", needs=LOOKS) as run:
         model = nn.Sequential(nn.Linear(4, 2))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(15):
-            if step == 10:
-                model[0].weight = nn.Parameter(model[0].weight.detach().clone())
-            optimizer.zero_grad()
-            model(torch.randn(8, 4)).square().mean().backward()
-            optimizer.step()
+        train(model, 15, begin=replace)
     assert steps_that(run, "parameter", "Sequential.0.weight", "replaced") == [14]
     assert steps_that(run, "parameter", "Sequential.0.weight", "content") == list(range(8))
     assert steps_that(run, "parameter", "Sequential.0.bias", "content") == [*range(8), 14]
