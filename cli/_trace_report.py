@@ -299,11 +299,11 @@ def _thinned(processes: Sequence[ProcessInfo]) -> list[str]:
     from traincheck.check.verdicts import View
 
     found: dict[str, None] = {}
-    for process in processes:
-        if isinstance(process.facts.get("recorded"), dict):
-            view = View.of_facts(process.facts)
-            for what in view.thinned():
-                found[f"{what} in steps other than {view.schedule}"] = None
+    for view in (View.of_facts(process.facts) for process in processes):
+        if view.recorded is not None and view.recorded.rare:
+            found[f"calls within models in training, in steps other than {view.schedule}"] = None
+        if view.recorded is not None and view.recorded.rare_looks:
+            found[f"changes of variables in steps other than {view.schedule}"] = None
     return list(found)
 
 

@@ -18,7 +18,7 @@ from traincheck.schema.protocols import Relation
 
 def thinned(event: Event, schedule: Schedule) -> Event | None:
     """``event`` as a check of such calls or looks is told it; None where it is not."""
-    if event.step is None or schedule.takes(event.step):
+    if schedule.takes(event.step):
         return event
     if isinstance(event, CallEvent):
         # With grad enabled it is of the loop: what evaluates by then is no model's training

@@ -106,14 +106,6 @@ class View:
             return self.recorded
         return self.recorded.at(is_whole=self.schedule.is_whole(step, stage))
 
-    def thinned(self) -> list[str]:
-        """What is there in some steps only, in words."""
-        needs = self.recorded or Needs()
-        return [
-            *(["calls within models in training"] if needs.rare else []),
-            *(["changes of variables"] if needs.rare_looks else []),
-        ]
-
     def thins(self, needs: Needs) -> bool:
         """Whether calls or looks that ``needs`` asks for are there in some steps only."""
         recorded = self.recorded

@@ -397,7 +397,7 @@ class Session:
 
     def _choose_looks(self) -> None:
         step, switch = self.clock.step, self.switch
-        looked, switch.looks = switch.looks, step is None or self.schedule.takes(step)
+        looked, switch.looks = switch.looks, self.schedule.takes(step)
         if switch.looks and not looked:
             self.tracker.rebaseline(self.live_optimizers())
 

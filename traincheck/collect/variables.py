@@ -133,8 +133,12 @@ class Variable:
 
     def lies_as_before(self, tensor: torch.Tensor) -> bool:
         """Whether what `describe` found out is true of this tensor."""
-        plain = type(tensor) in PLAIN_TYPES and _kind_of(tensor) == self.kind
-        return plain and is_plain_cpu(tensor)
+        return (
+            self.kind is not None
+            and type(tensor) in PLAIN_TYPES
+            and _kind_of(tensor) == self.kind
+            and is_plain_cpu(tensor)
+        )
 
     def exact_digest(self, tensor: torch.Tensor) -> str:
         """`fingerprint` of a plain tensor that `describe` has seen, without looking at it anew."""
@@ -187,7 +191,7 @@ class Looker:
 
     def baseline(self, variable: Variable, tensor: torch.Tensor) -> None:
         """Remember what ``tensor`` holds without recording anything."""
-        if variable.kind is None or not variable.lies_as_before(tensor):
+        if not variable.lies_as_before(tensor):
             variable.describe(tensor)
         odd = variable.is_odd
         variable.digest = fingerprint(tensor) if odd else variable.exact_digest(tensor)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from traincheck.collect.stats import Numbers
 
 _dumps = orjson.dumps
-TRAIN = "train"  # the stage
 
 # Fields of a record; serialized, without the braces, where a call comes in every step
 Describe: TypeAlias = Callable[
@@ -74,8 +73,8 @@ def span_wrapper(  # noqa: C901  # each call on the way costs a microsecond or m
         em = local.em or session.emitter()
         if em.busy:
             return function(*args, **kwargs)
-        if count is not None and clock.stage != TRAIN:
-            guarded(em, session.stage, TRAIN)
+        if count is not None and clock.stage != "train":
+            guarded(em, session.stage, "train")
         if before is not None and (switch.looks or not looks):
             guarded(em, before, args)
         span = em.next_span

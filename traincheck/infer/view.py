@@ -166,7 +166,7 @@ class Views:
                 seen = cleared.replace(step=event.step, stage=event.stage, after=event.span)
                 for seat in self._late:
                     less = seen if sampled(seen) and sampled(cleared) else None
-                    seat.observe(seen, less, seen if _is_taken(cleared) else None)
+                    seat.observe(seen, less, seen if THIN.takes(cleared.step) else None)
             self._cleared.clear()
 
     def finish(self) -> None:
@@ -226,7 +226,7 @@ class _Seat:
             self.sampled.observe(less)
         if thin is None or self.thinned is None:
             return
-        if not (self.is_seen_thin and _is_look(thin)) or _is_taken(thin):
+        if not (self.is_seen_thin and _is_look(thin)) or THIN.takes(thin.step):
             self.thinned.observe(thin)
 
     def views(self) -> Iterator[tuple[str, _Objections]]:
@@ -243,10 +243,6 @@ def _is_backward(event: CallEvent) -> bool:
 
 def _is_look(event: Event) -> bool:
     return isinstance(event, StateEvent) and event.change not in TELLING
-
-
-def _is_taken(event: Event) -> bool:
-    return event.step is None or THIN.takes(event.step)
 
 
 def _looks_late(needs: Needs) -> bool:

@@ -109,6 +109,14 @@ def without_some(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.removesuffix(_SOME) for name in names)
 
 
+def _has(names: frozenset[str], name: str) -> bool:
+    return name in names or name + _SOME in names
+
+
+def _rare(names: frozenset[str]) -> frozenset[str]:
+    return without_some(name for name in names if name.endswith(_SOME)) - names
+
+
 def within_modules(*names: str) -> frozenset[str]:
     """Names for `Needs.calls`: those that models call again and again, in some steps only.
 
@@ -138,13 +146,13 @@ class Schedule:
     def __str__(self) -> str:
         return f"the first {self.first} and each {self.every}th"
 
-    def takes(self, step: int) -> bool:
-        """Whether ``step`` is one of them."""
-        return step < self.first or step % self.every == 0
+    def takes(self, step: int | None) -> bool:
+        """Whether ``step`` is one; a process without steps (None) has nothing to take some of."""
+        return step is None or step < self.first or step % self.every == 0
 
     def is_whole(self, step: int | None, stage: str | None) -> bool:
-        """Whether all calls are taken then; a process without steps has nothing to take some of."""
-        return step is None or stage == EVAL_STAGE or self.takes(step)
+        """Whether all calls are taken then."""
+        return stage == EVAL_STAGE or self.takes(step)
 
 
 # Of calls and looks. What goes wrong does so at the start, as a rule. Then a prime, so that what a
@@ -186,7 +194,7 @@ class Needs:
 
     def asks_for(self, api: str) -> bool:
         """Whether calls of this name are wanted, in all steps or in some."""
-        return api in self.calls or api + _SOME in self.calls
+        return _has(self.calls, api)
 
     def hears(self, api: str) -> bool:
         """Whether its calls are to be delivered: also those that come for their numbers."""
@@ -197,16 +205,16 @@ class Needs:
     @property
     def rare(self) -> frozenset[str]:
         """Names of the calls that are wanted in some steps only."""
-        return without_some(name for name in self.calls if name.endswith(_SOME)) - self.calls
+        return _rare(self.calls)
 
     @property
     def rare_looks(self) -> frozenset[str]:
         """States that are wanted in some steps only."""
-        return without_some(name for name in self.states if name.endswith(_SOME)) - self.states
+        return _rare(self.states)
 
     def looks(self, state: str) -> bool:
         """Whether this state is wanted, in all steps or in some."""
-        return state in self.states or state + _SOME in self.states
+        return _has(self.states, state)
 
     @property
     def looks_rarely(self) -> bool:

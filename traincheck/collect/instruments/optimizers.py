@@ -114,8 +114,10 @@ class Optimizers(Instrument):
         return hidden(add_param_group)
 
     def _joined(self, em: Emitter, optimizer: Optimizer) -> None:
-        self.session.tracker.adopt(em, optimizer.param_groups[-1]["params"])
-        self._groups(em, self._ids[id(optimizer)], optimizer)
+        owner = self.owner(optimizer)
+        if owner is not None:  # else it is being made, where one that is dead was
+            self.session.tracker.adopt(em, optimizer.param_groups[-1]["params"])
+            self._groups(em, owner, optimizer)
 
     def _created(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         session = self.session
