@@ -297,13 +297,21 @@ def _off(processes: Sequence[ProcessInfo]) -> list[str]:
 def _thinned(processes: Sequence[ProcessInfo]) -> list[str]:
     """What was recorded in some steps only, each once."""
     from traincheck.check.verdicts import View
+    from traincheck.schema.claims import BATCH_CONTENT
 
     found: dict[str, None] = {}
     for view in (View.of_facts(process.facts) for process in processes):
-        if view.recorded is not None and view.recorded.rare:
-            found[f"calls within models in training, in steps other than {view.schedule}"] = None
-        if view.recorded is not None and view.recorded.rare_looks:
-            found[f"changes of variables in steps other than {view.schedule}"] = None
+        if view.recorded is None:
+            continue
+        rare = view.recorded.rare_looks
+        missing = {
+            "calls within models in training": view.recorded.rare,
+            "changes of variables": rare - {BATCH_CONTENT},
+            "fingerprints of batches": rare & {BATCH_CONTENT},
+        }
+        for what, names in missing.items():
+            if names:
+                found[f"{what}, in steps other than {view.schedule}"] = None
     return list(found)
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder, healthy_run
 from traincheck.cli.main import main
+from traincheck.schema.claims import BATCH_CONTENT, Needs, some
 from traincheck.schema.events import CheckpointEvent, CollectiveEvent, Event
+from traincheck.schema.invariant_file import needs_json
 from traincheck.store.columnar import read_parquet
 from traincheck.store.manifest import Manifest
 from traincheck.store.reader import TraceReader
@@ -112,6 +114,17 @@ def test_the_overview_tells_what_the_run_holds(trace: Trace, run: Path) -> None:
     status, out, err = trace("show", run)
     assert (status, err) == (0, "")
     assert [text for text in SHOWN if text not in out] == []
+
+
+def test_the_overview_tells_what_was_taken_in_some_steps(trace: Trace, tmp_path: Path) -> None:
+    recorded = Needs(states=some("gradient@backward", BATCH_CONTENT), kinds=frozenset({"step"}))
+    facts = {"recorded": needs_json(recorded), "some": [8, 7]}
+    with TraceWriter(tmp_path / "run") as writer:
+        for event in TraceBuilder().process(**facts).model().optimizer().steps(1).build():
+            writer.emit(event)
+    _, out, _ = trace("show", tmp_path / "run")
+    assert "changes of variables, in steps other than the first 8 and each 7th" in out
+    assert "fingerprints of batches, in steps other than the first 8 and each 7th" in out
 
 
 def test_the_overview_of_a_plain_run_is_without_empty_sections(

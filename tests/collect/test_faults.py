@@ -27,6 +27,7 @@ from traincheck.collect.settings import Settings
 GUARDS = frozenset(
     {
         "emit.Emitter.__init__",
+        "event_file.EventFile.__init__",
         "instruments.checkpoint._Before.__init__",
         "instruments.modules.Modules._add",
         "instruments.modules.Modules._enter_root",

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import THIN, Needs, some, within_modules
+from traincheck.schema.claims import BATCH_CONTENT, THIN, Needs, some, within_modules
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
 RELU = "torch.nn.functional.relu"
@@ -52,9 +52,7 @@ def test_calls_within_models_are_recorded_in_some_steps_when_that_is_enough(tmp_
         train_in_steps(15, evaluate_at=9)
     assert steps_of(run, LINEAR) == [*range(8), 9, 14]
     # The one before the model, and the one in it; in evaluation only the latter
-    assert Counter(steps_of(run, RELU)) == {**dict.fromkeys(range(15), 1)} | dict.fromkeys(
-        (*range(8), 9, 14), 2
-    )
+    assert Counter(steps_of(run, RELU)) == {**dict.fromkeys((*range(8), 14), 2), 9: 1}
     assert steps_of(run, CROSS_ENTROPY) == sorted([*range(15), 9])
     assert [e.step for e in run.calls(Families.MODULE) if e.root] == sorted([*range(15), 9])
     told = run.marks("process")[0].data
@@ -78,6 +76,24 @@ def test_steps_that_are_sampled_are_whole(tmp_path):
         train_in_steps(16, evaluate_at=20)
     assert steps_of(run, LINEAR) == [0, 7, 14]
     assert run.marks("process")[0].data["recorded"]["calls"] == [LINEAR]
+
+
+@pytest.mark.parametrize("is_wanted_in_all", [False, True])
+def test_batches_have_fingerprints_in_some_steps(tmp_path, is_wanted_in_all):
+    states = some(BATCH_CONTENT) | (frozenset({BATCH_CONTENT}) if is_wanted_in_all else frozenset())
+    needs = Needs(states=states, kinds=frozenset({"step", "batch"}))
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4))
+    with recording(tmp_path / "run", needs=needs) as run:
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for (x,) in torch.utils.data.DataLoader(data, 4, shuffle=True):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+    batches = run.of("batch")
+    assert [len(batch.indices) for batch in batches] == [4] * 16
+    told = [b.step for b in batches if "fingerprint" in b.leaves["batch[0]"]]
+    assert told == (list(range(16)) if is_wanted_in_all else [*range(8), 14])
 
 
 class Norm(nn.Module):

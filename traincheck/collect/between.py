@@ -31,16 +31,19 @@ class _Seen(NamedTuple):
 
 
 class Between:
-    """Looks after a step of an optimizer, and before the next one."""
+    """Looks after a step of an optimizer, and before the next one.
+
+    seen: what the optimizers left behind that are to be looked at before their next step.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._is_wanted = session.tracker.wants("parameter", MOMENT)
-        self._seen: dict[str, _Seen] = {}
+        self.is_wanted = session.tracker.wants("parameter", MOMENT)
+        self.seen: dict[str, _Seen] = {}
 
     def before(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
-        seen = self._seen.pop(owner, None)
+        seen = self.seen.pop(owner, None)
         step = self._session.clock.step
         if seen is None or step is None or seen.step != step - 1:
             return
@@ -52,8 +55,8 @@ class Between:
     def after(self, owner: str, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped."""
         step = self._session.clock.step
-        if self._is_wanted and step is not None and _is_due(step + 1):
-            self._seen[owner] = _Seen(step, self._digests(owner, optimizer))
+        if step is not None and _is_due(step + 1):
+            self.seen[owner] = _Seen(step, self._digests(owner, optimizer))
 
     def _digests(self, owner: str, optimizer: torch.optim.Optimizer) -> dict[str, str | None]:
         """Of the parameters that no other optimizer holds, up to so many elements."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 import torch
 
+from traincheck.collect.event_file import EventFile
 from traincheck.collect.summarize import dumps
 from traincheck.schema.layout import event_file_name
 
@@ -96,8 +97,8 @@ class Emitter:
     """
 
     __slots__ = (
-        "_fd", "_file", "_late", "_lock", "buffer", "busy", "clock", "flushed_ns", "inner",
-        "module", "modules", "next_span", "seq", "session", "thread", "top",
+        "_late", "_lock", "buffer", "busy", "clock", "file", "flushed_ns", "inner", "module",
+        "modules", "next_span", "seq", "session", "thread", "top",
     )  # fmt: skip
 
     def __init__(self, session: Session, thread: int) -> None:
@@ -115,8 +116,7 @@ class Emitter:
         # Reentrant: a signal handler or a finalizer of the user's may run in here and record calls
         self._lock = threading.RLock()
         self.buffer: list[bytes] = []
-        self._fd = -1
-        self._file: tuple[int, int] | None = None  # what the descriptor was opened for
+        self.file = EventFile(self._path)
         self._late: list[tuple[Finish, torch.Tensor]] = []
 
     def call(self, span: int, parent: int | None, start_ns: int, body: bytes) -> None:
@@ -145,8 +145,13 @@ class Emitter:
 
     def ready(self, kind: str, body: bytes) -> None:
         """Record an event whose own fields are already JSON."""
-        head = (kind.encode(), self.take_seq(), monotonic_ns(), self.clock.fields)
-        self.line(b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body))
+        seq, self.seq = self.seq, self.seq + 1
+        head = (kind.encode(), seq, monotonic_ns(), self.clock.fields)
+        self.buffer.append(  # `line`, inlined
+            b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body)
+        )
+        if len(self.buffer) >= BATCH:
+            self.full()
 
     def take_seq(self) -> int:
         """The number of the next record."""
@@ -220,59 +225,28 @@ class Emitter:
             if self._late:
                 return
             del self.buffer[: len(lines)]
-            self._write(lines)
+            self.flushed_ns = now = monotonic_ns()
+            try:
+                self.file.write(b"\n".join(lines) + b"\n", now)
+            except OSError as error:
+                if self.file.is_torn:
+                    self.buffer.append(b"")  # the next record, if any, begins behind the torn one
+                self.session.storage_failed(error, len(lines))
 
-    def _write(self, lines: list[bytes]) -> None:
-        data = whole = b"\n".join(lines) + b"\n"
-        self.flushed_ns = monotonic_ns()
-        try:
-            if not self._is_ours():
-                self._open()
-            while data:
-                data = data[os.write(self._fd, data) :]
-        except OSError as error:
-            written = len(whole) - len(data)
-            if written and whole[written - 1 : written] != b"\n":
-                self.buffer.append(b"")  # the next record, if any, begins behind the torn one
-            self.session.storage_failed(error, len(lines))
-
-    def _open(self) -> None:
+    def _path(self) -> Path:
         name = event_file_name(self.session.rank, os.getpid(), self.thread)
-        path = Path(self.session.settings.directory) / name
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        found = os.fstat(self._fd)
-        self._file = (found.st_dev, found.st_ino)
+        return Path(self.session.settings.directory) / name
 
-    def _is_ours(self) -> bool:
-        """Whether the descriptor still is that of our file.
-
-        A program that closes all it finds, as daemons do, gets the number for a file of its own.
-        """
-        if self._fd < 0:
-            return False
-        try:
-            found = os.fstat(self._fd)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == self._file
-
-    def renamed(self, old_rank: int) -> None:
+    def renamed(self) -> None:
         """Give the file its right name, now that the rank is known. Readers go by stream."""
-        if self._fd < 0:
-            return
-        folder = Path(self.session.settings.directory)
-        pid = os.getpid()
-        old = folder / event_file_name(old_rank, pid, self.thread)
-        old.rename(folder / event_file_name(self.session.rank, pid, self.thread))
+        self.file.rename()
 
     def drop_inherited(self) -> None:
         """In a forked child: the buffer and the file belong to the parent."""
         self._lock = threading.RLock()  # another thread may have held it
         self.buffer.clear()
         self._late.clear()
-        if self._is_ours():
-            os.close(self._fd)
-        self._fd = -1
+        self.file.leave()
 
 
 class Local(threading.local):

@@ -19,18 +19,19 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 class Moves:
     """Keeps samples from before an update until the looks after it. On the CPU only.
 
-    is_due: whether updates of this step are looked at.
+    is_asked: whether updates are still to be looked at. is_due: whether those of this step are.
     """
 
     def __init__(self, *, is_asked: bool) -> None:
         self.is_due = False
-        self._is_asked = is_asked
+        self.is_asked = is_asked
         self._before: dict[int, torch.Tensor] = {}
 
     def turn(self, step: int | None) -> None:
         """A step begins."""
-        self.is_due = self._is_asked and step is not None and step < STEPS
+        self.is_due = self.is_asked and step is not None and step < STEPS
         self._before.clear()
+        self.is_asked &= step is None or step < STEPS
 
     def before(self, tensors: Iterable[torch.Tensor]) -> None:
         """An update is about to be made."""

@@ -7,9 +7,13 @@ class EveryNth:
     """The first ``warmup`` steps, then those whose number is a multiple of ``every``.
 
     Decides from the step number alone, so that all ranks decide alike.
+
+    Attributes:
+        is_all: that is every step; it need not be asked.
     """
 
     def __init__(self, every: int = 1, warmup: int = 0) -> None:
+        self.is_all = every == 1
         self.every = every
         self.warmup = warmup
 
@@ -28,6 +32,7 @@ class OnDemand(EveryNth):
 
     def __init__(self, every: int = 1, warmup: int = 0, limit: int | None = None) -> None:
         super().__init__(every, warmup)
+        self.is_all = False
         self._left = limit
         self._is_asked = False
 

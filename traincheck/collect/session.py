@@ -35,7 +35,7 @@ from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
-from traincheck.schema.apis import DROPPED
+from traincheck.schema.apis import DROPPED, EVAL_STAGE
 from traincheck.schema.claims import THIN, Schedule
 from traincheck.schema.layout import lost_file_name
 
@@ -63,7 +63,7 @@ class Session:
             needs = needs.settled(calls=self._thins_calls, looks=self._thins_looks)
         self.needs = needs
         self.schedule = THIN if self._thins_calls or self._thins_looks else Schedule()
-        self.numbers = Numbers(needs, self.clock, self.schedule, every=settings.every)
+        self.numbers = Numbers(needs, self.clock, every=settings.every)
         self.tracker = Tracker(needs, numbers=self.numbers)
         self.steps = StepCounter(self._end_step, self._stepping_optimizers)
         self.sampling = EveryNth(settings.every, settings.warmup)
@@ -264,9 +264,9 @@ class Session:
         """The process group told the rank: files get their right name."""
         if rank == self.rank:
             return
-        old, self.rank = self.rank, rank
+        self.rank = rank
         for em in self._emitters:
-            em.renamed(old)
+            em.renamed()
 
     # -- failure
 
@@ -344,7 +344,7 @@ class Session:
         if stage != previous:
             self.clock.set(self.clock.step, stage)
             if self._thins_calls:
-                self._choose_calls()
+                self.switch.inner = self.schedule.is_whole(self.clock.step, stage)
             if self.switch.on:
                 em.event("stage", {"previous": previous})
 
@@ -358,48 +358,47 @@ class Session:
         busy, em.busy = em.busy, True
         try:
             self._close_step(em)
-            self._begin_step(was_on=was_on)
+        except Exception as error:  # the count goes on whatever we got wrong
+            self.fault(self._close_step, error)
+        try:
+            self.clock.set(self.steps.step + 1, self.clock.stage)
+            if not self.sampling.is_all:
+                self._apply_sampling()
+            if was_on or self.switch.on:
+                self._turn()
+        except Exception as error:  # training must go on whatever we got wrong
+            self.fault(self._turn, error)
         finally:
             em.busy = busy
         if self.after_step:
             self._after_step(em)
 
     def _close_step(self, em: Emitter) -> None:
-        try:
-            if self.tracker.looker.pending:
-                self.tracker.looker.resolve(em)
-            if self.switch.on:
-                self._finish_step(em)
-            else:
-                self._write_skipped(em)
-        except Exception as error:  # the count goes on whatever we got wrong
-            self.fault(self._finish_step, error)
-
-    def _begin_step(self, *, was_on: bool) -> None:
-        try:
-            self.clock.set(self.steps.step + 1, self.clock.stage)
-            self._apply_sampling()
-            if was_on or self.switch.on:
-                self._turn()
-        except Exception as error:  # training must go on whatever we got wrong
-            self.fault(self._end_step, error)
+        if self.tracker.looker.pending:
+            self.tracker.looker.resolve(em)
+        if not self.switch.on:
+            self._write_skipped(em)
+            return
+        for look in self.at_step_end:
+            look(em)
+        # A follower that has read the end of a step has all of the step: of all threads
+        for other in self._emitters:
+            if other is not em:
+                other.flush(is_own=False)
+        self._write_step(em, complete=True)
+        em.flush()
 
     def _turn(self) -> None:
         """A step begins."""
-        self.numbers.turn()
+        clock, switch = self.clock, self.switch
+        is_taken = self.schedule.takes(clock.step)
+        self.numbers.turn(is_taken=is_taken)
         if self._thins_calls:
-            self._choose_calls()
+            switch.inner = is_taken or clock.stage == EVAL_STAGE
         if self._thins_looks:
-            self._choose_looks()
-
-    def _choose_calls(self) -> None:
-        self.switch.inner = self.schedule.is_whole(self.clock.step, self.clock.stage)
-
-    def _choose_looks(self) -> None:
-        step, switch = self.clock.step, self.switch
-        looked, switch.looks = switch.looks, self.schedule.takes(step)
-        if switch.looks and not looked:
-            self.tracker.rebaseline(self.live_optimizers())
+            looked, switch.looks = switch.looks, is_taken
+            if is_taken and not looked:
+                self.tracker.rebaseline(self.live_optimizers())
 
     def _after_step(self, em: Emitter) -> None:
         busy, em.busy = em.busy, True
@@ -417,16 +416,6 @@ class Session:
         if any(self.steps.counters.values()):
             self.steps.end()
             self.signal()
-
-    def _finish_step(self, em: Emitter) -> None:
-        for look in self.at_step_end:
-            look(em)
-        # A follower that has read the end of a step has all of the step: of all threads
-        for other in self._emitters:
-            if other is not em:
-                other.flush(is_own=False)
-        self._write_step(em, complete=True)
-        em.flush()
 
     def _apply_sampling(self) -> None:
         if self.is_worker or self.clock.step is None or self._is_storage_lost:

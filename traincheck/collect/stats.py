@@ -20,7 +20,7 @@ from traincheck.collect.emit import Clock, Emitter
 from traincheck.collect.moves import Moves
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
-from traincheck.schema.claims import Needs, Schedule, without_some
+from traincheck.schema.claims import Needs, without_some
 
 SMALL = 1 << 16  # elements up to which arguments and parameters are looked at in every step
 LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
@@ -74,34 +74,34 @@ class Numbers:
     in which everything is looked at. is_due: whether activations are, now.
     """
 
-    def __init__(
-        self, needs: Needs | None, clock: Clock, schedule: Schedule, *, every: int = 1
-    ) -> None:
+    def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
         words = EVERYTHING if needs is None else needs.stats
         self.asked = without_some(words)
         self._always_asked = self.asked & words
         self._is_always_due = bool(self._always_asked - {"update"})  # that is up to `moves`
         self.parameter = "parameter" in self.asked
         self.spans: set[int] = set()
-        self._clock, self._schedule = clock, schedule
+        self._clock = clock
         self._always = every > 1  # few steps are recorded at all
         self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
         self._shifts = Shifts()
         self.moves = Moves(is_asked="update" in self.asked)
         self.is_sampled = True  # before the first step
-        self.turn()
+        self.turn(is_taken=True)
 
-    def turn(self) -> None:
-        """A step begins."""
+    def turn(self, *, is_taken: bool) -> None:
+        """A step begins. is_taken: it is one of those in which what is wanted in some is taken."""
         step, was_sampled = self._clock.step, self.is_sampled
-        self.moves.turn(step)
-        self.is_sampled = step is not None and (self._always or self._schedule.takes(step))
+        if self.moves.is_asked:
+            self.moves.turn(step)
+        self.is_sampled = step is not None and (self._always or is_taken)
         if not (was_sampled or self.is_sampled or self._is_always_due):
             return  # nothing was taken, and nothing will be
         self.spans.clear()
         self._shifts.clear()
         due = self.asked if self.is_sampled else self._always_asked
         self.batch = "batch" in due
+        self.looks_for_shifts = self.batch and self.is_sampled
         self.gradient = "gradient" in due
         self.activation = "activation" in due
         self.input = "input" in due
@@ -131,7 +131,7 @@ class Numbers:
 
     def look_for_shifts(self, values: Iterable[Any]) -> None:
         """Remember which are labels that hold the next tokens of another, in this step."""
-        if self.batch and self.is_sampled and not _modes() and _level() is None:
+        if self.looks_for_shifts and not _modes() and _level() is None:
             self._shifts.look(values)
 
     def is_shifted(self, value: Any) -> bool:

@@ -257,13 +257,8 @@ class Tracker:
 
     # -- variables
 
-    def track(self, em: Emitter, root: Root, *, anew: bool = True) -> None:
-        """Begin to follow the variables of ``root``, or find out what changed in its structure.
-
-        anew: ask that also of one that is followed.
-        """
-        if root.is_tracked and not anew:
-            return
+    def track(self, em: Emitter, root: Root) -> None:
+        """Begin to follow the variables of ``root``, or find out what changed in its structure."""
         top = root.ref()
         root.thread = _thread() or root.thread
         if top is None or (root.is_tracked and root.is_current()):
@@ -365,7 +360,7 @@ class Tracker:
     def before_update(self) -> None:
         """An optimizer is about to step."""
         numbers = self._numbers
-        if numbers is not None and numbers.moves.is_due:
+        if numbers is not None:
             numbers.before_update(
                 tensor
                 for root in self._live_roots()

@@ -32,7 +32,7 @@ Before: TypeAlias = Callable[[Emitter, tuple[Any, ...]], None]
 After: TypeAlias = Callable[[Emitter, int, tuple[Any, ...], Mapping[str, Any], Any], None]
 
 
-def span_wrapper(  # noqa: C901  # each call on the way costs a microsecond or more
+def span_wrapper(  # noqa: C901
     function: Callable[..., Any],
     session: Session,
     describe: Describe,
@@ -60,11 +60,15 @@ def span_wrapper(  # noqa: C901  # each call on the way costs a microsecond or m
     """
     switch, local, clock = session.switch, session.local, session.clock
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    # One function: each call on the way costs a microsecond or more
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: C901, PLR0912
         if is_traced() or state._is_compiling_flag:
             return function(*args, **kwargs)
         if count is not None:
-            _tell(session, count, args, kwargs)  # may end the step, and so turn the switch
+            try:
+                count(args, kwargs)  # may end the step, and so turn the switch
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(count, error)
         if not switch.on:
             result = function(*args, **kwargs)
             if counted is not None:
@@ -86,7 +90,7 @@ def span_wrapper(  # noqa: C901  # each call on the way costs a microsecond or m
             result = function(*args, **kwargs)
         except BaseException as error:
             em.top = parent
-            guarded(em, _close, describe, (span, parent, start), args, kwargs, type(error).__name__)
+            guarded(em, _failed, describe, (span, parent, start), args, kwargs, error)
             raise
         em.top = parent
         if counted is not None:
@@ -94,7 +98,15 @@ def span_wrapper(  # noqa: C901  # each call on the way costs a microsecond or m
         if after is not None and switch.on and (switch.looks or not looks):
             guarded(em, after, span, args, kwargs, result)
         if switch.on:
-            guarded(em, _close, describe, (span, parent, start), args, kwargs, None, result)
+            em.busy = True
+            try:
+                fields = describe(em, args, kwargs, result)
+                body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
+                em.call(span, parent, start, body)
+            except Exception as error:
+                session.fault(span_wrapper, error)
+            finally:
+                em.busy = False
         return result
 
     return hidden(wrapper)
@@ -118,22 +130,19 @@ def guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:
         em.busy = busy
 
 
-def _close(
+def _failed(
     em: Emitter,
     describe: Describe,
     span: tuple[int, int | None, int],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    exception: str | None,
-    result: Any = None,
+    error: BaseException,
 ) -> None:
-    if not em.session.switch.on:
-        return
-    fields = describe(em, args, kwargs, result)
-    body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
-    if exception is not None:
-        body += b',"exception":"%b"' % exception.encode()
-    em.call(*span, body)
+    """Record a call that ended with an exception."""
+    if em.session.switch.on:
+        fields = describe(em, args, kwargs, None)
+        body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
+        em.call(*span, b'%b,"exception":"%b"' % (body, type(error).__name__.encode()))
 
 
 def function_wrapper(
@@ -154,7 +163,7 @@ def function_wrapper(
         templates: of its records.
         session: whose emitters record it.
         skip_inner: leave out calls made by another recorded function.
-        is_rare: calls within modules are wanted in some steps only.
+        is_rare: its calls are wanted in some steps only.
         argument: encodes arguments when more than `encode` tells is wanted.
         outcome: the same of the result.
         sampled: when given, ``outcome`` is asked only while these numbers are due.
@@ -162,11 +171,16 @@ def function_wrapper(
     switch, local = session.switch, session.local
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if is_traced() or not switch.on or state._is_compiling_flag:
+        if (
+            is_traced()
+            or not switch.on
+            or state._is_compiling_flag
+            or (is_rare and not switch.inner)
+        ):
             return function(*args, **kwargs)
         em = local.em or session.emitter()
         parent, inner = em.top, em.inner
-        if em.busy or (inner and skip_inner) or (is_rare and em.modules and not switch.inner):
+        if em.busy or (inner and skip_inner):
             return function(*args, **kwargs)
         span = em.next_span
         em.next_span = span + 1
@@ -177,7 +191,7 @@ def function_wrapper(
             result = function(*args, **kwargs)
         except BaseException as error:
             em.top, em.inner = parent, inner
-            guarded(em, _close, describe, (span, parent, start), args, kwargs, type(error).__name__)
+            guarded(em, _failed, templates.describe, (span, parent, start), args, kwargs, error)
             raise
         em.top, em.inner = parent, inner
         em.busy = True
@@ -203,17 +217,10 @@ def function_wrapper(
             if len(em.buffer) >= BATCH:
                 em.full()
         except Exception as error:  # training must go on whatever we got wrong
-            session.fault(describe, error)
+            session.fault(function_wrapper, error)
         finally:
             em.busy = False
         return result
-
-    def describe(
-        em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> dict[str, Any]:
-        given = dict(zip(templates.labels(len(args)), map(summarize, args)))
-        given.update({name: summarize(value) for name, value in kwargs.items()})
-        return {"api": templates.api, "args": {**templates.defaults, **given}}
 
     return hidden(wrapper)
 
@@ -237,6 +244,14 @@ class CallTemplates(dict[Any, tuple[bytes, bytes]]):
     def labels(self, count: int) -> tuple[str, ...]:
         """Names of the first ``count`` positional arguments."""
         return self._names[:count] + tuple(str(i) for i in range(len(self._names), count))
+
+    def describe(
+        self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> dict[str, Any]:
+        """Fields of a record that no template fits."""
+        given = dict(zip(self.labels(len(args)), map(summarize, args)))
+        given.update({name: summarize(value) for name, value in kwargs.items()})
+        return {"api": self.api, "args": {**self.defaults, **given}}
 
     def __missing__(self, key: int | tuple[Any, ...]) -> tuple[bytes, bytes]:
         count, *keywords = (key,) if isinstance(key, int) else key

@@ -24,7 +24,7 @@ from traincheck.relations._draws import (
 from traincheck.relations._names import in_program
 from traincheck.relations._run_program import SEEN, RunProgram
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs
+from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, some
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
@@ -77,8 +77,11 @@ class Distinct(UsualRelation):
         calls = frozenset({Families.BACKWARD} if of != STATES else ())
         among = claim.params["among"]
         kinds |= {"checkpoint"} if among == RESUMED else set()
-        is_content = of == BATCHES and among in (EPOCH, EPOCHS, RANKS)
-        states = SEEN | ({BATCH_CONTENT} if is_content else set())
+        states = SEEN
+        if of == BATCHES and among == EPOCH:  # one that comes twice is met in some steps, too
+            states |= some(BATCH_CONTENT)
+        elif of == BATCHES and among in (EPOCHS, RANKS):  # those are compared one by one
+            states |= {BATCH_CONTENT}
         return Needs(kinds=kinds, calls=calls, states=states)
 
     def text(self, claim: Hypothesis) -> str:

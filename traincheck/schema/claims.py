@@ -173,8 +173,9 @@ class Needs:
             ``role@*``, with ``@some`` behind it in the steps of `THIN`; ``role@new``: only which
             there are, not what becomes of them;
             ``parameter@ranks``: with exact fingerprints where there are several ranks;
-            BATCH_CONTENT: with fingerprints of what batches hold; ``average@loaded``: marks of
-            models that no optimizer holds, when they change soon after their load;
+            BATCH_CONTENT: with fingerprints of what batches hold, with ``@some`` as above;
+            ``average@loaded``: marks of models that no optimizer holds, when they change soon after
+            their load;
             ``parameter@evaluation``: marks of the weights that models are evaluated with, and of
             those that this writes; ``parameter@between``: marks of those that are not as their
             optimizer left them.

@@ -59,13 +59,13 @@ class Autograd(Instrument):
     ) -> bytes:
         is_usual = len(args) == len(_NAMES) and args[1] is args[2] is None and args[3] is False
         if is_usual and kwargs.get("inputs") is None:  # as `loss.backward()` calls it
-            return _USUAL % (encode(args[0]), place(sys._getframe(4)))
+            return _USUAL % (encode(args[0]), place(sys._getframe(2)))
         given = [
             b'"%b":%b' % (name.encode(), encode(value))
             for name, value in (*zip(_NAMES, args), *kwargs.items())
             if value is not None
         ]
-        parts = (_HEAD, b",".join(given), place(sys._getframe(4)))
+        parts = (_HEAD, b",".join(given), place(sys._getframe(2)))
         return b'%b,"args":{%b},"where":%b' % parts
 
 

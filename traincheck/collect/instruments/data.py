@@ -51,6 +51,8 @@ class Data(Instrument):
         self._starting: tuple[str, int] | None = None  # forked workers find it as it was
         needs = self.session.needs
         self._is_recorded = needs is None or "batch" in needs.kinds
+        self._has_content = needs is not None and needs.looks(BATCH_CONTENT)
+        self._is_rare = needs is not None and BATCH_CONTENT not in needs.states
         self.replace(data.DataLoader, "__iter__", self._wrap_iter)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
         if self._is_recorded:
@@ -169,7 +171,7 @@ class Data(Instrument):
             if drawn:
                 drawn.popleft()
             return
-        if is_training:
+        if is_training and session.clock.stage != "train":
             session.stage(em, "train")
         if self._is_recorded:
             em.ready("batch", self._body(em, known, iterator, batch))
@@ -182,7 +184,8 @@ class Data(Instrument):
             known[2] = index + 1
         leaves = _leaves_of(batch)
         has_samples = needs is None or needs.exact or may_repeat
-        has_content = has_samples or (needs is not None and BATCH_CONTENT in needs.states)
+        is_due = self._has_content and (session.switch.looks or not self._is_rare)
+        has_content = has_samples or is_due
         numbers = session.numbers.of_leaves(em, leaves) if session.numbers.batch else {}
         texts = [
             b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))

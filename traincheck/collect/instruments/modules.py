@@ -92,6 +92,7 @@ class Modules(Instrument):
     def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session, switch, local = self.session, self.session.switch, self.session.local
         enter, leave, record = self._enter_root, self._leave_root, self._record
+        evaluated = self._evaluated
 
         # The profiler of torch reads the local that is called self
         def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -130,7 +131,7 @@ class Modules(Instrument):
                 raise
             em.modules -= 1
             em.top, em.module = parent, outer
-            if is_root:
+            if is_root and (switch.looks or evaluated.is_open):
                 leave(em, span)
             record(em, self, (span, parent, start), args, kwargs, result, is_root, None)
             return result
@@ -150,7 +151,9 @@ class Modules(Instrument):
             grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
             if grad:
                 session.steps.forward()
-            session.stage(em, "train" if grad else "eval")
+            stage = "train" if grad else "eval"
+            if session.clock.stage != stage:
+                session.stage(em, stage)
             if session.switch.on:
                 _, root = session.tracker.find(module)
                 self._root = root
@@ -158,8 +161,10 @@ class Modules(Instrument):
                     session.modes[root.name] = root.ref
                 session.called_modes[root.name] = bool(getattr(module, "training", True))
                 if grad:
-                    session.tracker.track(em, root, anew=session.switch.looks)
-                    session.numbers.look_for_shifts((*args, *kwargs.values()))
+                    if session.switch.looks or not root.is_tracked:
+                        session.tracker.track(em, root)
+                    if session.numbers.looks_for_shifts:
+                        session.numbers.look_for_shifts((*args, *kwargs.values()))
                 else:
                     self._evaluated.enter(em, root, training=getattr(module, "training", True))
         except Exception as error:  # training must go on whatever we got wrong

@@ -174,8 +174,7 @@ class Optimizers(Instrument):
         self._ids.clear()  # a scheduler may hold our step: it does nothing more of its own
 
     def _groups(self, em: Emitter, owner: str, optimizer: Optimizer) -> None:
-        if self._is_as_seen(owner, optimizer):
-            return
+        """Look at groups of an optimizer that may have changed."""
         if self._signatures.get(owner) != self._signature(owner, optimizer):
             self._write(em, owner, optimizer, "groups", None)
         self._seen[owner] = (
@@ -231,10 +230,7 @@ class Optimizers(Instrument):
         return found if ref is not None and ref() is optimizer else None
 
     def _owner_of_groups(self, optimizer: Optimizer) -> str | None:
-        """`owner`, also of an object that shares its groups: Lightning puts one around each."""
-        owner = self.owner(optimizer)
-        if owner is not None:
-            return owner
+        """The id of the one whose groups an object shares: Lightning puts one around each."""
         groups = optimizer.param_groups
         live = self.session.live_optimizers()
         return next((name for name, found in live if found.param_groups is groups), None)
@@ -281,7 +277,8 @@ class Optimizers(Instrument):
                 stepping.discard(id(optimizer))
                 try:
                     steps.exit_optimizer(owner)
-                    signal()
+                    if not switch.on:
+                        signal()
                 except Exception as error:
                     session.fault(steps.exit_optimizer, error)
 
@@ -289,14 +286,18 @@ class Optimizers(Instrument):
 
     def _before_step(self, em: Emitter, args: tuple[Any, ...]) -> None:
         session, optimizer = self.session, args[0]
-        session.stage(em, "train")
+        if session.clock.stage != "train":
+            session.stage(em, "train")
         owner = self._ids.get(id(optimizer))  # alive: it was looked up when it was entered
         if owner is None:
             return
         session.used_rates[owner] = session.rates_of(optimizer)
-        self._between.before(em, owner, optimizer)
-        self._groups(em, owner, optimizer)
-        session.tracker.before_update()
+        if owner in self._between.seen:
+            self._between.before(em, owner, optimizer)
+        if not self._is_as_seen(owner, optimizer):
+            self._groups(em, owner, optimizer)
+        if session.numbers.moves.is_due:
+            session.tracker.before_update()
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -308,7 +309,8 @@ class Optimizers(Instrument):
                 session.tracker.look_parameters(em, span)
             if self._looks_at_state:
                 session.tracker.look_optimizer(em, span, owner, optimizer)
-        self._between.after(owner, optimizer)
+        if self._between.is_wanted:
+            self._between.after(owner, optimizer)
         for look in session.after_optimizer:
             look()
 
@@ -323,30 +325,32 @@ class Optimizers(Instrument):
             fields = {"api": f"{dotted(key[0])}.step", "family": Families.OPTIMIZER_STEP}
             head = self._heads[key] = orjson.dumps({**fields, "owner": key[1]})[1:-1]
         given = b"" if closure is None else b'"closure":' + encode(closure)
-        parts = (head, given, encode(result), place(sys._getframe(4)))
+        parts = (head, given, encode(result), place(sys._getframe(2)))
         return b'%b,"args":{%b},"result":%b,"where":%b' % parts
 
     # -- zero_grad
 
     def _wrap_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
         heads: dict[tuple[type, str | None], bytes] = {}
+        owner_of, steps = self.owner, self.session.steps
 
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
         ) -> bytes:
             if not args:
                 return b'"api":"torch.optim.Optimizer.zero_grad"'
-            key = (type(args[0]), self._owner_of_groups(args[0]))
+            optimizer = args[0]
+            key = (type(optimizer), owner_of(optimizer) or self._owner_of_groups(optimizer))
             head = heads.get(key)
             if head is None:
                 fields = {"api": f"{dotted(key[0])}.zero_grad", "family": Families.ZERO_GRAD}
                 head = heads[key] = orjson.dumps({**fields, "owner": key[1]})[1:-1]
-            parts = (head, _set_to_none(args, kwargs), place(sys._getframe(4)))
+            parts = (head, _set_to_none(args, kwargs), place(sys._getframe(2)))
             return b'%b,"args":%b,"where":%b' % parts
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             if args:  # else it fails
-                self.session.steps.zero_grad(self._owner_of_groups(args[0]))
+                steps.zero_grad(owner_of(args[0]) or self._owner_of_groups(args[0]))
 
         return self._wrap_zeroing(original, describe, count)
 
