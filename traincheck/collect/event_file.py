@@ -65,7 +65,7 @@ class EventFile:
         self._at = self._path()
         fd = os.open(self._at, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         found = os.fstat(fd)
-        self.fd, self._id = fd, (found.st_dev, found.st_ino)
+        self.fd, self._id, self._sure_until_ns = fd, (found.st_dev, found.st_ino), 0
         with suppress(OSError):  # fewer are allowed
             self.fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST)
             os.close(fd)
