@@ -71,8 +71,8 @@ class Numbers:
     batch, gradient, input, activation: whether theirs are taken in this step.
     spans: of modules inside which a functional activation was looked at in this step, so that
     their records, which name the module, are wanted. is_sampled: whether this step is one of those
-    in which everything is looked at. is_due: whether activations are, now. looks_for_shifts: whether
-    labels are looked at that hold the next tokens.
+    in which everything is looked at. is_due: whether activations are, now. looks_for_shifts:
+    whether labels are looked at that hold the next tokens.
     """
 
     def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
