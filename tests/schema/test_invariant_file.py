@@ -21,6 +21,7 @@ from traincheck.schema.invariant_file import (
     SCHEMA_FILE,
     needs_from_json,
     needs_json,
+    read_created_with,
     read_invariants,
     write_invariants,
 )
@@ -159,6 +160,17 @@ def test_a_missing_file_and_a_directory_are_refused_by_name(tmp_path):
         read_invariants(tmp_path / "nothing.json")
     with pytest.raises(InvariantFormatError, match="cannot be read"):
         read_invariants(tmp_path)
+
+
+def test_a_device_without_end_is_refused():
+    with pytest.raises(InvariantFormatError, match="/dev/zero: is a device"):
+        read_invariants("/dev/zero")
+
+
+def test_a_byte_order_mark_is_passed_over(path):
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_invariants(path)
+    assert read_created_with(path)
 
 
 @pytest.mark.parametrize("place", ["folder", "missing/invariant.json", "file/invariant.json"])

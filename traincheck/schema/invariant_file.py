@@ -5,6 +5,7 @@ The form is described by ``invariant.schema.json`` beside this module; reading i
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,12 +44,7 @@ def read_invariants(path: str | Path) -> list[Invariant]:
         InvariantFormatError: the file cannot be read, is not JSON, or is not of this schema; the
             message names the path, and the place in the file.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InvariantFormatError(
-            f"{path}: cannot be read: {error.strerror or error}", fix="check the path"
-        ) from error
+    content = _content(Path(path))
     try:
         return _file(content)
     except _BadFormError as error:
@@ -62,8 +58,19 @@ def read_created_with(path: str | Path) -> dict[str, Any]:
         InvariantFormatError: as `read_invariants`.
     """
     read_invariants(path)
-    created_with: dict[str, Any] = orjson.loads(Path(path).read_bytes())["created_with"]
+    created_with: dict[str, Any] = orjson.loads(_content(Path(path)))["created_with"]
     return created_with
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.is_char_device():  # some have no end
+            raise InvariantFormatError(f"{path}: is a device, no file", fix="check the path")
+        return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # which editors put there
+    except OSError as error:
+        raise InvariantFormatError(
+            f"{path}: cannot be read: {error.strerror or error}", fix="check the path"
+        ) from error
 
 
 def write_invariants(
