@@ -96,6 +96,22 @@ def test_batches_have_fingerprints_in_some_steps(tmp_path, is_wanted_in_all):
     assert told == (list(range(16)) if is_wanted_in_all else [*range(8), 14])
 
 
+def test_batches_without_indices_have_fingerprints_in_all_steps(tmp_path):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(torch.randn(40, 4))
+
+    needs = Needs(states=some(BATCH_CONTENT), kinds=frozenset({"step", "batch"}))
+    with recording(tmp_path / "run", needs=needs) as run:
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in torch.utils.data.DataLoader(Stream(), 4):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+    assert ["fingerprint" in b.leaves["batch"] for b in run.of("batch")] == [True] * 10
+
+
 class Norm(nn.Module):
     def __init__(self):
         super().__init__()

@@ -421,14 +421,20 @@ class BrokenError(Exception):
 
 def break_records(monkeypatch):
     """No record but marks can be written any more."""
-    line = emit.Emitter.line
+    line, ready = emit.Emitter.line, emit.Emitter.ready
 
-    def broken(self, text):
+    def broken_line(self, text):
         if b'{"k":"mark"' not in text:
             raise BrokenError("cannot record")
         line(self, text)
 
-    monkeypatch.setattr(emit.Emitter, "line", broken)
+    def broken_ready(self, kind, body):
+        if kind != "mark":
+            raise BrokenError("cannot record")
+        ready(self, kind, body)
+
+    monkeypatch.setattr(emit.Emitter, "line", broken_line)
+    monkeypatch.setattr(emit.Emitter, "ready", broken_ready)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -60,6 +60,21 @@ def test_a_batch_that_comes_again_is_told():
     ]
 
 
+@pytest.mark.parametrize("first", [0, 6])
+def test_a_batch_without_content_is_told_by_its_indices(first):
+    """As in the steps of a selective trace in which content is not taken."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    leaf = tensor_json(TensorSummary("float32", (8, 8)))
+    for step in range(10):
+        drawn = [8 * min(step, 7) + i for i in range(8)]
+        content = {"samples": [str(i) for i in drawn]} if step < first else {}
+        trace.begin_step().batch(leaves={"0": leaf}, index=step, indices=drawn, **content)
+        trace.zero_grad().forward("Net").backward([f"Net.{n}" for n in MLP]).optimizer_step()
+    found = broken(decide("distinct", {**BATCHES, "among": "epoch"}, trace.build()))
+    again = (Symptom.REPEATED_DATA, "loader0")
+    assert found == [(8, *again), (9, *again)]
+
+
 def test_an_order_that_comes_again_is_told_at_the_second_epoch():
     invariants = learn(epochs(shuffled).build()).invariants
     found = report_of(invariants, epochs(lambda e, i: i).build()).findings

@@ -222,12 +222,12 @@ class Emitter:
                 self._read_late()
             # Its thread may append meanwhile: each of these is one operation of the list
             lines = self.buffer[:]
-            if self._late:
+            if self._late or not lines:  # another thread may have written them
                 return
             del self.buffer[: len(lines)]
-            self.flushed_ns = now = monotonic_ns()
+            self.flushed_ns = monotonic_ns()
             try:
-                self.file.write(b"\n".join(lines) + b"\n", now)
+                self.file.write(b"\n".join(lines) + b"\n")
             except OSError as error:
                 if self.file.is_torn:
                     self.buffer.append(b"")  # the next record, if any, begins behind the torn one

@@ -151,16 +151,22 @@ class Repeats:
             how = "all its samples are one and the same, at different indices"
             yield _of_batch(event, ROWS, how, len(set(event.samples)) > 1)
         digest, rows = _content(event)
-        if digest is None or rows < _MIN_ROWS:
+        # The same samples come again, whatever is made of them; or the same content
+        indices = ",".join(map(str, event.indices))
+        known = [key for key in (digest, indices) if key]
+        if not known or rows < _MIN_ROWS:
             return
         pid = event.stream.partition("-")[0]
         loader = self._loaders[event.rank, pid, event.loader]
         if event.epoch != loader.epoch:
             loader.epoch, loader.before, loader.now, loader.seen = event.epoch, loader.now, {}, {}
         if loader.seen and len(loader.seen) < _MOST_KEPT:
-            first = loader.seen.get(digest)
+            first = next((loader.seen[key] for key in known if key in loader.seen), None)
             yield _of_batch(event, EPOCH, f"it is batch {first} of this epoch again", first is None)
-        loader.seen.setdefault(digest, event.index)
+        for key in known:
+            loader.seen.setdefault(key, event.index)
+        if digest is None:
+            return
         if event.index < _MOST_KEPT:
             before = loader.before.get(event.index)
             loader.now[event.index] = digest
@@ -265,7 +271,7 @@ def _content(event: BatchEvent) -> tuple[str | None, int]:
     digests = [summary.fingerprint for _, summary in sorted(tensors.items())]
     if digests and None not in digests:
         return "|".join(map(str, digests)), rows
-    return (" ".join(event.samples), rows) if event.samples else (None, 0)
+    return " ".join(event.samples) or None, rows
 
 
 def _place(mark: MarkEvent) -> tuple[int, str, int]:

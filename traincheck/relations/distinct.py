@@ -48,7 +48,8 @@ class Distinct(UsualRelation):
 
     Evidence:
         One example for each batch, worker or step that has one to be compared with, by the exact
-        fingerprints of all tensors of a batch. Batches of fewer than four samples are not compared,
+        fingerprints of all tensors of a batch; within an epoch also by its indices.
+        Batches of fewer than four samples are not compared,
         nor is the order of fewer than eight. Of each batch of a resumed epoch, eight samples count
         at most; and a resumption only if as many batches are left out as were done. What ranks
         share, and where an epoch goes on, is told by indices. A step in which nothing is drawn is
@@ -78,7 +79,7 @@ class Distinct(UsualRelation):
         among = claim.params["among"]
         kinds |= {"checkpoint"} if among == RESUMED else set()
         states = SEEN
-        if of == BATCHES and among == EPOCH:  # one that comes twice is met in some steps, too
+        if of == BATCHES and among == EPOCH:  # in others indices tell, or there is content
             states |= some(BATCH_CONTENT)
         elif of == BATCHES and among in (EPOCHS, RANKS):  # those are compared one by one
             states |= {BATCH_CONTENT}

@@ -184,7 +184,8 @@ class Data(Instrument):
             known[2] = index + 1
         leaves = _leaves_of(batch)
         has_samples = needs is None or needs.exact or may_repeat
-        is_due = self._has_content and (session.switch.looks or not self._is_rare)
+        drawn = _drawn(iterator)  # in other steps these tell what comes again
+        is_due = self._has_content and (session.switch.looks or not self._is_rare or not drawn)
         has_content = has_samples or is_due
         numbers = session.numbers.of_leaves(em, leaves) if session.numbers.batch else {}
         texts = [
@@ -196,7 +197,7 @@ class Data(Instrument):
             first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
             if first is not None and is_plain_cpu(first):
                 body += b',"samples":' + orjson.dumps(row_fingerprints(first, MAX_SAMPLES))
-        body += _drawn(iterator)
+        body += drawn
         if isinstance(batch, Mapping):
             tokens = token_facts(batch, session.tracker.special_ids)
             if tokens:
