@@ -237,10 +237,6 @@ class Emitter:
         name = event_file_name(self.session.rank, os.getpid(), self.thread)
         return Path(self.session.settings.directory) / name
 
-    def renamed(self) -> None:
-        """Give the file its right name, now that the rank is known. Readers go by stream."""
-        self.file.rename()
-
     def drop_inherited(self) -> None:
         """In a forked child: the buffer and the file belong to the parent."""
         self._lock = threading.RLock()  # another thread may have held it

@@ -29,9 +29,9 @@ class Moves:
 
     def turn(self, step: int | None) -> None:
         """A step begins."""
-        self.is_due = self.is_asked and step is not None and step < STEPS
-        self._before.clear()
         self.is_asked &= step is None or step < STEPS
+        self.is_due = self.is_asked and step is not None
+        self._before.clear()
 
     def before(self, tensors: Iterable[torch.Tensor]) -> None:
         """An update is about to be made."""

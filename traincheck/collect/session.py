@@ -35,7 +35,7 @@ from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
-from traincheck.schema.apis import DROPPED, EVAL_STAGE
+from traincheck.schema.apis import DROPPED
 from traincheck.schema.claims import THIN, Schedule
 from traincheck.schema.layout import lost_file_name
 
@@ -266,7 +266,7 @@ class Session:
             return
         self.rank = rank
         for em in self._emitters:
-            em.renamed()
+            em.file.rename()  # readers go by stream
 
     # -- failure
 
@@ -394,7 +394,7 @@ class Session:
         is_taken = self.schedule.takes(clock.step)
         self.numbers.turn(is_taken=is_taken)
         if self._thins_calls:
-            switch.inner = is_taken or clock.stage == EVAL_STAGE
+            switch.inner = self.schedule.is_whole(clock.step, clock.stage)
         if self._thins_looks:
             looked, switch.looks = switch.looks, is_taken
             if is_taken and not looked:

@@ -48,10 +48,14 @@ class Comparison(NamedTuple):
 
 @dataclass(slots=True)
 class _Loader:
-    """The batches of one loader in one process. seen: of this epoch; before: of the last one."""
+    """The batches of one loader in one process.
+
+    seen, drawn: content and indices of those of this epoch; before: of the last one.
+    """
 
     epoch: int = -1
     seen: dict[str, int] = field(default_factory=dict)
+    drawn: dict[str, int] = field(default_factory=dict)
     now: dict[int, str] = field(default_factory=dict)
     before: dict[int, str] = field(default_factory=dict)
 
@@ -151,20 +155,21 @@ class Repeats:
             how = "all its samples are one and the same, at different indices"
             yield _of_batch(event, ROWS, how, len(set(event.samples)) > 1)
         digest, rows = _content(event)
-        # The same samples come again, whatever is made of them; or the same content
         indices = ",".join(map(str, event.indices))
-        known = [key for key in (digest, indices) if key]
-        if not known or rows < _MIN_ROWS:
+        if not (digest or indices) or rows < _MIN_ROWS:
             return
         pid = event.stream.partition("-")[0]
         loader = self._loaders[event.rank, pid, event.loader]
         if event.epoch != loader.epoch:
-            loader.epoch, loader.before, loader.now, loader.seen = event.epoch, loader.now, {}, {}
-        if loader.seen and len(loader.seen) < _MOST_KEPT:
-            first = next((loader.seen[key] for key in known if key in loader.seen), None)
+            loader.epoch, loader.before, loader.now = event.epoch, loader.now, {}
+            loader.seen, loader.drawn = {}, {}
+        # The same samples come again, whatever is made of them; or the same content
+        tables = [(t, k) for t, k in ((loader.seen, digest), (loader.drawn, indices)) if k]
+        if 0 < max(len(table) for table, _ in tables) < _MOST_KEPT:
+            first = next((table[key] for table, key in tables if key in table), None)
             yield _of_batch(event, EPOCH, f"it is batch {first} of this epoch again", first is None)
-        for key in known:
-            loader.seen.setdefault(key, event.index)
+        for table, key in tables:
+            table.setdefault(key, event.index)
         if digest is None:
             return
         if event.index < _MOST_KEPT:

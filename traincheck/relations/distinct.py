@@ -48,12 +48,11 @@ class Distinct(UsualRelation):
 
     Evidence:
         One example for each batch, worker or step that has one to be compared with, by the exact
-        fingerprints of all tensors of a batch; within an epoch also by its indices.
-        Batches of fewer than four samples are not compared,
-        nor is the order of fewer than eight. Of each batch of a resumed epoch, eight samples count
-        at most; and a resumption only if as many batches are left out as were done. What ranks
-        share, and where an epoch goes on, is told by indices. A step in which nothing is drawn is
-        none that repeats.
+        fingerprints of all tensors of a batch; within an epoch also by its indices. Batches of
+        fewer than four samples are not compared, nor is the order of fewer than eight. Of each
+        batch of a resumed epoch, eight samples count at most; and a resumption only if as many
+        batches are left out as were done. What ranks share, and where an epoch goes on, is told by
+        indices. A step in which nothing is drawn is none that repeats.
 
     Chance:
         A coin for each example.

@@ -167,8 +167,8 @@ class Needs:
     Also what is routed to the check and what selective collection records.
 
     Attributes:
-        calls: API or family names. With ``@some`` behind it, calls within modules are taken in the
-            steps of `THIN`, and whenever models are evaluated.
+        calls: API or family names. With ``@some`` behind it, its calls are taken in the steps of
+            `THIN`, and whenever models are evaluated.
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
             ``role@*``, with ``@some`` behind it in the steps of `THIN`; ``role@new``: only which
             there are, not what becomes of them;

@@ -52,7 +52,7 @@ class Data(Instrument):
         needs = self.session.needs
         self._is_recorded = needs is None or "batch" in needs.kinds
         self._has_content = needs is not None and needs.looks(BATCH_CONTENT)
-        self._is_rare = needs is not None and BATCH_CONTENT not in needs.states
+        self._is_rare = needs is not None and BATCH_CONTENT in needs.rare_looks
         self.replace(data.DataLoader, "__iter__", self._wrap_iter)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
         if self._is_recorded:
