@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomS
 from torch.utils.data.distributed import DistributedSampler
 
 from tests.collect.recording import recording
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import BATCH_CONTENT, Needs
 
 
@@ -161,6 +162,39 @@ class Seeding(Rows):
     def __getitem__(self, index):
         torch.nn.functional.relu(self.rows[index])
         return self.rows[index]
+
+
+def test_a_batch_is_known_again_in_a_model_and_a_loss_in_some_steps(tmp_path):
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 3), torch.randint(0, 2, (24,))
+    with recording(tmp_path) as run:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for xb, yb in DataLoader(TensorDataset(x, y), batch_size=4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(xb), yb).backward()
+            optimizer.step()
+        with torch.no_grad():
+            model(xb)
+    for batch, call, loss in zip(
+        run.of("batch"),
+        run.calls(Families.MODULE),
+        run.calls("torch.nn.functional.cross_entropy"),
+        strict=False,
+    ):
+        known = [leaf["fingerprint"] for leaf in batch.leaves.values()]
+        is_looked_at = batch.step < 4  # then each tenth
+        assert [call.args["0"].get("fingerprint"), loss.args["target"].get("fingerprint")] == (
+            known if is_looked_at else [None, None]
+        )
+        assert "fingerprint" not in loss.args["input"]
+    assert "fingerprint" not in run.calls(Families.MODULE)[-1].args["0"]  # evaluation
+
+
+def test_what_is_given_without_a_loader_is_not_known_again(tmp_path):
+    with recording(tmp_path) as run:
+        nn.Linear(3, 2)(torch.randn(4, 3))
+    assert "fingerprint" not in run.calls(Families.MODULE)[0].args["0"]
 
 
 def test_a_worker_has_no_step(tmp_path):

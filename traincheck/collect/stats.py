@@ -17,6 +17,7 @@ import torch
 
 from traincheck.collect.activations import FUNCTIONS, MODULES, Activation, share_of_units
 from traincheck.collect.emit import Clock, Emitter
+from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.moves import Moves
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
@@ -71,8 +72,9 @@ class Numbers:
     batch, gradient, input, activation: whether theirs are taken in this step.
     spans: of modules inside which a functional activation was looked at in this step, so that
     their records, which name the module, are wanted. is_sampled: whether this step is one of those
-    in which everything is looked at. is_due: whether activations are, now. looks_for_shifts:
-    whether labels are looked at that hold the next tokens.
+    in which everything is looked at. is_due: whether activations are, now. follows_batches:
+    whether it is told what becomes of batches: which tensors models and losses are given, and
+    labels that hold the next tokens.
     """
 
     def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
@@ -100,9 +102,10 @@ class Numbers:
             return  # nothing was taken, and nothing will be
         self.spans.clear()
         self._shifts.clear()
+        self._has_batch = False
         due = self.asked if self.is_sampled else self._always_asked
         self.batch = "batch" in due
-        self.looks_for_shifts = self.batch and self.is_sampled
+        self.follows_batches = self.batch and self.is_sampled
         self.gradient = "gradient" in due
         self.activation = "activation" in due
         self.input = "input" in due
@@ -118,6 +121,7 @@ class Numbers:
 
     def of_leaves(self, em: Emitter, tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
         """The numbers of the tensors in a batch, by path. Asked only while ``batch`` is due."""
+        self._has_batch = True
         self.look_for_shifts(tensors.values())
         texts = {}
         for path, tensor in tensors.items():
@@ -132,12 +136,22 @@ class Numbers:
 
     def look_for_shifts(self, values: Iterable[Any]) -> None:
         """Remember which are labels that hold the next tokens of another, in this step."""
-        if self.looks_for_shifts and not _modes() and _level() is None:
+        if self.follows_batches and not _modes() and _level() is None:
             self._shifts.look(values)
 
     def is_shifted(self, value: Any) -> bool:
         """Whether ``value`` is one of these labels."""
         return self._shifts.is_next(value)
+
+    def identified(self, text: bytes, value: Any) -> bytes:
+        """The text of an argument with a fingerprint, where there is a batch that it may be of."""
+        if not (self.follows_batches and self._has_batch):
+            return text
+        if type(value) is not torch.Tensor or not value.is_cpu:
+            return text
+        if value.numel() > LARGE or not _is_countable(value):
+            return text
+        return with_fingerprint(text, value)
 
     def is_always_asked(self, api: str) -> bool:
         """Whether numbers of what ``api`` is given are taken in every step."""
@@ -155,7 +169,8 @@ class Numbers:
         if value.numel() > SMALL and not self.is_sampled:
             return plain
         taken = _argument(value) | self._shifts.of_argument(value)
-        return _with(plain, self._text(em, value, taken))
+        text = _with(plain, self._text(em, value, taken))
+        return text if value.requires_grad else self.identified(text, value)
 
     def of_mask(self, em: Emitter, value: Any) -> bytes:
         """`encode` with the share of a boolean mask that is False."""
@@ -333,6 +348,14 @@ def _finished(names: tuple[str, ...], numbers: Sequence[float]) -> dict[str, flo
     if "nonfinite" in found:
         found["nonfinite"] = 0 if all(map(math.isfinite, numbers)) else 1
     return found
+
+
+def with_fingerprint(text: bytes, tensor: torch.Tensor) -> bytes:
+    """The text of a tensor, and the fingerprint of what it holds."""
+    found = fingerprint(tensor)
+    if found is None or not text.endswith(b"}"):
+        return text
+    return b'%b,"fingerprint":"%b"}' % (text[:-1], found.encode())
 
 
 def _with(plain: bytes, text: bytes) -> bytes:

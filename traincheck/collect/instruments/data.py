@@ -186,7 +186,7 @@ class Data(Instrument):
         has_samples = needs is None or needs.exact or may_repeat
         drawn = _drawn(iterator)  # in other steps these tell what comes again
         is_due = self._has_content and (session.switch.looks or not self._is_rare or not drawn)
-        has_content = has_samples or is_due
+        has_content = has_samples or is_due or session.numbers.follows_batches
         numbers = session.numbers.of_leaves(em, leaves) if session.numbers.batch else {}
         texts = [
             b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic_ns
 from typing import Any, TypeAlias
 
@@ -14,9 +15,9 @@ from torch import is_grad_enabled
 from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.evaluated import Evaluated
-from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.shifts import ONCE
+from traincheck.collect.stats import with_fingerprint
 from traincheck.collect.summarize import dotted, encode, escaped
 from traincheck.collect.tracker import Root
 from traincheck.schema.apis import Families
@@ -163,7 +164,7 @@ class Modules(Instrument):
                 if grad:
                     if session.switch.looks or not root.is_tracked:
                         session.tracker.track(em, root)
-                    if session.numbers.looks_for_shifts:
+                    if session.numbers.follows_batches:
                         session.numbers.look_for_shifts((*args, *kwargs.values()))
                 else:
                     self._evaluated.enter(em, root, training=getattr(module, "training", True))
@@ -271,17 +272,12 @@ class Modules(Instrument):
             told is None or not numbers.is_interesting(module, span, told)
         ):
             return None
-        if len(args) == 1 and not kwargs:
-            given = [b'"0":' + (data or encode(args[0]))]
-        else:
-            given = [b'"%d":%b' % (i, encode(value)) for i, value in enumerate(args)]
-            given += [orjson.dumps(k) + b":" + encode(v) for k, v in kwargs.items()]
-            if is_root:
-                values = (*args, *kwargs.values())
-                _tell_apart(values, given)
-                for i, value in enumerate(values):
-                    if numbers.is_shifted(value):
-                        given[i] = b'%b,"stats":{"shifted":%d}}' % (given[i][:-1], ONCE)
+        given = [b'"%d":%b' % (i, encode(value)) for i, value in enumerate(args)]
+        given += [orjson.dumps(k) + b":" + encode(v) for k, v in kwargs.items()]
+        if data:
+            given[0] = b'"0":' + data
+        if is_root:
+            self._tell_apart((*args, *kwargs.values()), given)
         sync = module.__dict__.get(_SYNC)
         if sync is not None:  # DDP decides in its forward whether backward exchanges gradients
             given.append(b'"%b":%b' % (_SYNC.encode(), encode(bool(sync))))
@@ -292,6 +288,18 @@ class Modules(Instrument):
             encode(result) if told is None else told,
             b"" if is_grad_enabled() and not self.session.switch.autocast else context(),
         )
+
+    def _tell_apart(self, values: tuple[Any, ...], given: list[bytes]) -> None:
+        """Add to the texts of a root's arguments what they are known by."""
+        numbers = self.session.numbers
+        alike = set(_alike(values))
+        for index, value in enumerate(values):
+            if index in alike:
+                given[index] = with_fingerprint(given[index], value)
+            elif is_grad_enabled():
+                given[index] = numbers.identified(given[index], value)
+            if numbers.is_shifted(value):
+                given[index] = b'%b,"stats":{"shifted":%d}}' % (given[index][:-1], ONCE)
 
     def _plan(self, module: torch.nn.Module, *, is_root: bool) -> _Plan:
         """What all records of a module have in common. Looking it up takes 3 us a call less."""
@@ -318,14 +326,10 @@ class Modules(Instrument):
         return head
 
 
-def _tell_apart(values: tuple[Any, ...], given: list[bytes]) -> None:
-    """Fingerprints of whole numbers that may be the same: inputs and labels of a language model."""
+def _alike(values: tuple[Any, ...]) -> Iterator[int]:
+    """Which are whole numbers that may be the same: inputs and labels of a language model."""
     alike: dict[Any, list[int]] = {}
     for index, value in enumerate(values):
         if type(value) is torch.Tensor and value.dtype is torch.int64 and value.is_cpu:
             alike.setdefault(value.shape, []).append(index)
-    for indices in alike.values():
-        for index in indices if len(indices) > 1 else ():
-            found = fingerprint(values[index])
-            if found is not None and given[index].endswith(b"}"):
-                given[index] = b'%b,"fingerprint":"%b"}' % (given[index][:-1], found.encode())
+    return itertools.chain.from_iterable(found for found in alike.values() if len(found) > 1)
