@@ -42,6 +42,7 @@ from traincheck.schema.layout import lost_file_name
 logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_NS = 100_000_000
+_SKIPPED = b'{"k":"step","n":%d,"t":%d,%b,"counters":%b,"recorded":false}'
 _MOST_FORMS = 256
 MAX_FAULTS = 8  # of one instrument; then it is switched off
 
@@ -357,7 +358,10 @@ class Session:
         was_on = self.switch.on
         busy, em.busy = em.busy, True
         try:
-            self._close_step(em)
+            if was_on or self.tracker.looker.pending:
+                self._close_step(em)
+            else:
+                self._write_skipped(em)
         except Exception as error:  # the count goes on whatever we got wrong
             self.fault(self._close_step, error)
         try:
@@ -431,9 +435,11 @@ class Session:
     def _write_skipped(self, em: Emitter) -> None:
         counters = tuple(self.steps.counters.values())
         text = self._counts.get(counters) or self._count(counters)
-        em.ready("step", b'"counters":%b,"recorded":false' % text)
+        now = monotonic_ns()
+        em.buffer.append(_SKIPPED % (em.seq, now, self.clock.fields, text))
+        em.seq += 1
         # Such a step has one record. It may wait for some others: a write takes ten times as long
-        if monotonic_ns() - em.flushed_ns > _LONGEST_WAIT_NS:
+        if now - em.flushed_ns > _LONGEST_WAIT_NS:
             em.flush()
 
     def _count(self, counters: tuple[int, ...]) -> bytes:

@@ -58,6 +58,8 @@ class StepCounter:
         stepped = self._stepped
         if not stepped or self._inside or self.manual:
             return False
+        if stepped == self._expected and not self._made:  # as nearly always
+            return True
         expected = self._next()
         if self._is_uneven or stepped >= expected:
             return True
@@ -155,16 +157,15 @@ class StepCounter:
     def exit_optimizer(self, optimizer: str) -> None:
         self._inside -= 1
         if not self._inside:
-            self._mark("optimizer_step", optimizer)
+            self._stepped.add(optimizer)
+            self._ever_stepped = True
+            self.counters["optimizer_step"] += 1
 
     def scaler_step(self, optimizer: str) -> None:
         """GradScaler.step returned; it may have skipped the optimizer."""
-        self._mark("scaler_step", optimizer)
-
-    def _mark(self, counter: str, optimizer: str) -> None:
         self._stepped.add(optimizer)
         self._ever_stepped = True
-        self.counters[counter] += 1
+        self.counters["scaler_step"] += 1
 
     def end(self) -> None:
         """End the current step now."""
