@@ -85,6 +85,13 @@ def test_a_script_that_raises_keeps_its_traceback(tmp_path, collect):
     assert exceptions
 
 
+def test_a_model_that_a_package_keeps_dies_in_silence(collect):
+    """At the very end of a process names of files are gone: dill, say, holds ``__main__``."""
+    kept = LOOP.format(end="import string; string.kept = model, optimizer")
+    done = collect(kept, more=["--quiet"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     """A run that was ended by SIGKILL: its folder, and how the recording ended."""

@@ -410,6 +410,29 @@ def test_dropout_tells_the_module_around_and_its_mode(tmp_path):
     ]
 
 
+class Subclass(torch.Tensor):
+    """As are those of fastai and MONAI: torch hands their calls back to itself."""
+
+
+def test_a_call_with_a_subclass_of_tensors_is_one_call(tmp_path):
+    with recording(tmp_path) as run:
+        x = torch.ones(4, 3).as_subclass(Subclass)
+        loss = F.cross_entropy(
+            F.batch_norm(nn.Linear(3, 2)(x), None, None, training=True), torch.zeros(4).long()
+        )
+        F.relu(loss)
+        torch.matmul(x, x.T)
+    assert isinstance(loss, Subclass)
+    for api in (
+        "nn.functional.batch_norm",
+        "nn.functional.cross_entropy",
+        "nn.functional.linear",
+        "nn.functional.relu",
+        "matmul",
+    ):
+        assert len(run.calls(f"torch.{api}")) == 1
+
+
 class TakesLabels(nn.Module):
     def forward(self, ids, labels, weights=None):
         return ids.float().mean()

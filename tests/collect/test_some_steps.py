@@ -70,6 +70,30 @@ def test_calls_within_models_are_all_recorded_when_anyone_wants_them(tmp_path, m
     assert Counter(steps_of(run, RELU)) == {**dict.fromkeys(range(15), 2), 9: 3}
 
 
+@pytest.mark.parametrize(
+    "needs",
+    [
+        pytest.param(Needs(calls=within_modules(RELU) | {"torch.relu"}), id="in some steps"),
+        pytest.param(Needs(calls=frozenset({"torch.relu"})), id="not at all"),
+        pytest.param(Needs(calls=frozenset({RELU, "torch.relu"})), id="always"),
+        pytest.param(None, id="everything"),
+    ],
+)
+def test_what_functionals_call_is_left_out_however_often_they_are_recorded(tmp_path, needs):
+    before = F.relu
+    with recording(tmp_path / "run", needs=needs) as run:
+        model = Inner()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(15):
+            optimizer.zero_grad()
+            model(torch.relu(torch.randn(8, 4)), torch.zeros(8).long()).backward()
+            optimizer.step()
+        assert nn.TransformerEncoderLayer(4, 2).activation is F.relu
+        F.relu(torch.ones(2))
+    assert F.relu is before
+    assert steps_of(run, "torch.relu") == list(range(15))
+
+
 def test_steps_that_are_sampled_are_whole(tmp_path):
     needs = Needs(calls=within_modules(LINEAR), kinds=frozenset({"step"}))
     with recording(tmp_path / "run", needs=needs, every=7) as run:

@@ -92,7 +92,7 @@ class Emitter:
     busy: our own code is running, and what it calls is not the user's doing.
     modules: depth of module calls.
     module: the innermost module that is being called.
-    inner: inside a recorded function.
+    inner: what stands for the function that is being called, if its calls are recorded.
     buffer: complete records that wait to be written.
     """
 
@@ -109,7 +109,7 @@ class Emitter:
         self.next_span = thread * _SPANS_PER_THREAD + 1
         self.seq = 0
         self.busy = False
-        self.inner = False
+        self.inner: object = None
         self.modules = 0
         self.module: torch.nn.Module | None = None
         self.flushed_ns = 0  # when the kernel was last handed records

@@ -59,7 +59,8 @@ class Root:
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
         own = weakref.ref(self)
-        self.ref = weakref.ref(module, lambda _: _forget(own()))
+        forget = _forget  # models that a package holds outlive the names of this file
+        self.ref = weakref.ref(module, lambda _: forget(own()))
         self.name = name
         self.thread = _thread()
         self.is_tracked = False

@@ -180,12 +180,13 @@ def function_wrapper(
             return function(*args, **kwargs)
         em = local.em or session.emitter()
         parent, inner = em.top, em.inner
-        if em.busy or (inner and skip_inner):
+        # The last: a subclass of tensors has torch call what was called once more
+        if em.busy or (skip_inner and inner is not None) or inner is templates:
             return function(*args, **kwargs)
         span = em.next_span
         em.next_span = span + 1
         em.top = span
-        em.inner = True
+        em.inner = templates
         start = monotonic_ns()
         try:
             result = function(*args, **kwargs)
@@ -221,6 +222,25 @@ def function_wrapper(
         finally:
             em.busy = False
         return result
+
+    return hidden(wrapper)
+
+
+def hiding(function: Callable[..., Any], session: Session) -> Callable[..., Any]:
+    """Wrap a function whose own calls may not be recorded: what it calls is left out, too."""
+    switch, local = session.switch, session.local
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if is_traced() or not switch.on or state._is_compiling_flag:
+            return function(*args, **kwargs)
+        em = local.em or session.emitter()
+        if em.inner is not None:
+            return function(*args, **kwargs)
+        em.inner = wrapper
+        try:
+            return function(*args, **kwargs)
+        finally:
+            em.inner = None
 
     return hidden(wrapper)
 

@@ -85,6 +85,8 @@ class UnusedSchedule(StepMonitor):
             owner = str(moment.call.owner)
             if moment.family == Families.SCHEDULER_CREATED:
                 self._made[owner] = moment.call
+                self._first_epoch.pop(owner, None)  # another phase of training may begin late
+                self._first_step.pop(owner, None)
             elif moment.family == Families.SCHEDULER_STEP:
                 self.triggered += self._made.pop(owner, None) is not None
             elif moment.family == Families.OPTIMIZER_STEP and owner in self._made:

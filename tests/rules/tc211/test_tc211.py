@@ -36,6 +36,25 @@ def test_quiet_when_it_is_stepped() -> None:
     assert quiet("TC211", loop(5, steps_at=2)) is Verdict.HELD
 
 
+def second_phase(*, steps: bool) -> list[Event]:
+    """A scheduler for four epochs, then another one, as for weights that are averaged."""
+    trace = scheduler_made(net())
+    for epoch in range(8):
+        if epoch == 4:
+            scheduler_made(trace)
+        for index in range(3):
+            batch(trace.begin_step(), index, epoch)
+            trace.zero_grad().forward().backward().optimizer_step()
+        if epoch < 4 or steps:
+            schedule(trace)
+    return trace.build()
+
+
+def test_a_second_scheduler_has_its_own_time() -> None:
+    assert quiet("TC211", second_phase(steps=True)) is Verdict.HELD
+    assert fires("TC211", second_phase(steps=False)).first_step == 15
+
+
 def test_quiet_without_one_or_in_a_short_run() -> None:
     assert quiet("TC211", loop(5, makes=False)) is Verdict.NOT_TRIGGERED
     assert quiet("TC211", loop(3)) is Verdict.NOT_TRIGGERED

@@ -22,7 +22,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.stats import MASKED, Numbers
 from traincheck.collect.summarize import encode
 from traincheck.collect.tracker import Tracker
-from traincheck.collect.wrap import CallTemplates, function_wrapper
+from traincheck.collect.wrap import CallTemplates, function_wrapper, hiding
 from traincheck.schema.apis import MODAL
 
 # Argument names of the C functions that have no Python signature.
@@ -115,11 +115,33 @@ class Functional(Instrument):
         )
 
     def install(self) -> None:
+        targets = list(self._targets())
+        inner = {name for holder, name, api in targets if self._is_taken_alone(holder, api)}
         replaced: dict[Any, Any] = {}
-        for holder, attribute, api in self._targets():
+        for holder, attribute, api in targets:
+            original = getattr(holder, attribute)
+            if self._hides(holder, api, inner & _named_in(original)):
+                self.replace(holder, attribute, lambda f: hiding(f, self.session))
             if self.wants_call(api) or self.session.numbers.wants_api(api):
-                self._replace_function(holder, attribute, api, replaced)
+                self._replace_function(holder, attribute, api)
+            if not isinstance(holder, type) and getattr(holder, attribute) is not original:
+                replaced[original] = getattr(holder, attribute)
         self._fix_defaults(replaced)
+
+    def _is_taken_alone(self, holder: Any, api: str) -> bool:
+        """Whether calls are recorded in steps in which those of functionals may not be."""
+        needs = self.session.needs
+        return needs is not None and api in needs.calls and self._is_inner(holder)
+
+    def _hides(self, holder: Any, api: str, calls: set[str]) -> bool:
+        """Whether a function that may not be recorded makes such calls."""
+        needs = self.session.needs
+        is_recorded = needs is None or api in needs.calls
+        return bool(calls) and not is_recorded and not self._is_inner(holder)
+
+    def _is_inner(self, holder: Any) -> bool:
+        """What a functional calls in turn is its own business, unless operators are asked for."""
+        return holder in (torch, torch.Tensor) and self.session.settings.level != "deep"
 
     def _targets(self) -> Iterator[tuple[Any, str, str]]:
         for module in (torch.nn.functional, init):
@@ -138,9 +160,7 @@ class Functional(Instrument):
         for name in DEFAULT_TENSOR:
             yield torch.Tensor, name, f"torch.Tensor.{name}"
 
-    def _replace_function(
-        self, holder: Any, attribute: str, api: str, replaced: dict[Any, Any]
-    ) -> None:
+    def _replace_function(self, holder: Any, attribute: str, api: str) -> None:
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
         needs, numbers = self.session.needs, self.session.numbers
@@ -152,8 +172,6 @@ class Functional(Instrument):
             outcome = functools.partial(_placed, self.session.tracker)
         elif holder is init:
             outcome = functools.partial(_identified, self.session.tracker)
-        # What a functional calls in turn is its own business, unless operators are asked for.
-        is_inner = holder in (torch, torch.Tensor) and self.session.settings.level != "deep"
         self.replace(
             holder,
             attribute,
@@ -161,15 +179,13 @@ class Functional(Instrument):
                 f,
                 CallTemplates(api, names, defaults),
                 self.session,
-                skip_inner=is_inner,
+                skip_inner=self._is_inner(holder),
                 is_rare=needs is not None and api not in needs.calls,
                 argument=_argument(numbers, api),
                 outcome=outcome,
                 sampled=sampled,
             ),
         )
-        if not isinstance(holder, type):
-            replaced[original] = getattr(holder, attribute)
 
     def _fix_defaults(self, replaced: dict[Any, Any]) -> None:
         """Defaults bound before we came (``activation=F.relu``): torch compares by identity."""
@@ -251,6 +267,12 @@ _NO_OPERATORS = frozenset(
 
 def _is_function(found: Any) -> bool:
     return isinstance(found, (types.FunctionType, types.BuiltinFunctionType))
+
+
+def _named_in(function: Any) -> frozenset[str]:
+    """Names of what a function looks up, and so may call."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return frozenset(code.co_names) if code is not None else frozenset()
 
 
 def _is_home(found: Any, module: Any) -> bool:
