@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
 from tests.collect.recording import recording
@@ -103,6 +104,37 @@ def test_epochs_loaders_and_samplers(tmp_path):
         ("loader0", 1, 0, "RandomSampler"),
         ("loader0", 1, 1, "RandomSampler"),
         ("loader1", 1, 0, "WeightedRandomSampler"),
+    ]
+
+
+class OwnLoader:
+    """As that of fastai: it is none of torch's, whose iterators go over something like it."""
+
+    def __init__(self, dataset):
+        self.inner = DataLoader(dataset, batch_size=4)
+        self.like_one = Like(self.inner)
+
+    def __iter__(self):
+        yield from _SingleProcessDataLoaderIter(self.like_one)
+
+
+class Like:
+    def __init__(self, loader):
+        vars(self).update(vars(loader))
+        self._auto_collation, self._index_sampler = True, loader.batch_sampler
+
+
+def test_loaders_that_are_none_of_torch_are_told_apart(tmp_path):
+    with recording(tmp_path) as run:
+        loaders = [OwnLoader(TensorDataset(torch.randn(8, 2))) for _ in range(2)]
+        for _ in range(2):
+            for loader in loaders:
+                list(loader)
+    assert [(e.loader, e.epoch, e.index) for e in run.of("batch")] == [
+        (f"loader{number}", epoch, index)
+        for epoch in range(2)
+        for number in range(2)
+        for index in range(2)
     ]
 
 

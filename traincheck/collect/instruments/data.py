@@ -54,6 +54,7 @@ class Data(Instrument):
         self._has_content = needs is not None and needs.looks(BATCH_CONTENT)
         self._is_rare = needs is not None and BATCH_CONTENT in needs.rare_looks
         self.replace(data.DataLoader, "__iter__", self._wrap_iter)
+        self.replace(dataloader._BaseDataLoaderIter, "__init__", self._wrap_init)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
         if self._is_recorded:
             self.replace(dataloader._BaseDataLoaderIter, "_reset", self._wrap_reset)
@@ -96,6 +97,20 @@ class Data(Instrument):
 
         return hidden(__iter__)
 
+    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Loaders that are none of torch, as of fastai, make its iterators all the same."""
+
+        def __init__(iterator: Any, loader: Any, /, *args: Any, **kwargs: Any) -> None:
+            original(iterator, loader, *args, **kwargs)
+            try:
+                if not isinstance(loader, data.DataLoader):
+                    label, epoch = self._epoch(loader)
+                    iterator._traincheck = [label, _head(label, epoch), 0, _may_repeat(iterator)]
+            except Exception as error:  # training must go on whatever we got wrong
+                self.session.fault(self._wrap_init, error)
+
+        return hidden(__init__)
+
     def _wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
         def _reset(iterator: Any, /, *args: Any, **kwargs: Any) -> None:
             iterator._traincheck_drawn = deque()
@@ -116,7 +131,7 @@ class Data(Instrument):
 
         return hidden(_next_index)
 
-    def _epoch(self, loader: data.DataLoader[Any]) -> tuple[str, int]:
+    def _epoch(self, loader: Any) -> tuple[str, int]:
         """Name of a loader, and how often it was iterated before."""
         known = self._loaders.get(id(loader))
         if known is None or known.ref() is not loader:  # another one at the address of a dead one
