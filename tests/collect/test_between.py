@@ -12,8 +12,8 @@ from traincheck.schema.claims import Needs
 NEEDS = Needs(states=frozenset({"parameter@between"}), kinds=frozenset({"mark"}))
 
 
-def train(write=None, *, steps=3, second=None):
-    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+def train(write=None, *, steps=3, second=None, net=None):
+    net = net or nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.1)]
     if second is not None:
         optimizers.append(second(net))
@@ -52,6 +52,22 @@ def test_what_two_optimizers_hold_is_left_alone(tmp_path):
         return torch.optim.SGD(net[1].parameters(), lr=0.1)
 
     assert all(names == [] for _, _, names in looks(tmp_path, second=other))
+
+
+def test_what_the_optimizer_does_not_update_is_left_alone(tmp_path):
+    """As the target network of BYOL, which learner.parameters() holds, too."""
+
+    def follow(net):
+        net[2].weight.lerp_(net[0].weight, 0.1)
+
+    class Pair(nn.Sequential):
+        def forward(self, x):
+            with torch.no_grad():
+                self[2](x)
+            return self[1](self[0](x))
+
+    net = Pair(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(3, 4))
+    assert looks(tmp_path, follow, net=net) == [(1, "opt0", []), (2, "opt0", [])]
 
 
 def test_most_steps_are_not_looked_at(tmp_path):

@@ -59,7 +59,7 @@ class Between:
             self.seen[owner] = _Seen(step, self._digests(owner, optimizer))
 
     def _digests(self, owner: str, optimizer: torch.optim.Optimizer) -> dict[str, str | None]:
-        """Of the parameters that no other optimizer holds, up to so many elements."""
+        """Of the parameters that it updates, and no other one holds, up to so many elements."""
         session = self._session
         holders = Counter(
             id(parameter)
@@ -71,6 +71,8 @@ class Between:
         left = _LARGEST
         for name, parameter in session.tracker.held(owner, optimizer):
             if holders[id(parameter)] != 1 or not is_at_hand(parameter):
+                continue
+            if parameter.is_leaf and parameter.grad is None:  # an average, say, kept by hand
                 continue
             left -= parameter.numel()
             if left < 0:

@@ -7,6 +7,7 @@ from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2
+_SOON = 16  # steps for which what was updated counts as trained: others may have their turn
 
 
 class FrozenNormStatistics:
@@ -24,8 +25,8 @@ class FrozenNormStatistics:
         require grad.
 
     Stays quiet on:
-        Frozen batch normalization in evaluation mode; trained batch normalization; normalization
-        without weights.
+        Frozen batch normalization in evaluation mode; trained batch normalization, also while the
+        other network of a GAN has its turn; normalization without weights.
 
     Fix:
         Call eval() on the frozen part after model.train().
@@ -55,14 +56,20 @@ class FrozenNorms(StepMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._streak: dict[str, tuple[int, int | None]] = {}
+        self._updated: dict[int, int] = {}  # parameter -> step
+        self._steps = 0
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole or not facts.updates():
             return []
+        self._steps += 1
+        for moment in facts.updates():
+            self._updated.update(dict.fromkeys(moment.applied, self._steps))
         frozen = {
             name
-            for parameter in self.ledger.parameters.values()
+            for identity, parameter in self.ledger.parameters.items()
             if not parameter.requires_grad
+            and self._steps - self._updated.get(identity, -_SOON) >= _SOON
             for name in parameter.names
         }
         found: list[Violation] = []

@@ -26,6 +26,25 @@ def test_fires_in_training_mode() -> None:
     assert finding.variables == ("Net.bn.running_mean",)
 
 
+def turns(trained_until: int) -> list[Event]:
+    """The norm is frozen in one half of each step, and trained in the other, so long."""
+    names = ["Net.bn.weight", "Net.bn.bias"]
+    trace = TraceBuilder().process().model("Net", MLP_BN).optimizer()
+    for step in range(24):
+        trace.begin_step().zero_grad()
+        if step < trained_until:
+            trace.freeze(*names, frozen=False)
+            forward(trace, norm("Net.bn", on=True)).backward().optimizer_step()
+        trace.freeze(*names)
+        forward(trace, norm("Net.bn", on=True)).backward(skip=names).optimizer_step()
+    return trace.build()
+
+
+def test_what_is_trained_in_turns_is_not_frozen() -> None:
+    assert quiet("TC109", turns(24)) is Verdict.HELD
+    assert fires("TC109", turns(4)).first_step == 19
+
+
 def test_quiet_in_evaluation_mode_or_when_trained() -> None:
     assert quiet("TC109", loop(frozen=True, on=False)) is Verdict.HELD
     assert quiet("TC109", loop(frozen=False, on=True)) is Verdict.HELD
