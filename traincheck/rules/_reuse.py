@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 from traincheck.rules._models import about
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
 
+_TWICE = 2
+
+Calls = Mapping[str, Counter[int | None]]  # module -> span around it -> calls
+
 
 class ReusedModules:
     """Counts the calls of each module from one training forward of a model to the next.
 
+    Not those of a network that is called as a whole on several inputs, as losses over pairs do.
+
     Args:
         info: of the rule.
-        counts: whether a call is one that counts. Must be picklable.
+        counts: whether a call shows that its module is one that counts. Must be picklable.
         in_a_row: forwards in which a module was called again before it is told.
     """
 
@@ -27,7 +33,8 @@ class ReusedModules:
         self._info = info
         self._counts = counts
         self._in_a_row = in_a_row
-        self._calls: Counter[str] = Counter()
+        self._calls: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
+        self._counted: set[str] = set()
         self._reused: Counter[str] = Counter()
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -35,10 +42,14 @@ class ReusedModules:
             return ()
         if Families.BACKWARD in (event.family, event.api):
             self._calls.clear()  # what was computed again for it
+            self._counted.clear()
         elif event.root:
             return self._close(event)
-        elif event.module is not None and self._counts(event):
-            self._calls[event.module] += 1
+        elif event.module is not None:
+            if event.family == Families.MODULE:
+                self._calls[event.module][event.parent] += 1
+            if self._counts(event):
+                self._counted.add(event.module)
         return ()
 
     def finish(self) -> Sequence[Violation]:
@@ -46,24 +57,63 @@ class ReusedModules:
         return ()
 
     def _close(self, event: CallEvent) -> Sequence[Violation]:
-        calls, self._calls = self._calls, Counter()
+        calls, self._calls = self._calls, defaultdict(Counter)
+        counted, self._counted = self._counted, set()
         if not event.grad_enabled or not event.training:
             return ()
-        self.triggered += bool(calls)
-        found = []
-        for module, count in sorted(calls.items()):
-            if count == 1:
-                self._reused.pop(module, None)
-                continue
-            self._reused[module] += 1
-            if self._reused[module] == self._in_a_row:
-                found.append(
-                    about(
-                        self._info,
-                        event,
-                        [module],
-                        expected="one call in each forward",
-                        observed=f"{count} calls in one forward",
-                    )
-                )
-        return found
+        self.triggered += bool(counted)
+        again = {
+            module: count
+            for module in counted & calls.keys()
+            if (count := calls[module].total()) >= _TWICE
+        }
+        inside = _inside(calls) if again else {}
+        reused = {_unit(module, calls, inside): count for module, count in again.items()}
+        self._reused = Counter({u: self._reused[u] + 1 for u in reused if u is not None})
+        return [
+            about(
+                self._info,
+                event,
+                [unit],
+                expected="one call in each forward",
+                observed=f"{reused[unit]} calls in one forward",
+            )
+            for unit, times in sorted(self._reused.items())
+            if times == self._in_a_row
+        ]
+
+
+def _inside(calls: Calls) -> dict[str, set[int]]:
+    """How often what is inside a module was called, by its path."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for module, spans in calls.items():
+        above = module.rpartition(".")[0]
+        while above:
+            found[above].add(spans.total())
+            above = above.rpartition(".")[0]
+    return found
+
+
+def _unit(module: str, calls: Calls, inside: Mapping[str, set[int]]) -> str | None:
+    """What is used at several places: a layer, or the element of a list that it is part of.
+
+    None for a layer in a loop over time, and for one of a network that was called several times.
+    """
+    times = max(calls[module].values())
+    if times > 1:  # within one call of what is around it
+        return module if times == _TWICE or _is_element(module) else None
+    unit = module
+    while (above := unit.rpartition(".")[0]) and min(inside[above]) >= _TWICE:
+        unit = above
+    if unit == module or _is_element(unit):
+        return unit
+    below = {
+        name[len(unit) + 1 :].partition(".")[0] for name in calls if name.startswith(f"{unit}.")
+    }
+    only = f"{unit}.{below.pop()}" if len(below) == 1 else unit
+    return only if _is_element(only) else None
+
+
+def _is_element(module: str) -> bool:
+    """Whether a module is one of a list, as ``[block] * 6`` makes many of one."""
+    return module.rpartition(".")[2].isdecimal()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traincheck.rules._arrival import LEAVES
 from traincheck.rules._reuse import ReusedModules
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -26,8 +27,9 @@ class BatchNormReused:
         a row.
 
     Stays quiet on:
-        Several forwards in a step (accumulation, GAN, siamese branches that call the whole
-        model); evaluation mode; recomputation in gradient checkpointing.
+        Several forwards in a step (accumulation, GAN); a network that is called as a whole on
+        several inputs (siamese branches); layers in a loop over time; evaluation mode;
+        recomputation in gradient checkpointing.
 
     Fix:
         One batch norm for each place.
@@ -45,7 +47,7 @@ class BatchNormReused:
         likely_cause="The same layer object is called more than once.",
         fix="Build one batch norm for each place, or use a norm without running statistics.",
     )
-    needs = Needs(calls=frozenset({_API, Families.MODULE, Families.BACKWARD}))
+    needs = LEAVES | Needs(calls=frozenset({_API, Families.BACKWARD}))
 
     def monitor(self) -> ReusedModules:
         return ReusedModules(self.info, _is_norm, in_a_row=_IN_A_ROW)

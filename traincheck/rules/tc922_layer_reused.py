@@ -26,12 +26,14 @@ class LayerReused:
         was written twice, the model is smaller than it looks.
 
     Fires on:
-        A layer that is applied twice within each forward, in three training steps in a row.
+        A layer, or an element of a list of modules, that is applied twice within each forward, in
+        three training steps in a row.
 
     Stays quiet on:
-        Several forwards of the model in a step (accumulation, GAN); embeddings, recurrent layers
-        and norms; batch norms, which are TC915's; recomputation in gradient checkpointing;
-        evaluation.
+        Several forwards of the model in a step (accumulation, GAN); a network that is called as a
+        whole on several inputs (losses over pairs); layers in a loop over time; embeddings,
+        recurrent layers and norms; batch norms, which are TC915's; recomputation in gradient
+        checkpointing; evaluation.
 
     Fix:
         Build one layer for each place; ignore this where sharing is meant.

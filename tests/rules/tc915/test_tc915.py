@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import pytest
 
+from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
 
 
 def called(times: int, *, forwards: int = 1, again: bool = False, training: bool = True) -> list:
     """Steps with so many calls in a forward; again: computed once more in the backward."""
     trace = net()
-    batch_norm = {"args": {"training": training}, "module": "Net.bn"}
     for _ in range(3):
         trace.begin_step().zero_grad()
         for _ in range(forwards):
             for _ in range(times):
-                trace.call("torch.nn.functional.batch_norm", **batch_norm)
+                normed(trace, training)
             trace.forward()
         if again:
-            trace.call("torch.nn.functional.batch_norm", **batch_norm)
+            normed(trace, training)
         trace.backward().optimizer_step()
     return trace.build()
+
+
+def normed(trace: TraceBuilder, training: bool) -> None:
+    trace.call("torch.nn.functional.batch_norm", args={"training": training}, module="Net.bn")
+    trace.call(
+        "torch.nn.modules.batchnorm.BatchNorm1d.forward",
+        family=Families.MODULE,
+        module="Net.bn",
+        training=training,
+    )
 
 
 BROKEN = called(2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.checking import fires, net, quiet
@@ -53,3 +55,50 @@ def test_fires_on_two_calls_in_one_forward() -> None:
 )
 def test_quiet_on_others(events: list[Event]) -> None:
     assert quiet("TC922", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+
+
+def models_called(*calls: tuple[str, int]) -> list[Event]:
+    """Steps in which layers are called one after the other, each within a span of its own."""
+    trace = net()
+    for _ in range(4):
+        trace.begin_step().zero_grad()
+        for module, parent in calls:
+            trace.call(LINEAR, family=Families.MODULE, module=module, training=True, parent=parent)
+        trace.forward().backward().optimizer_step()
+    return trace.build()
+
+
+TOWERS = [
+    ("Pair.encoder.0", 1),
+    ("Pair.encoder.2", 1),
+    ("Pair.encoder.0", 2),
+    ("Pair.encoder.2", 2),
+]
+BLOCKS = [("Net.blocks.0.a", n) for n in range(3)] + [("Net.blocks.0.b", n) for n in range(3)]
+IN_TIME = [("Net.gate", 1), ("Net.state", 1)] * 5
+
+
+def test_fires_once_on_a_list_that_holds_one_block_several_times() -> None:
+    for others in ([("Net.head", 9)], [("Net.blocks.3.a", 7), ("Net.head", 9)], []):
+        finding = fires("TC922", models_called(*BLOCKS, *others))
+        assert (finding.subject.module, finding.violations) == ("Net.blocks.0", 1)
+        assert "3 calls in one forward" in finding.observed
+
+
+def test_fires_on_a_layer_that_two_blocks_share() -> None:
+    calls = [("Net.a.shared", 1), ("Net.a.own", 1), ("Net.a.shared", 2), ("Net.b.own", 2)]
+    assert fires("TC922", models_called(*calls)).subject.module == "Net.a.shared"
+
+
+def test_fires_on_a_list_of_one_layer() -> None:
+    finding = fires("TC922", models_called(*[("Net.layers.0", 1)] * 6, ("Net.head", 1)))
+    assert finding.subject.module == "Net.layers.0"
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [TOWERS, [*TOWERS, ("Pair.head", 3)], IN_TIME, [*IN_TIME, ("Net.head", 1)]],
+    ids=["towers", "towers and a head", "over time", "over time and a head"],
+)
+def test_quiet_on_networks_called_again_and_on_loops_over_time(calls: list[Any]) -> None:
+    assert quiet("TC922", models_called(*calls)) is Verdict.HELD
