@@ -8,6 +8,7 @@ step are made when it ends, in the order of the calls after which the looks were
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,10 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.findings import Subject, Symptom, Violation
 
+# Modules of libraries that leave out paths or areas at random, while they are trained
+_DROPPER = re.compile(
+    r"^(?!torch\.nn\.).*(drop_?(path|block|connect)|stochastic_?depth)", re.IGNORECASE
+)
 _LANDMARKS = frozenset(
     {
         Families.BACKWARD,
@@ -92,10 +97,12 @@ class Parameter:
 class Holder:
     """An optimizer and what it holds.
 
-    names: by identity; groups: index of the group by identity.
+    event: of its groups as they are. made: the first of it, which tells where it was made. names:
+    by identity; groups: index of the group by identity.
     """
 
     event: OptimizerEvent
+    made: OptimizerEvent
     ids: frozenset[int]
     names: dict[int, str]
     groups: dict[int, int]
@@ -180,6 +187,7 @@ class Ledger:
         self.strided: set[str] = set()  # parameters that are not contiguous
         self.replaced: set[str] = set()  # names that went to other objects while training
         self.off: set[str] = set()  # modules with an attribute requires_grad that is False
+        self.droppers: set[str] = set()  # modules that leave out what is around them, by their name
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
@@ -220,6 +228,8 @@ class Ledger:
             modules = event.data.get("modules") or {}
             off = {path for path, f in modules.items() if f.get("requires_grad") is False}
             self.off = (self.off - modules.keys()) | off
+            droppers = {path for path, f in modules.items() if _DROPPER.search(str(f.get("class")))}
+            self.droppers = (self.droppers - modules.keys()) | droppers
         self._last = event
         return self._facts
 
@@ -248,8 +258,13 @@ class Ledger:
                 names[identity] = name
                 groups[identity] = index
                 self._ids.setdefault(name, identity)
+        known = self.holders.get(event.id)
         self.holders[event.id] = Holder(
-            event=event, ids=frozenset(names), names=names, groups=groups
+            event=event,
+            made=event if known is None else known.made,
+            ids=frozenset(names),
+            names=names,
+            groups=groups,
         )
 
     def _enter_state(self, event: StateEvent) -> None:

@@ -111,7 +111,7 @@ class Membership(StepMonitor):
         self, identity: int, facts: StepFacts, blamed: Sequence[Holder], observed: str
     ) -> Violation:
         name = self.ledger.name(identity)
-        evidence: list[Event] = [holder.event for holder in blamed]
+        evidence: list[Event] = [holder.made for holder in blamed]
         if identity in facts.gradients:
             evidence.append(facts.gradients[identity])
         evidence += [moment.call for moment in facts.updates()[:1]]

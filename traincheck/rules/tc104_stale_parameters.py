@@ -94,5 +94,5 @@ class Leftovers(StepMonitor):
             message=f"{holder.label} holds {name}, which no model has any more",
             expected="every parameter of an optimizer belongs to a model",
             observed=f"{holder.label} holds what was replaced or removed",
-            evidence=(holder.event, *calls[:1]),
+            evidence=(holder.made, *calls[:1]),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from traincheck.rules._forwards import Forward
@@ -14,6 +15,7 @@ from traincheck.rules._ledger import (
     listing,
     proof,
 )
+from traincheck.rules._models import MODELS
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -26,7 +28,8 @@ class TrainedInEvalMode:
 
     What it checks:
         The forward passes whose gradients an optimizer step applies run in training mode, where
-        the trained part of the model holds dropout or batch normalization.
+        the trained part of the model holds dropout, stochastic depth (DropPath) or batch
+        normalization.
 
     Why it matters:
         Dropout is off and batch normalization uses, and no longer learns, its running statistics.
@@ -62,7 +65,7 @@ class TrainedInEvalMode:
         ),
         fix="Call model.train() after evaluation, before the next training step.",
     )
-    needs = DISCOVERY | GRADIENTS | MODES
+    needs = DISCOVERY | GRADIENTS | MODES | MODELS
 
     def monitor(self) -> TrainingMode:
         return TrainingMode()
@@ -114,7 +117,10 @@ class TrainingMode(StepMonitor):
             return []
         idle = _idle_dropout(passes, names)
         frozen_norms = [m for f in passes for m in f.norms if f"{m}.weight" in names]
-        affected = sorted({*idle, *(frozen_norms if path in self._was_training else ())})
+        known = (
+            [*frozen_norms, *self._droppers(passes, names)] if path in self._was_training else []
+        )
+        affected = sorted({*idle, *known})
         if not affected:
             return []
         streak = self._streaks.setdefault(path, _Streak())
@@ -124,6 +130,11 @@ class TrainingMode(StepMonitor):
             return []
         step = streak.first if streak.count == _CONFIRMED else facts.event.step
         return [self._violation(path, affected, step, passes[0].call, facts)]
+
+    def _droppers(self, passes: list[Forward], names: set[str]) -> list[str]:
+        """Modules, as DropPath, whose calls do not show what they do."""
+        around = [p for p in self.ledger.droppers if any(map(_around(p), names))]
+        return [p for p in around if any(forward.covers(p) for forward in passes)]
 
     def _violation(
         self, path: str, affected: list[str], step: int | None, call: CallEvent, facts: StepFacts
@@ -144,9 +155,10 @@ class TrainingMode(StepMonitor):
 
 def _idle_dropout(passes: list[Forward], names: set[str]) -> set[str]:
     """Dropout that is off, around trained parameters."""
-    return {
-        path
-        for forward in passes
-        for path in forward.idle
-        if any(name.startswith((f"{path}.", f"{path.rpartition('.')[0]}.")) for name in names)
-    }
+    return {path for forward in passes for path in forward.idle if any(map(_around(path), names))}
+
+
+def _around(path: str) -> Callable[[str], bool]:
+    """Whether a variable is below a module, or beside it."""
+    heads = (f"{path}.", f"{path.rpartition('.')[0]}.")
+    return lambda name: name.startswith(heads)

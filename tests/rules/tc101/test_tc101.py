@@ -160,6 +160,13 @@ def test_the_evidence_shows_the_optimizer_the_gradient_and_the_step() -> None:
     assert [event.kind for event in finding.evidence] == ["optimizer", "state", "call"]
 
 
+def test_the_evidence_is_of_where_the_optimizer_was_made() -> None:
+    """Not of what a scheduler has changed since, which no line of the user's did."""
+    trace = start().model().optimizer(names=HEAD).change_groups(lr=0.5).steps(2)
+    made = fires("TC101", trace.build()).evidence[0]
+    assert getattr(made, "change", "") == "created"
+
+
 def test_says_its_symptom() -> None:
     from tests.checking import BY_CODE
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.builders import MLP, MLP_BN, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.rules.models import model
 from tests.rules.window import dropout, evaluates, forward, norm
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -68,6 +69,29 @@ def test_quiet_in_training_mode(modes: list[bool]) -> None:
 
 def test_quiet_where_modes_make_no_difference() -> None:
     assert quiet("TC301", loop([True, False, False, False], drops=False).build()) is Verdict.HELD
+
+
+@pytest.mark.parametrize(
+    ("cls", "drops"),
+    [
+        ("timm.layers.drop.DropPath", True),
+        ("torchvision.ops.stochastic_depth.StochasticDepth", True),
+        ("transformers.models.swin.modeling_swin.SwinDropPath", True),
+        ("torch.nn.modules.dropout.Dropout", False),  # its calls tell whether it drops
+        ("__main__.Backdrop", False),
+    ],
+)
+def test_modules_that_drop_paths_are_known_by_their_class(cls: str, drops: bool) -> None:
+    def trained(modes: Sequence[bool]) -> list[Event]:
+        return loop(modes, drops=False, trace=model({"drop_path": {"class": cls}})).build()
+
+    if drops:
+        finding = fires("TC301", trained([True, False, False]))
+        assert (finding.first_step, "Net.drop_path" in finding.observed) == (1, True)
+    else:
+        assert quiet("TC301", trained([True, False, False])) is Verdict.HELD
+    assert quiet("TC301", trained([True, True, True])) is Verdict.HELD
+    assert quiet("TC301", trained([False, False, False])) is Verdict.HELD
 
 
 def test_quiet_on_adversarial_examples() -> None:
