@@ -198,11 +198,11 @@ class Seeding(Rows):
 
 def test_a_batch_is_known_again_in_a_model_and_a_loss_in_some_steps(tmp_path):
     torch.manual_seed(0)
-    x, y = torch.randn(24, 3), torch.randint(0, 2, (24,))
+    x, y = torch.randn(96, 3), torch.randint(0, 2, (96,))
     with recording(tmp_path) as run:
         model = nn.Linear(3, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for xb, yb in DataLoader(TensorDataset(x, y), batch_size=4):
+        for xb, yb in DataLoader(TensorDataset(x, y), batch_size=16):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(xb), yb).backward()
             optimizer.step()
@@ -223,9 +223,21 @@ def test_a_batch_is_known_again_in_a_model_and_a_loss_in_some_steps(tmp_path):
     assert "fingerprint" not in run.calls(Families.MODULE)[-1].args["0"]  # evaluation
 
 
+@pytest.mark.parametrize(
+    "made",
+    [torch.zeros(32).long(), torch.ones(32, 3), torch.arange(32), torch.randn(3, 5)],
+    ids=["zeros", "ones", "counted", "few"],
+)
+def test_what_any_program_could_make_is_not_known_again(tmp_path, made):
+    with recording(tmp_path) as run:
+        for _ in DataLoader(torch.randn(64, 3), batch_size=32):
+            nn.Identity()(made)
+    assert all("fingerprint" not in call.args["0"] for call in run.calls(Families.MODULE))
+
+
 def test_what_is_given_without_a_loader_is_not_known_again(tmp_path):
     with recording(tmp_path) as run:
-        nn.Linear(3, 2)(torch.randn(4, 3))
+        nn.Linear(3, 2)(torch.randn(32, 3))
     assert "fingerprint" not in run.calls(Families.MODULE)[0].args["0"]
 
 

@@ -73,6 +73,21 @@ def test_calls_within_models_are_all_recorded_when_anyone_wants_them(tmp_path, m
 @pytest.mark.parametrize(
     "needs",
     [
+        pytest.param(Needs(calls=frozenset({"torch.relu"})), id="hidden"),
+        pytest.param(Needs(calls=within_modules(RELU) | {"torch.relu"}), id="in some steps"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_torchscript_finds_the_originals_of_what_hides_its_calls(tmp_path, needs):
+    with recording(tmp_path / "run", needs=needs):
+        assert torch.jit.script(F.relu)(torch.tensor([-1.0])).item() == 0
+        layer = torch.jit.script(nn.TransformerEncoderLayer(4, 2, batch_first=True).eval())
+        assert layer(torch.ones(1, 2, 4)).shape == (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
         pytest.param(Needs(calls=within_modules(RELU) | {"torch.relu"}), id="in some steps"),
         pytest.param(Needs(calls=frozenset({"torch.relu"})), id="not at all"),
         pytest.param(Needs(calls=frozenset({RELU, "torch.relu"})), id="always"),

@@ -27,6 +27,7 @@ SMALL = 1 << 16  # elements up to which arguments and parameters are looked at i
 LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
 _MOST_LABELS = 1000
+_FEW = 16  # elements of an argument that could be those of a batch by chance
 _MANY_ROWS = 8  # of a batch, from which they are compared
 _MOST_FIRST = 4  # layers in a step that may be the first of a model
 _MOST_LOOKS = 256  # at activations in one step: a step that never ends must not be slow for ever
@@ -149,7 +150,7 @@ class Numbers:
             return text
         if type(value) is not torch.Tensor or not value.is_cpu:
             return text
-        if value.numel() > LARGE or not _is_countable(value):
+        if not _FEW <= value.numel() <= LARGE or not _is_countable(value) or _is_plain(value):
             return text
         return with_fingerprint(text, value)
 
@@ -410,6 +411,16 @@ def _leaf(tensor: torch.Tensor, *, full: bool) -> Taken:
         elif _are_labels(tensor, taken):
             taken["top"] = torch.bincount(tensor).max() / len(tensor)
         return taken
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a program makes such a tensor itself: one value, or the numbers from 0 on."""
+    with torch.no_grad():
+        first, last = tensor.reshape(-1)[[0, -1]].tolist()
+        if first == last:
+            return bool((tensor == first).all())
+        is_counted = tensor.dim() == 1 and first == 0 and last == len(tensor) - 1
+        return is_counted and torch.equal(tensor, torch.arange(len(tensor), dtype=tensor.dtype))
 
 
 def _has_rows(tensor: torch.Tensor) -> bool:

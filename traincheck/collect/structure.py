@@ -20,6 +20,8 @@ _SETTINGS = (
     "num_embeddings", "embedding_dim", "padding_idx", "track_running_stats", "num_features",
     "groups",
 )  # fmt: skip
+# How much is left out at random; torchvision and timm name it so.
+_SHARES = ("p", "drop_prob")
 # What a model of tokens says about them in its ``config``.
 _TOKENS = ("pad_token_id", "eos_token_id", "unk_token_id", "vocab_size", "tie_word_embeddings")
 _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -98,11 +100,15 @@ def _facts(module: nn.Module) -> dict[str, Any]:
     flag = module.__dict__.get("requires_grad")
     if isinstance(flag, bool):  # on a module it is an attribute like any other
         facts["requires_grad"] = flag
+    settings = module.__dict__  # not by getattr: a class may compute them
+    facts |= {key: settings[key] for key in _SHARES if isinstance(settings.get(key), float)}
+    children = [id(child) for child in table(module._modules).values() if child is not None]
+    if len(set(children)) < len(children):
+        facts["repeats"] = True  # one child under several names, as in ``[block] * 6``
     family = family_of(module)
     if family is None:
         return facts
     facts["family"] = family
-    settings = module.__dict__  # not by getattr: a class may compute them
     for key in _SETTINGS:
         value = settings.get(key)
         if isinstance(value, (bool, int, float)):

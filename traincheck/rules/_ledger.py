@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from traincheck.rules._forwards import Forward, Forwards
 from traincheck.schema.apis import MODAL, Families, is_loose
@@ -228,7 +228,7 @@ class Ledger:
             modules = event.data.get("modules") or {}
             off = {path for path, f in modules.items() if f.get("requires_grad") is False}
             self.off = (self.off - modules.keys()) | off
-            droppers = {path for path, f in modules.items() if _DROPPER.search(str(f.get("class")))}
+            droppers = {path for path, f in modules.items() if _drops(f)}
             self.droppers = (self.droppers - modules.keys()) | droppers
         self._last = event
         return self._facts
@@ -496,6 +496,11 @@ class Bookkeeper:
 
     def finish(self) -> Sequence[Violation]:
         return ()
+
+
+def _drops(facts: Mapping[str, Any]) -> bool:
+    is_active = facts.get("drop_prob", facts.get("p", 1)) != 0
+    return is_active and _DROPPER.search(str(facts.get("class"))) is not None
 
 
 def proof(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from traincheck.rules._models import about
+from traincheck.rules._models import about, model_of
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
@@ -36,8 +36,13 @@ class ReusedModules:
         self._calls: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
         self._counted: set[str] = set()
         self._reused: Counter[str] = Counter()
+        self._repeating: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
+        model = model_of(event)
+        if model is not None:
+            repeating = {path for path, facts in model.modules.items() if facts.get("repeats")}
+            self._repeating = (self._repeating - model.modules.keys()) | repeating
         if not isinstance(event, CallEvent):
             return ()
         if Families.BACKWARD in (event.family, event.api):
@@ -68,7 +73,9 @@ class ReusedModules:
             if (count := calls[module].total()) >= _TWICE
         }
         inside = _inside(calls) if again else {}
-        reused = {_unit(module, calls, inside): count for module, count in again.items()}
+        reused = {
+            _unit(module, calls, inside, self._repeating): count for module, count in again.items()
+        }
         self._reused = Counter({u: self._reused[u] + 1 for u in reused if u is not None})
         return [
             about(
@@ -94,26 +101,28 @@ def _inside(calls: Calls) -> dict[str, set[int]]:
     return found
 
 
-def _unit(module: str, calls: Calls, inside: Mapping[str, set[int]]) -> str | None:
+def _unit(
+    module: str, calls: Calls, inside: Mapping[str, set[int]], repeating: Collection[str]
+) -> str | None:
     """What is used at several places: a layer, or the element of a list that it is part of.
 
     None for a layer in a loop over time, and for one of a network that was called several times.
+
+    Args:
+        module: a layer that was called several times.
+        calls: of all modules.
+        inside: how often modules were called that are inside others.
+        repeating: modules that hold one child under several names.
     """
-    times = max(calls[module].values())
-    if times > 1:  # within one call of what is around it
-        return module if times == _TWICE or _is_element(module) else None
+    if max(calls[module].values()) > 1:  # within one call of what is around it
+        is_twice = max(calls[module].values()) == _TWICE
+        return module if is_twice or module.rpartition(".")[0] in repeating else None
     unit = module
-    while (above := unit.rpartition(".")[0]) and min(inside[above]) >= _TWICE:
+    while above := unit.rpartition(".")[0]:
+        if above in repeating:
+            return unit
+        is_once = above in calls and calls[above].total() == 1
+        if is_once or min(inside[above]) < _TWICE:
+            break
         unit = above
-    if unit == module or _is_element(unit):
-        return unit
-    below = {
-        name[len(unit) + 1 :].partition(".")[0] for name in calls if name.startswith(f"{unit}.")
-    }
-    only = f"{unit}.{below.pop()}" if len(below) == 1 else unit
-    return only if _is_element(only) else None
-
-
-def _is_element(module: str) -> bool:
-    """Whether a module is one of a list, as ``[block] * 6`` makes many of one."""
-    return module.rpartition(".")[2].isdecimal()
+    return module if unit == module else None

@@ -8,6 +8,9 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
+# Made beside another one, and stepped in the last epochs only
+_BY_DESIGN = "torch.optim.swa_utils."
+
 
 class SchedulerNeverStepped:
     """TC211 scheduler-never-stepped: a scheduler is made but scheduler.step() is never called.
@@ -83,7 +86,7 @@ class UnusedSchedule(StepMonitor):
         found: list[Violation] = []
         for moment in facts.moments:
             owner = str(moment.call.owner)
-            if moment.family == Families.SCHEDULER_CREATED:
+            if moment.family == Families.SCHEDULER_CREATED and _BY_DESIGN not in moment.call.api:
                 self._made[owner] = moment.call
                 self._first_epoch.pop(owner, None)  # another phase of training may begin late
                 self._first_step.pop(owner, None)

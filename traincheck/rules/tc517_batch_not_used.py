@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from traincheck.rules._losses import CROSS_ENTROPY, NLL, F
@@ -13,7 +12,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.values import TensorSummary, tensor_summary
+from traincheck.schema.values import tensor_summary
 
 _LOSSES = frozenset(
     {CROSS_ENTROPY, NLL}
@@ -28,7 +27,8 @@ _LOSSES = frozenset(
 _PROOF = 4  # looks in a row at which the same tensor came again
 _MOST = 4096  # tensors of batches that are remembered
 
-_Place = tuple[str, str]  # of the call, and the name of its argument
+_Place = tuple[str, str]  # of a call, and the name of its argument
+_Origin = tuple[str, str]  # a loader, and the path of a tensor in its batches
 
 
 class BatchNotUsed:
@@ -44,13 +44,14 @@ class BatchNotUsed:
 
     Fires on:
         At four looks in a row, which are at the first steps and then at each tenth: a model or a
-        loss that is given the very tensor of an earlier batch again; or a model all of whose inputs
-        are as they were, and as large as a tensor of the batch that is new each time.
+        loss that is given the very tensor of an earlier batch again, while the same place of the
+        new batch, or all of it, is given to nobody.
 
     Stays quiet on:
-        Graphs and tables that are given whole while a loader draws indices; targets that a program
-        makes itself; training without a loader, or on the only batch that a loader has; evaluation;
-        tensors on a device, and of more than a million elements, which are not compared.
+        Inputs and targets that a program makes itself; an old batch beside the new one, as one that
+        is kept to compare with; training without a loader, or on the only batch that a loader has;
+        evaluation. Tensors in another shape or dtype than they came in, on a device, of fewer than
+        16 elements or more than a million, of one value, or 0 to n, are not compared.
 
     Fix:
         Give the model the batch of this iteration.
@@ -83,12 +84,24 @@ class BatchNotUsed:
 
 @dataclass(slots=True)
 class _Look:
-    """What was seen in one step: of a batch its new tensors, of calls what they were given."""
+    """What was seen in one step: tensors of batches by where they came from, and what was given."""
 
-    leaves: dict[str, TensorSummary] = field(default_factory=dict)  # by fingerprint
-    given: dict[_Place, dict[str, TensorSummary]] = field(default_factory=dict)
+    leaves: dict[_Origin, set[str]] = field(default_factory=dict)
+    given: dict[_Place, set[str]] = field(default_factory=dict)
     calls: dict[_Place, CallEvent] = field(default_factory=dict)
-    is_whole: bool = True  # each model's tensors are known by their content
+
+    def fresh(self) -> set[str]:
+        """All that the batches of this step hold."""
+        return set().union(*self.leaves.values())
+
+    def reaches(self, *, inputs: bool) -> bool:
+        """Whether anything of these batches was given to a model, or to a loss."""
+        fresh = self.fresh()
+        return any(
+            not found.isdisjoint(fresh)
+            for place, found in self.given.items()
+            if _is_input(place) is inputs
+        )
 
 
 @dataclass(slots=True)
@@ -106,7 +119,7 @@ class OldBatches(SingleEvents):
         super().__init__()
         self._now = _Look()
         self._last = _Look()
-        self._came: dict[str, str] = {}  # fingerprint -> whose tensor it was, of earlier steps
+        self._came: dict[str, tuple[_Origin, int]] = {}  # fingerprint -> place and batch
         self._rows: dict[_Place, _Row] = {}
         self._is_over = False
 
@@ -117,66 +130,69 @@ class OldBatches(SingleEvents):
             self._batch(event)
         elif isinstance(event, StepEvent):
             return self._step()
-        elif isinstance(event, CallEvent) and event.stage == "train" and event.grad_enabled:
+        elif isinstance(event, CallEvent) and event.grad_enabled:
             self._call(event)
         return []
 
     def _batch(self, event: BatchEvent) -> None:
-        for path, leaf in _known(event.leaves):
-            key = str(leaf.fingerprint)
+        for path, key in _known(event.leaves):
+            origin = (event.loader, path)
             if event.stage == "train":
-                self._now.leaves[key] = leaf
+                self._now.leaves.setdefault(origin, set()).add(key)
             if len(self._came) < _MOST:
-                self._came.setdefault(key, f"{path} of batch {event.index} of {event.loader}")
+                self._came.setdefault(key, (origin, event.index))
 
     def _call(self, event: CallEvent) -> None:
-        if event.family == Families.MODULE and event.root:
-            where, args = event.module or event.api, event.args
-            tensors = [tensor_summary(value) for value in args.values()]
-            if any(tensor is not None and not tensor.fingerprint for tensor in tensors):
-                self._now.is_whole = False
-        elif event.api in _LOSSES:
+        if event.api in _LOSSES:
             where, args = event.api, {"target": event.args.get("target")}
+        elif event.family == Families.MODULE and event.root and not _is_loss(event):
+            where, args = event.module or event.api, dict(event.args)
         else:
             return
-        for name, tensor in _known(args):
+        for name, key in _known(args):
             place = (where, name)
-            self._now.given.setdefault(place, {})[str(tensor.fingerprint)] = tensor
+            self._now.given.setdefault(place, set()).add(key)
             self._now.calls.setdefault(place, event)
 
     def _step(self) -> list[Violation]:
-        now = self._now
-        self._now = _Look()
+        now, self._now = self._now, _Look()
         if not now.leaves or not now.given:
             return []  # nothing was fetched, or nothing looked at
         last, self._last = self._last, now
-        new = {key: leaf for key, leaf in now.leaves.items() if key not in last.leaves}
-        if not last.leaves or not new:
+        if not last.leaves or now.fresh() <= last.fresh():
             return []
         self.triggered += 1
+        fresh = now.fresh()
         again = {
             place
-            for place, tensors in now.given.items()
-            if tensors.keys() <= last.given.get(place, {}).keys()
-            and tensors.keys().isdisjoint(now.leaves)
-            and _are_like(tensors, new)
+            for place, keys in now.given.items()
+            if keys <= last.given.get(place, set())
+            and keys.isdisjoint(fresh)
+            and keys <= self._came.keys()
+            and self._is_left_out(place, now, last)
         }
-        inputs = {place for place in now.given if _is_input(place)}
-        known = {place for place in again if now.given[place].keys() <= self._came.keys()}
-        is_all = now.is_whole and inputs <= again
-        return self._count(now, known | inputs if is_all else known)
+        return self._count(now, last, again)
 
-    def _count(self, now: _Look, again: set[_Place]) -> list[Violation]:
-        self._rows = {
-            place: self._rows.get(place) or _Row(now.calls[place])
-            for place in sorted(again, key=lambda place: (not _is_input(place), place))
-        }
-        for place, row in self._rows.items():
+    def _is_left_out(self, place: _Place, now: _Look, last: _Look) -> bool:
+        """Whether the new tensors are given to nobody in whose place the old ones stand."""
+        given = set().union(*now.given.values())
+        for key in now.given[place]:
+            origin, _ = self._came[key]
+            new = now.leaves.get(origin, set()) - last.leaves.get(origin, set())
+            if not new.isdisjoint(given) or (not new and now.reaches(inputs=_is_input(place))):
+                return False
+        return True
+
+    def _count(self, now: _Look, last: _Look, again: set[_Place]) -> list[Violation]:
+        before, self._rows = self._rows, {}
+        for place in sorted(again, key=lambda place: (not _is_input(place), place)):
+            was_old = now.given[place].isdisjoint(last.fresh())  # at the look before, too
+            row = before.get(place) or _Row((last if was_old else now).calls[place])
             row.count += 1
+            self._rows[place] = row
             if row.count >= _PROOF:
                 self._is_over = True
-                whose = next((self._came[k] for k in now.given[place] if k in self._came), None)
-                return [_violation(place, row.call, whose)]
+                return [_violation(place, row.call, self._came[min(now.given[place])])]
         return []
 
 
@@ -184,24 +200,23 @@ def _is_input(place: _Place) -> bool:
     return place[0] not in _LOSSES
 
 
-def _known(values: Mapping[str, Any]) -> Iterator[tuple[str, TensorSummary]]:
-    """The tensors that are known by their content."""
+def _is_loss(event: CallEvent) -> bool:
+    """Whether a module of torch that is a loss was called: its function tells what it was given."""
+    return event.api.startswith("torch.nn.modules.loss.")
+
+
+def _known(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Fingerprints of the tensors that have one."""
     for name, value in values.items():
         tensor = tensor_summary(value)
         if tensor is not None and tensor.fingerprint:
-            yield name, tensor
+            yield name, tensor.fingerprint
 
 
-def _are_like(tensors: Mapping[str, TensorSummary], new: Mapping[str, TensorSummary]) -> bool:
-    """Whether each is as large as a new tensor of the batch, in whose place it may stand."""
-    kinds = {(leaf.dtype, prod(leaf.shape)) for leaf in new.values()}
-    return all((tensor.dtype, prod(tensor.shape)) in kinds for tensor in tensors.values())
-
-
-def _violation(place: _Place, call: CallEvent, whose: str | None) -> Violation:
+def _violation(place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:
     where, name = place
+    (loader, path), index = came
     what = "the input" if name == "0" else name
-    origin = f", {whose}," if whose else ""
     return Violation(
         check_id="TC517",
         step=call.step,
@@ -212,8 +227,8 @@ def _violation(place: _Place, call: CallEvent, whose: str | None) -> Violation:
         message=f"{what} of {where} is the same tensor in each step, while new batches come",
         expected=f"{what} comes from the batch of the step",
         observed=(
-            f"{what}{origin} was the same at {_PROOF + 1} looks in a row, and each time there was "
-            "a new batch"
+            f"{what}, {path} of batch {index} of {loader}, was the same at {_PROOF + 1} looks in a "
+            "row, and each time there was a new batch"
         ),
         evidence=(call,),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traincheck.rules._arrival import LEAVES
+from traincheck.rules._models import MODELS
 from traincheck.rules._reuse import ReusedModules
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -47,7 +48,7 @@ class BatchNormReused:
         likely_cause="The same layer object is called more than once.",
         fix="Build one batch norm for each place, or use a norm without running statistics.",
     )
-    needs = LEAVES | Needs(calls=frozenset({_API, Families.BACKWARD}))
+    needs = LEAVES | MODELS | Needs(calls=frozenset({_API, Families.BACKWARD}))
 
     def monitor(self) -> ReusedModules:
         return ReusedModules(self.info, _is_norm, in_a_row=_IN_A_ROW)

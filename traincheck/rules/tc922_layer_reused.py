@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traincheck.rules._arrival import LEAVES
+from traincheck.rules._models import MODELS
 from traincheck.rules._reuse import ReusedModules
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -51,7 +52,7 @@ class LayerReused:
         likely_cause="The same layer object is called more than once.",
         fix="Build one layer for each place, unless the weights are to be shared.",
     )
-    needs = LEAVES | Needs(calls=frozenset({Families.BACKWARD}))
+    needs = LEAVES | MODELS | Needs(calls=frozenset({Families.BACKWARD}))
 
     def monitor(self) -> ReusedModules:
         return ReusedModules(self.info, _is_layer, in_a_row=_IN_A_ROW)

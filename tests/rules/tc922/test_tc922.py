@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.checking import fires, net, quiet
+from tests.rules.models import model
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -57,30 +58,28 @@ def test_quiet_on_others(events: list[Event]) -> None:
     assert quiet("TC922", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
 
 
-def models_called(*calls: tuple[str, int]) -> list[Event]:
+def models_called(*calls: tuple[str, int], repeating: tuple[str, ...] = ()) -> list[Event]:
     """Steps in which layers are called one after the other, each within a span of its own."""
-    trace = net()
+    facts: dict[str, dict[str, Any]] = {path: {"repeats": True} for path in repeating}
+    trace = model(facts)
     for _ in range(4):
         trace.begin_step().zero_grad()
-        for module, parent in calls:
-            trace.call(LINEAR, family=Families.MODULE, module=module, training=True, parent=parent)
+        for name, parent in calls:
+            trace.call(LINEAR, family=Families.MODULE, module=name, training=True, parent=parent)
         trace.forward().backward().optimizer_step()
     return trace.build()
 
 
-TOWERS = [
-    ("Pair.encoder.0", 1),
-    ("Pair.encoder.2", 1),
-    ("Pair.encoder.0", 2),
-    ("Pair.encoder.2", 2),
-]
+TOWERS = [("Net.enc.0", 1), ("Net.enc.2", 1), ("Net.enc.0", 2), ("Net.enc.2", 2)]
 BLOCKS = [("Net.blocks.0.a", n) for n in range(3)] + [("Net.blocks.0.b", n) for n in range(3)]
 IN_TIME = [("Net.gate", 1), ("Net.state", 1)] * 5
+INSIDE = [("Net.flow.net.0", n) for n in range(6)] + [("Net.flow.net.2", n) for n in range(6)]
 
 
 def test_fires_once_on_a_list_that_holds_one_block_several_times() -> None:
     for others in ([("Net.head", 9)], [("Net.blocks.3.a", 7), ("Net.head", 9)], []):
-        finding = fires("TC922", models_called(*BLOCKS, *others))
+        events = models_called(*BLOCKS, *others, repeating=("blocks",))
+        finding = fires("TC922", events)
         assert (finding.subject.module, finding.violations) == ("Net.blocks.0", 1)
         assert "3 calls in one forward" in finding.observed
 
@@ -91,14 +90,22 @@ def test_fires_on_a_layer_that_two_blocks_share() -> None:
 
 
 def test_fires_on_a_list_of_one_layer() -> None:
-    finding = fires("TC922", models_called(*[("Net.layers.0", 1)] * 6, ("Net.head", 1)))
+    calls = [*[("Net.layers.0", 1)] * 6, ("Net.head", 1)]
+    finding = fires("TC922", models_called(*calls, repeating=("layers",)))
     assert finding.subject.module == "Net.layers.0"
 
 
 @pytest.mark.parametrize(
     "calls",
-    [TOWERS, [*TOWERS, ("Pair.head", 3)], IN_TIME, [*IN_TIME, ("Net.head", 1)]],
-    ids=["towers", "towers and a head", "over time", "over time and a head"],
+    [
+        pytest.param(TOWERS, id="towers"),
+        pytest.param([*TOWERS, ("Net.head", 3)], id="towers and a head"),
+        pytest.param(IN_TIME, id="over time"),
+        pytest.param([*IN_TIME, ("Net.head", 1)], id="over time and a head"),
+        pytest.param([("Net.cells.0", 1)] * 5, id="a list of cells over time"),
+        pytest.param([*BLOCKS, ("Net.head", 9)], id="a list of one group, called again"),
+        pytest.param([*INSIDE, ("Net.flow", 9), ("Net.head", 9)], id="in a loop of a module"),
+    ],
 )
 def test_quiet_on_networks_called_again_and_on_loops_over_time(calls: list[Any]) -> None:
     assert quiet("TC922", models_called(*calls)) is Verdict.HELD

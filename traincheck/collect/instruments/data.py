@@ -103,7 +103,7 @@ class Data(Instrument):
         def __init__(iterator: Any, loader: Any, /, *args: Any, **kwargs: Any) -> None:
             original(iterator, loader, *args, **kwargs)
             try:
-                if not isinstance(loader, data.DataLoader):
+                if not isinstance(loader, data.DataLoader) and hasattr(loader, "__weakref__"):
                     label, epoch = self._epoch(loader)
                     iterator._traincheck = [label, _head(label, epoch), 0, _may_repeat(iterator)]
             except Exception as error:  # training must go on whatever we got wrong

@@ -120,10 +120,11 @@ class Functional(Instrument):
         replaced: dict[Any, Any] = {}
         for holder, attribute, api in targets:
             original = getattr(holder, attribute)
-            if self._hides(holder, api, inner & _named_in(original)):
-                self.replace(holder, attribute, lambda f: hiding(f, self.session))
+            hides = self._hides(holder, api, inner & _named_in(original))
             if self.wants_call(api) or self.session.numbers.wants_api(api):
-                self._replace_function(holder, attribute, api)
+                self._replace_function(holder, attribute, api, hides=hides)
+            elif hides:
+                self.replace(holder, attribute, lambda f: hiding(f, self.session))
             if not isinstance(holder, type) and getattr(holder, attribute) is not original:
                 replaced[original] = getattr(holder, attribute)
         self._fix_defaults(replaced)
@@ -160,7 +161,7 @@ class Functional(Instrument):
         for name in DEFAULT_TENSOR:
             yield torch.Tensor, name, f"torch.Tensor.{name}"
 
-    def _replace_function(self, holder: Any, attribute: str, api: str) -> None:
+    def _replace_function(self, holder: Any, attribute: str, api: str, *, hides: bool) -> None:
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
         needs, numbers = self.session.needs, self.session.numbers
@@ -176,7 +177,7 @@ class Functional(Instrument):
             holder,
             attribute,
             lambda f: function_wrapper(
-                f,
+                hiding(f, self.session) if hides else f,
                 CallTemplates(api, names, defaults),
                 self.session,
                 skip_inner=self._is_inner(holder),
