@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, F
+from traincheck.rules._losses import CROSS_ENTROPY, NLL, F, number
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -94,14 +94,9 @@ class _Look:
         """All that the batches of this step hold."""
         return set().union(*self.leaves.values())
 
-    def reaches(self, *, inputs: bool) -> bool:
-        """Whether anything of these batches was given to a model, or to a loss."""
-        fresh = self.fresh()
-        return any(
-            not found.isdisjoint(fresh)
-            for place, found in self.given.items()
-            if _is_input(place) is inputs
-        )
+    def all_given(self) -> set[str]:
+        """All that models and losses were given."""
+        return set().union(*self.given.values())
 
 
 @dataclass(slots=True)
@@ -119,7 +114,8 @@ class OldBatches(SingleEvents):
         super().__init__()
         self._now = _Look()
         self._last = _Look()
-        self._came: dict[str, tuple[_Origin, int]] = {}  # fingerprint -> place and batch
+        self._came: dict[str, tuple[_Origin, int]] = {}  # fingerprint -> origin and batch
+        self._several: dict[_Origin, bool] = {}  # whether it gave more than one tensor
         self._rows: dict[_Place, _Row] = {}
         self._is_over = False
 
@@ -139,8 +135,10 @@ class OldBatches(SingleEvents):
             origin = (event.loader, path)
             if event.stage == "train":
                 self._now.leaves.setdefault(origin, set()).add(key)
-            if len(self._came) < _MOST:
-                self._came.setdefault(key, (origin, event.index))
+            if key in self._came or len(self._came) >= _MOST:
+                continue
+            self._several[origin] = origin in self._several
+            self._came[key] = (origin, event.index)
 
     def _call(self, event: CallEvent) -> None:
         if event.api in _LOSSES:
@@ -174,12 +172,13 @@ class OldBatches(SingleEvents):
         return self._count(now, last, again)
 
     def _is_left_out(self, place: _Place, now: _Look, last: _Look) -> bool:
-        """Whether the new tensors are given to nobody in whose place the old ones stand."""
-        given = set().union(*now.given.values())
+        """Whether what is new in the place of the old tensors, or all of it, is given to nobody."""
+        given = now.all_given()
         for key in now.given[place]:
             origin, _ = self._came[key]
             new = now.leaves.get(origin, set()) - last.leaves.get(origin, set())
-            if not new.isdisjoint(given) or (not new and now.reaches(inputs=_is_input(place))):
+            is_kept = not new and not self._several[origin]  # the only batch of its loader
+            if is_kept or not given.isdisjoint(new or now.fresh()):
                 return False
         return True
 
@@ -206,10 +205,13 @@ def _is_loss(event: CallEvent) -> bool:
 
 
 def _known(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Fingerprints of the tensors that have one."""
+    """Fingerprints of the tensors that have one, and more than one value."""
     for name, value in values.items():
         tensor = tensor_summary(value)
-        if tensor is not None and tensor.fingerprint:
+        if tensor is None or not tensor.fingerprint:
+            continue
+        low, high = number(tensor, "min"), number(tensor, "max")
+        if low is None or low != high:
             yield name, tensor.fingerprint
 
 

@@ -115,13 +115,15 @@ def test_quiet_where_another_model_is_given_the_batch() -> None:
     assert quiet("TC517", trace.build()) is Verdict.HELD
 
 
-def beside(kept: dict[str, Any], *, is_new_used: bool) -> list[Event]:
+def beside(*others: dict[str, Any], is_new_used: bool) -> list[Event]:
     """A batch of another loader that is kept from the first step on, and the loader's own."""
+    kept = leaf("kept")
     trace = net()
     for step in range(8):
         trace.begin_step().batch(index=step, leaves={"batch[0]": inputs(step)})
         if step == 0:
-            trace.batch(loader="loader1", leaves={"batch[0]": kept})
+            for one in (*others, kept):
+                trace.batch(loader="loader1", leaves={"batch[0]": one})
         trace.zero_grad()
         model_called(trace, _0=kept)
         if is_new_used:
@@ -131,9 +133,20 @@ def beside(kept: dict[str, Any], *, is_new_used: bool) -> list[Event]:
 
 
 def test_a_batch_that_is_kept_beside_the_new_one_is_no_fault() -> None:
-    kept = leaf("kept")
-    assert quiet("TC517", beside(kept, is_new_used=True)) is Verdict.HELD
-    assert fires("TC517", beside(kept, is_new_used=False)).first_step == 1
+    assert quiet("TC517", beside(leaf("other"), is_new_used=True)) is Verdict.HELD
+    assert quiet("TC517", beside(is_new_used=False)) is Verdict.HELD  # all that there is of it
+    assert fires("TC517", beside(leaf("other"), is_new_used=False)).first_step == 1
+
+
+def test_what_is_of_one_value_came_from_nowhere() -> None:
+    mask = leaf("ones", stats={"min": 1.0, "max": 1.0})
+    trace = net()
+    for step in range(8):
+        shown = mask if step == 0 else inputs(step)
+        trace.begin_step().batch(leaves={"batch[0]": shown}).zero_grad()
+        model_called(trace, _0=leaf("ones"))
+        trace.backward().optimizer_step()
+    assert quiet("TC517", trace.build()) is Verdict.HELD
 
 
 def test_labels_kept_for_a_second_loss_are_no_fault() -> None:
