@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.overhead import PROGRAMS, SETTLE, Bench, Program
+from benchmarks.workloads.digits import load_digits
 
 MLP = next(program for program in PROGRAMS if program.letter == "a")
 
@@ -45,3 +47,10 @@ def test_programs_that_take_turns_all_come_to_their_end(tmp_path: Path) -> None:
         ("plain", "again", "default"), 9
     )
     assert list(tmp_path.glob("default-1/events-*.jsonl"))
+
+
+def test_digits_of_the_programs_are_those_of_scikit_learn():
+    datasets = pytest.importorskip("sklearn.datasets")
+    for ours, theirs in zip(load_digits(), datasets.load_digits(return_X_y=True), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert np.array_equal(ours, theirs)

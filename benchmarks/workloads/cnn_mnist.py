@@ -7,7 +7,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(os.environ.get("UP_HOME", __f
 import torch
 import torch.nn.functional as F
 from common import StepTimer, env
-from sklearn.datasets import load_digits
+from digits import load_digits
 from torch import nn, optim
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -90,7 +90,7 @@ def main() -> None:
     torch.manual_seed(env("SEED", 1, int))
     bug = env("BUG", "none")
     steps = env("STEPS", 60, int)
-    images, labels = load_digits(return_X_y=True)
+    images, labels = load_digits()
     images = torch.tensor(images / 16.0, dtype=torch.float32).view(-1, 1, 8, 8)
     images = F.interpolate(images, size=(28, 28), mode="bilinear", align_corners=False)
     labels = torch.tensor(labels, dtype=torch.long)

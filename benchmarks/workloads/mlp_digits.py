@@ -7,7 +7,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(os.environ.get("UP_HOME", __f
 import torch
 import torch.nn.functional as F
 from common import StepTimer, env
-from sklearn.datasets import load_digits
+from digits import load_digits
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -96,7 +96,7 @@ def main() -> None:
     torch.manual_seed(env("SEED", 0, int))
     bug = env("BUG", "none")
     steps = env("STEPS", 100, int)
-    images, labels = load_digits(return_X_y=True)
+    images, labels = load_digits()
     images = torch.tensor(images / 16.0, dtype=torch.float32)
     labels = torch.tensor(labels, dtype=torch.long)
     train_set = TensorDataset(images[:1500], labels[:1500])

@@ -7,7 +7,7 @@ alone, which is healthy.
 
 import torch
 from common import env, print_digest, seed_everything
-from sklearn.datasets import load_digits
+from digits import load_digits
 from torch import nn
 
 
@@ -55,7 +55,7 @@ def build(bug: str) -> tuple[Transfer, torch.optim.Optimizer]:
 def main() -> None:
     seed_everything()
     bug = env("BUG", "none")
-    images, labels = load_digits(return_X_y=True)
+    images, labels = load_digits()
     x = torch.tensor(images / 16.0, dtype=torch.float32).view(-1, 1, 8, 8)
     y = torch.tensor(labels, dtype=torch.long)
     model, optimizer = build(bug)
