@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Moment, StepFacts, StepMonitor
+from traincheck.rules._streak import Streak, extend
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -75,21 +75,13 @@ class ParameterNotUpdated:
         return UpdateEffect()
 
 
-@dataclass(slots=True)
-class _Streak:
-    """Steps in a row without effect. first: the first of them."""
-
-    count: int
-    first: int | None
-
-
 class UpdateEffect(StepMonitor):
     """Counts for each parameter and each optimizer the steps in a row that had no effect."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._parameters: dict[int, _Streak] = {}
-        self._optimizers: dict[str, _Streak] = {}
+        self._parameters: dict[int, Streak] = {}
+        self._optimizers: dict[str, Streak] = {}
         self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the step before
         self._highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
 
@@ -158,17 +150,15 @@ class UpdateEffect(StepMonitor):
         if facts.changed.isdisjoint(holder.names):
             if facts.event.counters.get("scaler_step", 0):
                 return []  # a fused optimizer skips inside its kernel when a gradient overflows
-            whole = _extend(self._optimizers.get(holder.event.id), step)
-            self._optimizers[holder.event.id] = whole
+            whole = extend(self._optimizers, holder.event.id, step)
         else:
-            whole = _Streak(0, None)
+            whole = Streak(None)
             self._optimizers.pop(holder.event.id, None)
         for identity in awaited - stuck:
             self._parameters.pop(identity, None)
         proven = []
         for identity in sorted(stuck, key=self.ledger.name):
-            streak = _extend(self._parameters.get(identity), step)
-            self._parameters[identity] = streak
+            streak = extend(self._parameters, identity, step)
             if streak.count >= _STUCK_STEPS:
                 proven.append((identity, streak, _STUCK_STEPS))
             elif whole.count >= _STUCK_OPTIMIZER_STEPS:
@@ -208,7 +198,7 @@ class UpdateEffect(StepMonitor):
     def _violation(
         self,
         identity: int,
-        streak: _Streak,
+        streak: Streak,
         confirmed: int,
         shares: str,
         moment: Moment,
@@ -231,10 +221,6 @@ class UpdateEffect(StepMonitor):
             observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),
         )
-
-
-def _extend(streak: _Streak | None, step: int | None) -> _Streak:
-    return _Streak(1, step) if streak is None else _Streak(streak.count + 1, streak.first)
 
 
 def _has_closure(call: CallEvent) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from traincheck.rules._ledger import (
     DISCOVERY,
@@ -13,6 +12,7 @@ from traincheck.rules._ledger import (
     listing,
     proof,
 )
+from traincheck.rules._streak import Streak
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -62,18 +62,12 @@ class ModelInNoOptimizer:
         return Unheld()
 
 
-@dataclass(slots=True)
-class _Streak:
-    first: int | None
-    count: int = 0
-
-
 class Unheld(StepMonitor):
     """Counts the steps in a row in which all of a model got gradients for nothing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._streaks: dict[str, _Streak] = {}
+        self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole or self.ledger.has_gap:
@@ -93,7 +87,7 @@ class Unheld(StepMonitor):
             if owned[root] <= facts.reached and owned[root].isdisjoint(held):
                 known = self._streaks.get(root)
                 if known is None or not owned[root].isdisjoint(cleared):
-                    known = _Streak(facts.event.step)  # the first gradients count as cleared, too
+                    known = Streak(facts.event.step)  # the first gradients count as cleared, too
                 known.count += 1
                 streaks[root] = known
         self._streaks = streaks
@@ -103,7 +97,7 @@ class Unheld(StepMonitor):
             if streak.count == _IN_A_ROW
         ]
 
-    def _violation(self, root: str, streak: _Streak, facts: StepFacts) -> Violation:
+    def _violation(self, root: str, streak: Streak, facts: StepFacts) -> Violation:
         calls = [forward.call for forward in facts.forwards if forward.path == root]
         names = [p.name for p in self.ledger.parameters.values() if p.root == root]
         held = ", ".join(holder.label for holder in self.ledger.holders.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from traincheck.rules._forwards import Forward
 from traincheck.rules._ledger import (
@@ -16,6 +15,7 @@ from traincheck.rules._ledger import (
     proof,
 )
 from traincheck.rules._models import MODELS
+from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -71,19 +71,13 @@ class TrainedInEvalMode:
         return TrainingMode()
 
 
-@dataclass(slots=True)
-class _Streak:
-    count: int = 0
-    first: int | None = None
-
-
 class TrainingMode(StepMonitor):
     """Compares the modes of forward passes with what the optimizer steps then apply."""
 
     def __init__(self) -> None:
         super().__init__()
         self._was_training: set[str] = set()
-        self._streaks: dict[str, _Streak] = {}
+        self._streaks: dict[str, Streak] = {}
         self._eval: dict[str, CallEvent] = {}  # the last eval() by model
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -123,9 +117,7 @@ class TrainingMode(StepMonitor):
         affected = sorted({*idle, *known})
         if not affected:
             return []
-        streak = self._streaks.setdefault(path, _Streak())
-        streak.first = facts.event.step if streak.count == 0 else streak.first
-        streak.count += 1
+        streak = extend(self._streaks, path, facts.event.step)
         if streak.count < _CONFIRMED:
             return []
         step = streak.first if streak.count == _CONFIRMED else facts.event.step

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from traincheck.rules._forwards import Forward
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, MODES, StepFacts, StepMonitor, proof
+from traincheck.rules._streak import Streak, extend
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
@@ -54,19 +53,13 @@ class PartLeftInEvalMode:
         return PartModes()
 
 
-@dataclass(slots=True)
-class _Streak:
-    count: int = 0
-    first: int | None = None
-
-
 class PartModes(StepMonitor):
     """Knows which dropout was at work in training."""
 
     def __init__(self) -> None:
         super().__init__()
         self._active: set[str] = set()
-        self._streaks: dict[str, _Streak] = {}
+        self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
@@ -98,15 +91,13 @@ class PartModes(StepMonitor):
                 or not any(name.startswith(beside) for name in names)
             ):
                 continue
-            streak = self._streaks.setdefault(path, _Streak())
-            streak.first = facts.event.step if streak.count == 0 else streak.first
-            streak.count += 1
+            streak = extend(self._streaks, path, facts.event.step)
             if streak.count == _CONFIRMED:
                 found.append(self._violation(path, call, streak, forward, facts))
         return found
 
     def _violation(
-        self, path: str, call: CallEvent, streak: _Streak, forward: Forward, facts: StepFacts
+        self, path: str, call: CallEvent, streak: Streak, forward: Forward, facts: StepFacts
     ) -> Violation:
         return proof(
             ("TC304", Symptom.EVAL_MODE),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import losses
+from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -66,19 +65,13 @@ class GradientAllZero:
         return FlatSteps(self.steps)
 
 
-@dataclass(slots=True)
-class _Streak:
-    count: int
-    first: int | None
-
-
 class FlatSteps(StepMonitor):
     """Counts for each optimizer the steps in a row that had only zeros to apply."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
         self._steps = steps
-        self._streaks: dict[str, _Streak] = {}
+        self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
@@ -100,8 +93,7 @@ class FlatSteps(StepMonitor):
     def _count(
         self, holder: Holder, values: list[float] | None, facts: StepFacts
     ) -> list[Violation]:
-        streak = self._streaks.setdefault(holder.event.id, _Streak(0, facts.event.step))
-        streak.count += 1
+        streak = extend(self._streaks, holder.event.id, facts.event.step)
         if streak.count != (self._steps if values else _UNKNOWN * self._steps):
             return []
         loss = f"the loss is {values[-1]:.4g}, " if values else ""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import MATRIX
+from traincheck.rules._streak import Streak, extend
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
@@ -60,19 +59,13 @@ class ParameterGradientZero:
         return Zeros(self.steps)
 
 
-@dataclass(slots=True)
-class _Streak:
-    count: int
-    first: int | None
-
-
 class Zeros(StepMonitor):
     """Counts for each parameter the optimizer steps in a row that had only zeros for it."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
         self._steps = steps
-        self._streaks: dict[int, _Streak] = {}
+        self._streaks: dict[int, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
@@ -96,8 +89,7 @@ class Zeros(StepMonitor):
             return []
         if parameter is None or len(parameter.shape) < MATRIX:
             return []
-        streak = self._streaks.setdefault(identity, _Streak(0, facts.event.step))
-        streak.count += 1
+        streak = extend(self._streaks, identity, facts.event.step)
         if streak.count != self._steps:
             return []
         name = self.ledger.name(identity)
