@@ -112,8 +112,7 @@ class Evaluated:
 
     def _trained(self, root: Root) -> _Found:
         """Parameters of a model that an optimizer updates, by name, up to so many elements."""
-        optimizers = [optimizer for _, optimizer in self._session.live_optimizers()]
-        held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+        held = self._session.held()
         found: _Found = {}
         left = _LARGEST
         for holder, key, variable, _ in root.parameters.values():

@@ -339,6 +339,11 @@ class Session:
             if (found := ref()) is not None
         ]
 
+    def held(self) -> set[int]:
+        """Identities of all parameters that some optimizer holds now."""
+        groups = [group for _, found in self.live_optimizers() for group in found.param_groups]
+        return {id(parameter) for group in groups for parameter in group["params"]}
+
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter a stage; recorded when it is another one."""
         previous = self.clock.stage

@@ -43,6 +43,12 @@ class Forward:
     def is_training(self) -> bool:
         return self.call.training is True
 
+    @property
+    def active(self) -> list[str]:
+        """Paths of the dropout and the batch normalization that work as in training."""
+        active = {p for p, c in self.dropping.items() if c.training is not False}
+        return sorted(active | {p for p, c in self.norms.items() if c.args.get("training") is True})
+
     def covers(self, name: str) -> bool:
         """Whether a variable is below the module that was called."""
         return name.startswith(f"{self.path}.")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from traincheck.rules._forwards import Forward, Forwards
+from traincheck.rules._resting import Resting
 from traincheck.schema.apis import MODAL, Families, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
@@ -188,6 +189,7 @@ class Ledger:
         self.replaced: set[str] = set()  # names that went to other objects while training
         self.off: set[str] = set()  # modules with an attribute requires_grad that is False
         self.droppers: set[str] = set()  # modules that leave out what is around them, by their name
+        self.resting = Resting()
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
@@ -223,13 +225,8 @@ class Ledger:
             self._batch = (event.loader, event.epoch, event.index)
         elif isinstance(event, CheckpointEvent) and event.op == "load_state_dict":
             self.loaded.add(event.target or "")
-        elif isinstance(event, MarkEvent) and event.text == "model":
-            self.strided.update(event.data.get("strided") or ())
-            modules = event.data.get("modules") or {}
-            off = {path for path, f in modules.items() if f.get("requires_grad") is False}
-            self.off = (self.off - modules.keys()) | off
-            droppers = {path for path, f in modules.items() if _drops(f)}
-            self.droppers = (self.droppers - modules.keys()) | droppers
+        elif isinstance(event, MarkEvent):
+            self._enter_mark(event)
         self._last = event
         return self._facts
 
@@ -249,6 +246,17 @@ class Ledger:
 
     def names(self, identities: Iterable[int]) -> list[str]:
         return sorted({self.name(identity) for identity in identities})
+
+    def _enter_mark(self, event: MarkEvent) -> None:
+        if event.text == "untrained":
+            self.resting.enter(event)
+        elif event.text == "model":
+            self.strided.update(event.data.get("strided") or ())
+            modules = event.data.get("modules") or {}
+            off = {path for path, f in modules.items() if f.get("requires_grad") is False}
+            self.off = (self.off - modules.keys()) | off
+            droppers = {path for path, f in modules.items() if _drops(f)}
+            self.droppers = (self.droppers - modules.keys()) | droppers
 
     def _enter_optimizer(self, event: OptimizerEvent) -> None:
         names: dict[int, str] = {}

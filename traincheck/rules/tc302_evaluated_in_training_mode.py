@@ -139,8 +139,7 @@ class EvaluationMode(StepMonitor):
         return found
 
     def _suspect(self, forward: Forward, facts: StepFacts) -> None:
-        active = [p for p, c in forward.dropping.items() if c.training is not False]
-        active += [p for p, c in forward.norms.items() if c.args.get("training") is True]
+        active = forward.active
         if (
             not active
             or forward.fresh != forward.count
@@ -166,6 +165,6 @@ class EvaluationMode(StepMonitor):
             subject=Subject(module=path),
             message=f"{path} is evaluated without gradients, but in training mode",
             expected=f"{path} in evaluation mode over the batches of {where}",
-            observed=f"{listing(sorted(set(active)))} work as in training",
+            observed=f"{listing(active)} work as in training",
             evidence=(forward.call,),
         )

@@ -177,8 +177,9 @@ class Needs:
             ``average@loaded``: marks of models that no optimizer holds, when they change soon after
             their load;
             ``parameter@evaluation``: marks of the weights that models are evaluated with, and of
-            those that this writes; ``parameter@between``: marks of those that are not as their
-            optimizer left them.
+            those that this writes; ``parameter@untrained``: marks of the weights of models that
+            serve the training of another in training mode; ``parameter@between``: marks of those
+            that are not as their optimizer left them.
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,

@@ -20,6 +20,7 @@ from traincheck.collect.shifts import ONCE
 from traincheck.collect.stats import with_fingerprint
 from traincheck.collect.summarize import dotted, encode, escaped
 from traincheck.collect.tracker import Root
+from traincheck.collect.untrained import Untrained
 from traincheck.schema.apis import Families
 
 _SYNC = "require_backward_grad_sync"
@@ -47,6 +48,7 @@ class Modules(Instrument):
         self._plans: dict[int, _Plan] = {}
         self._root: Root | None = None
         self._evaluated = Evaluated(self.session)
+        self._untrained = Untrained(self.session)
         self._looks_at_buffers = self.session.tracker.wants("buffer", "forward")
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
@@ -156,7 +158,7 @@ class Modules(Instrument):
             if session.clock.stage != stage:
                 session.stage(em, stage)
             if session.switch.on:
-                _, root = session.tracker.find(module)
+                path, root = session.tracker.find(module)
                 self._root = root
                 if root.name not in session.modes:
                     session.modes[root.name] = root.ref
@@ -167,7 +169,10 @@ class Modules(Instrument):
                     if session.numbers.follows_batches:
                         session.numbers.look_for_shifts((*args, *kwargs.values()))
                 else:
-                    self._evaluated.enter(em, root, training=getattr(module, "training", True))
+                    training = getattr(module, "training", True)
+                    self._evaluated.enter(em, root, training=training)
+                    if training and self._untrained.is_wanted:
+                        self._untrained.enter(em, module, path)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._enter_root, error)
         finally:

@@ -1,0 +1,83 @@
+"""Models that are called without grad, in training mode: whether their weights change."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.collect.recording import recording
+from traincheck.collect.untrained import UNTRAINED
+from traincheck.schema.claims import Needs
+
+NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+
+
+def train(teacher, after=lambda student, teacher: None, *, steps=12, student=None):
+    student = student or net()
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    for _ in range(steps):
+        x = torch.randn(5, 4)
+        with torch.no_grad():
+            target = teacher(x)
+            teacher(x)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(student(x), target).backward()
+        optimizer.step()
+        after(student, teacher)
+    return student
+
+
+def averages(student, teacher):
+    for theirs, ours in zip(teacher.parameters(), student.parameters(), strict=True):
+        theirs.data.lerp_(ours.data, 0.1)
+
+
+def copies(student, teacher):
+    teacher.load_state_dict(student.state_dict())
+
+
+def test_weights_that_rest_and_when_is_looked(tmp_path):
+    with recording(tmp_path / "run", needs=NEEDS) as run:
+        train(net().requires_grad_(False))
+    marks = run.marks(UNTRAINED)
+    assert [mark.step for mark in marks] == [*range(8), 9]
+    assert len({mark.data["weights"] for mark in marks}) == 1
+
+
+@pytest.mark.parametrize("move", [averages, copies])
+def test_weights_that_move(tmp_path, move):
+    with recording(tmp_path / "run", needs=NEEDS) as run:
+        train(net().requires_grad_(False), move)
+    marks = run.marks(UNTRAINED)
+    assert len({mark.data["weights"] for mark in marks}) == len(marks) == 9
+
+
+def test_a_model_in_a_model_is_told_by_its_path(tmp_path):
+    with recording(tmp_path / "run", needs=NEEDS) as run:
+        both = nn.ModuleDict({"teacher": net(), "student": net()})
+        train(both["teacher"], student=both["student"])
+    assert {mark.data["model"] for mark in run.marks(UNTRAINED)} == {"ModuleDict.teacher"}
+
+
+def test_nothing_of_others(tmp_path):
+    """In evaluation mode, trained, without parameters, or with some that are yet to come."""
+    student = net()
+    with recording(tmp_path / "run", needs=NEEDS) as run:
+        train(net().eval())
+        train(student, student=student)
+        train(nn.Dropout(0.5), student=nn.Linear(4, 4))
+        train(nn.LazyLinear(2), steps=1)
+    assert run.marks(UNTRAINED) == []
+
+
+def test_nothing_where_nobody_asks(tmp_path):
+    with recording(tmp_path / "run", needs=Needs()) as run:
+        train(copy.deepcopy(net()))
+    assert run.marks(UNTRAINED) == []
