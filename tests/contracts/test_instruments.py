@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.collect.recording import recording
 from traincheck.collect import emit
+from traincheck.collect.faults import MAX_FAULTS
 from traincheck.collect.instruments import _table
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.instruments.functional import Functional
-from traincheck.collect.session import MAX_FAULTS, Session
+from traincheck.collect.session import Session
 from traincheck.collect.settings import Settings
 
 NAMES = [instrument.name for instrument in INSTRUMENTS]

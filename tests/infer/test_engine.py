@@ -9,11 +9,10 @@ from tests.learning import Recorded, learn, report_of, texts
 from traincheck.errors import UsageError
 from traincheck.infer.confidence import min_examples
 from traincheck.infer.engine import REASONS, Limits, infer
-from traincheck.infer.propose import key_of
 from traincheck.infer.tasks import Run
 from traincheck.infer.view import selective
 from traincheck.relations._table import RELATIONS
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import Hypothesis, Needs, key_of
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import invariant_json
 

@@ -19,6 +19,7 @@ from traincheck.schema.claims import (
 )
 from traincheck.schema.invariant_file import (
     SCHEMA_FILE,
+    invariant_id,
     needs_from_json,
     needs_json,
     read_created_with,
@@ -31,6 +32,8 @@ NEEDS = Needs(
     states=frozenset({"parameter@step"}),
     kinds=frozenset({"step"}),
     exact=True,
+    level="deep",
+    packages=frozenset({"mypkg"}),
 )
 INVARIANTS = [
     Invariant(
@@ -102,6 +105,8 @@ BAD = {
         "value is not a number, text",
     ),
     "needs": (("invariants", 0, "needs", "calls"), [1], r"needs.calls\[0\] is a whole number"),
+    "needs level": (("invariants", 0, "needs", "level"), "all", "needs.level is 'all', not one of"),
+    "first schema": (("schema_version",), 0, "schema_version is 0"),
     "needs key": (("invariants", 0, "needs", "import"), ["os"], "'import', which this schema"),
 }
 
@@ -126,12 +131,25 @@ def test_a_wrong_value_is_named_with_its_place(path, case):
 
 def test_a_missing_field_is_named(path):
     complete = orjson.loads(path.read_bytes())
-    for key in ("id", "relation", "params", "precondition", "examples", "confidence", "text"):
+    for key in ("relation", "params", "precondition", "examples", "confidence", "text"):
         document = copy.deepcopy(complete)
         del document["invariants"][0][key]
         path.write_bytes(orjson.dumps(document))
         with pytest.raises(InvariantFormatError, match=rf"invariants\[0\] has no '{key}'"):
             read_invariants(path)
+
+
+def test_what_another_program_wrote_needs_no_id(path):
+    document = orjson.loads(path.read_bytes())
+    for entry in document["invariants"]:
+        for key in entry.keys() & {"id", "excerpt"}:
+            del entry[key]
+    document.pop("excerpts", None)
+    path.write_bytes(orjson.dumps(document))
+    jsonschema.validate(document, orjson.loads(SCHEMA_FILE.read_bytes()))
+    found = read_invariants(path)
+    assert len({invariant.id for invariant in found}) == len(document["invariants"])
+    assert [i.id for i in found] == [invariant_id(i.hypothesis, i.precondition) for i in found]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from traincheck.check.findings import Accept, FindingBook
 from traincheck.check.gate import Gate, within_program
@@ -416,7 +416,10 @@ def _prepare(
             continue
         try:
             relation.decider([claim])  # so that one bad claim does not take its relation down
-            needs[invariant.id] = relation.needs(claim)
+            asked = invariant.needs  # a relation cannot know where a call is one of these
+            needs[invariant.id] = replace(
+                relation.needs(claim), level=asked.level, packages=asked.packages
+            )
             infos[invariant.id] = relation.info(claim, invariant.id, invariant.text)
             by_relation[claim.relation].append(invariant)
         except Exception as error:  # parameters that no version of the relation ever wrote

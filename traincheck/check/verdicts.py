@@ -22,11 +22,15 @@ _DISCOVERY = "new"  # as a moment: variables are told of when they are found, wh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """What is missing when one instrument is off. calls: beginnings of API and family names."""
+    """What is missing when one instrument is off.
+
+    calls: beginnings of API and family names. packages: whether it is the user's own ones.
+    """
 
     calls: tuple[str, ...] = ()
     roles: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
+    packages: bool = False
 
     def serves(self, needs: Needs) -> bool:
         """Whether ``needs`` depends on it."""
@@ -34,6 +38,7 @@ class Feed:
             any(call.startswith(self.calls) for call in needs.calls)
             or any(state.partition("@")[0] in self.roles for state in needs.states)
             or not self.kinds.isdisjoint(needs.kinds)
+            or (self.packages and bool(needs.packages))
         )
 
 
@@ -59,7 +64,7 @@ FEEDS: Mapping[str, Feed] = {
     "checkpoint": Feed(kinds=frozenset({"checkpoint"})),
     "distributed": Feed(kinds=frozenset({"collective"})),
     "warnings": Feed(kinds=frozenset({"warning"})),
-    "packages": Feed(),
+    "packages": Feed(packages=True),
     "transforms": Feed(),
 }
 
@@ -70,7 +75,8 @@ class View:
 
     recorded: None for everything. schedule: the steps in which what is wanted in some is taken.
     stats: of which tensors numbers were taken, None if not told. off: instrument -> why it is off.
-    program: file name of what was started.
+    program: file name of what was started. level: at which calls of operators were recorded, None
+    if not told. packages: the user's own whose functions were recorded.
     """
 
     recorded: Needs | None = None
@@ -78,6 +84,8 @@ class View:
     stats: frozenset[str] | None = None
     off: dict[str, str] = field(default_factory=dict)
     program: str | None = None
+    level: str | None = None
+    packages: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, mark: MarkEvent) -> View:
@@ -92,6 +100,9 @@ class View:
         recorded = facts.get("recorded")
         view = cls(recorded=None if recorded is None else _needs(recorded))
         view.schedule = _schedule(facts.get("some"))
+        view.level = facts.get("level")
+        packages = facts.get("packages")
+        view.packages = frozenset(map(str, packages)) if isinstance(packages, list) else frozenset()
         stats = facts.get("stats")
         view.stats = frozenset(map(str, stats)) if isinstance(stats, list) else None
         instruments = facts.get("instruments")
@@ -118,6 +129,11 @@ class View:
         for name, reason in sorted(self.off.items()):
             if name in FEEDS and FEEDS[name].serves(needs):
                 return f"instrument {name} was off ({reason})"
+        packages = sorted(needs.packages - self.packages)
+        if packages:
+            return f"the trace was recorded without --instrument {packages[0]}"
+        if needs.level and self.level and needs.level != self.level:
+            return f"the trace is of level {self.level}, which counts operators otherwise"
         if self.recorded is None:
             asked = without_some(needs.stats)
             numbers = sorted(asked - (asked if self.stats is None else self.stats))

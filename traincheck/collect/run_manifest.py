@@ -19,6 +19,7 @@ import traincheck
 from traincheck.collect.settings import Settings
 from traincheck.schema.layout import (
     EVENT_GLOB,
+    FAULTS_GLOB,
     MANIFEST,
     SCHEMA_VERSION,
     parse_event_file_name,
@@ -113,7 +114,7 @@ def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict
     """The manifest after the program ended. returncode: its status, -n when signal n ended it."""
     processes = find_processes(directory)
     notes = [*manifest["notes"], *_not_traced(directory), *_cut_off(directory)]
-    notes += storage_notes(directory)
+    notes += [*storage_notes(directory), *_faults(directory)]
     if not processes and not notes:
         notes.append("nothing was recorded: no process used torch")
     return {
@@ -205,6 +206,25 @@ def _not_traced(directory: Path) -> list[str]:
             )
         except (OSError, ValueError, KeyError, TypeError):
             notes.append(f"a process was not traced, and its reason is unreadable: {path.name}")
+    return notes
+
+
+def _faults(directory: Path) -> list[str]:
+    """One sentence for each process in which something of ours failed."""
+    notes = []
+    for path in sorted(directory.glob(FAULTS_GLOB)):
+        pid = path.stem.rpartition("-p")[2]
+        try:
+            note = orjson.loads(path.read_bytes())
+            times = sum(fault["times"] for fault in note["faults"])
+            first = note["faults"][0]
+            off = f"; switched off: {', '.join(note['off'])}" if note["off"] else ""
+            notes.append(
+                f"recording failed {times} time{'s' * (times != 1)} in process {pid}, which is "
+                f"traincheck's fault, first in {first['in']}: {first['reason']}{off}"
+            )
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            notes.append(f"recording failed in process {pid}, and {path.name} is unreadable")
     return notes
 
 

@@ -10,16 +10,13 @@ import functools
 import logging
 import numbers
 import os
-import signal
 import sys
 import threading
-import traceback
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import orjson
@@ -28,7 +25,7 @@ import torch
 import traincheck
 from traincheck.collect.current import CURRENT
 from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Local, Switch
-from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.faults import Faults
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.settings import Settings, needs_json
@@ -44,7 +41,6 @@ logger = logging.getLogger(__name__)
 _LONGEST_WAIT_NS = 100_000_000
 _SKIPPED = b'{"k":"step","n":%d,"t":%d,%b,"counters":%b,"recorded":false}'
 _MOST_FORMS = 256
-MAX_FAULTS = 8  # of one instrument; then it is switched off
 
 
 class Session:
@@ -85,8 +81,7 @@ class Session:
         self._lock = threading.Lock()
         self._emitters: list[Emitter] = []
         self._threads = 0
-        self._faults: Counter[str] = Counter()
-        self._dropped = 0
+        self.faults = Faults(self)
         self._counts: dict[tuple[int, ...], bytes] = {}
         self._is_closed = False
         self._is_storage_lost = False
@@ -141,8 +136,9 @@ class Session:
                 self.tracker.looker.resolve(em)
                 if any(self.steps.counters.values()):
                     self._write_step(em, complete=self.steps.is_between)
-            if self._dropped and em is not None:
-                em.event("mark", {"text": DROPPED, "data": {"records": self._dropped}})
+            if self.faults.lost and em is not None:
+                em.event("mark", {"text": DROPPED, "data": {"records": self.faults.lost}})
+            self.faults.leave_note()
             self.flush()
             self.switch.on, self.switch.idle = False, True
         except Exception:  # at exit nothing may go wrong any more
@@ -157,7 +153,8 @@ class Session:
         self._lock = threading.Lock()
         for em in self._emitters:
             em.drop_inherited()
-        self._emitters, self._threads, self._dropped = [], 0, 0
+        self._emitters, self._threads = [], 0
+        self.faults.forget()
         self.local.em = None
         self._is_closed = False
         from multiprocessing import util
@@ -227,7 +224,8 @@ class Session:
             "torch": str(torch.__version__),
             "traincheck": traincheck.__version__,
             "argv0": sys.argv[0] if sys.argv else "",
-            "level": self.settings.level,
+            "level": "deep" if self.settings.is_deep else "default",
+            **({"packages": list(self.settings.packages)} if self.settings.packages else {}),
             "instruments": self.instruments,
             "recorded": None if self.needs is None else needs_json(self.needs),
             "some": [self.schedule.first, self.schedule.every],
@@ -272,49 +270,12 @@ class Session:
     # -- failure
 
     def fault(self, source: Any, error: BaseException) -> None:
-        """Count a failure of our own. An instrument that fails again and again is taken out.
-
-        Raises:
-            Exception: ``error``, if it is none of ours but comes of a signal handler of the
-                program's, which happened to run while we did: a deadline, a preemption.
-        """
-        is_of_handler = False
-        try:
-            is_of_handler = _is_of_handler(error)
-            if not is_of_handler:
-                self._fault(source, error)
-        except Exception:  # an error of the user's, say, that cannot be shown; or the stack is full
-            logger.debug("could not count a fault", exc_info=True)
-        if is_of_handler:
-            raise error
-
-    def _fault(self, source: Any, error: BaseException) -> None:
-        name = getattr(source, "__qualname__", type(source).__name__)
-        self._faults[name] += 1
-        self._dropped += 1
-        logger.debug("recording failed in %s", name, exc_info=error)
-        instrument = getattr(source, "__self__", None)
-        if self._faults[name] == MAX_FAULTS and isinstance(instrument, Instrument):
-            instrument.remove()
-            self.instruments[instrument.name] = f"off: {error!r}"
-            reason = {"instrument": instrument.name, "reason": repr(error)}
-            self._mark("instrument disabled", reason)
-        elif self._faults[name] == 1:
-            last = traceback.extract_tb(error.__traceback__)[-1:]
-            at = f"{Path(last[0].filename).name}:{last[0].lineno}" if last else ""
-            self._mark("fault", {"in": name, "reason": repr(error), "at": at})
-
-    def _mark(self, text: str, data: dict[str, Any]) -> None:
-        em = self.local.em
-        if em is not None:
-            try:
-                em.event("mark", {"text": text, "data": data})
-            except Exception:  # the failure may be in writing itself
-                logger.debug("could not note a fault", exc_info=True)
+        """Count a failure of our own: `Faults.count`."""
+        self.faults.count(source, error)
 
     def storage_failed(self, error: OSError, records: int) -> None:
         """A write failed, most likely on a full disk: stop recording, let training go on."""
-        self._dropped += records
+        self.faults.lost += records
         self._is_storage_lost = (
             True  # steps recorded behind a gap would look as if they lacked calls
         )
@@ -477,6 +438,8 @@ class Session:
             self._told = rates, modes
             self._told_text = b'"lr":%b,"modes":%b' % (orjson.dumps(rates), orjson.dumps(modes))
         body = b'"counters":%b,%b' % (text, self._told_text)
+        if self.faults.gap == self.clock.step:
+            body += b',"recorded":false'
         em.ready("step", body if complete else body + b',"complete":false')
 
 
@@ -489,24 +452,6 @@ def _lr(value: Any) -> float | None:
     if isinstance(value, torch.Tensor):
         return float(value) if value.is_cpu else None  # reading it would wait for the device
     return float(value) if isinstance(value, numbers.Real) else None  # those of numpy too
-
-
-def _is_of_handler(error: BaseException) -> bool:
-    """Whether an error was raised in a signal handler that is installed."""
-    codes = set()
-    frame = error.__traceback__
-    while frame is not None:
-        codes.add(frame.tb_frame.f_code)
-        frame = frame.tb_next
-    return any(_code_of(signal.getsignal(number)) in codes for number in signal.valid_signals())
-
-
-def _code_of(handler: Any) -> CodeType | None:
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    if not hasattr(handler, "__code__") and not hasattr(handler, "__func__"):
-        handler = vars(type(handler)).get("__call__")
-    return getattr(getattr(handler, "__func__", handler), "__code__", None)
 
 
 def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackType | None:

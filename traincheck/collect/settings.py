@@ -48,6 +48,17 @@ class Settings:
     needs: Needs | None = None
     package: str = _PACKAGE
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The user's packages that are recorded: those named, and those that checks speak of."""
+        needed = frozenset() if self.needs is None else self.needs.packages
+        return tuple(sorted({*self.instrument, *needed}))
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether operators are recorded, because it was asked for or checks speak of them."""
+        return "deep" in (self.level, "" if self.needs is None else self.needs.level)
+
     def to_env(self) -> dict[str, str]:
         """The variable that `from_env` reads, to be added to a child's environment."""
         record = {

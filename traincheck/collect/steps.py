@@ -30,7 +30,8 @@ class StepCounter:
     """
 
     __slots__ = (
-        "_ever_stepped", "_ever_zeroed", "_expected", "_inside", "_is_cleared", "_is_uneven",
+        "_ever_stepped", "_ever_zeroed", "_expected", "_inside", "_is_cleared", "_is_endless",
+        "_is_uneven",
         "_made", "_on_end", "_optimizers", "_stepped", "_zeroed", "counters", "manual", "step",
     )  # fmt: skip
 
@@ -50,6 +51,7 @@ class StepCounter:
         self._inside = 0
         self._ever_stepped = False
         self._ever_zeroed = False
+        self._is_endless = False  # seen: more backwards than are accumulated, and no optimizer step
         self._is_uneven = False  # seen: not every optimizer steps in each iteration (n-critic)
 
     @property
@@ -125,8 +127,8 @@ class StepCounter:
         elif (
             not self._ever_stepped and not self._inside and not self.manual and counters["backward"]
         ):
-            endless = counters["backward"] >= MAX_ACCUMULATION
-            if (not self._optimizers() or endless) and not self._ever_zeroed:
+            self._is_endless |= counters["backward"] >= MAX_ACCUMULATION
+            if (not self._optimizers() or self._is_endless) and not self._ever_zeroed:
                 self.end()
         counters["backward"] += 1
 

@@ -104,7 +104,7 @@ def span_wrapper(  # noqa: C901
                 body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
                 em.call(span, parent, start, body)
             except Exception as error:
-                session.fault(span_wrapper, error)
+                session.fault(describe, error)
             finally:
                 em.busy = False
         return result
@@ -218,7 +218,7 @@ def function_wrapper(
             if len(em.buffer) >= BATCH:
                 em.full()
         except Exception as error:  # training must go on whatever we got wrong
-            session.fault(function_wrapper, error)
+            session.fault(templates, error)
         finally:
             em.busy = False
         return result
@@ -254,10 +254,14 @@ class CallTemplates(dict[Any, tuple[bytes, bytes]]):
         api: the name it is recorded under.
         names: of the positional parameters.
         defaults: values of parameters that are not passed, when worth recording.
+        owner: the instrument that they are of.
     """
 
-    def __init__(self, api: str, names: tuple[str, ...], defaults: dict[str, Any]) -> None:
+    def __init__(
+        self, api: str, names: tuple[str, ...], defaults: dict[str, Any], owner: object
+    ) -> None:
         self.api = api
+        self.owner = owner
         self._names = names
         self.defaults = defaults
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from traincheck.infer.propose import key_of
-from traincheck.schema.claims import Invariant
+from traincheck.schema.claims import Invariant, key_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

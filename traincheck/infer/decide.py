@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,13 +9,12 @@ from traincheck.infer.confidence import DEFAULT_CONFIDENCE, confidence, min_exam
 from traincheck.infer.dropped import Dropped
 from traincheck.infer.examples import Rows
 from traincheck.infer.preconditions import Learned, levels
-from traincheck.infer.propose import key_of
 from traincheck.infer.statistics import Merged
 from traincheck.infer.subsume import Accepted, implied_by
 from traincheck.infer.view import SAMPLED, SELECTIVE, THINNED
 from traincheck.infer.words import sentence
-from traincheck.schema.claims import PROGRAM, Hypothesis, Invariant, Precondition, Support
-from traincheck.schema.invariant_file import precondition_json
+from traincheck.schema.claims import PROGRAM, Hypothesis, Invariant, Precondition, Support, key_of
+from traincheck.schema.invariant_file import invariant_id
 from traincheck.schema.protocols import Relation, reach_of
 
 # Why a hypothesis was dropped: a closed list.
@@ -128,7 +126,7 @@ class Decision:
 
     def _invariant(self, one: Accepted) -> Invariant:
         return Invariant(
-            id=_id(one),
+            id=invariant_id(one.claim, one.learned.precondition),
             hypothesis=one.claim,
             precondition=one.learned.precondition,
             support=Support(
@@ -173,8 +171,3 @@ def _broken(one: Merged, precondition: Precondition) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
-
-
-def _id(one: Accepted) -> str:
-    text = f"{key_of(one.claim)} {precondition_json(one.learned.precondition)}"
-    return f"{one.claim.relation}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"

@@ -12,6 +12,7 @@ from traincheck.errors import UsageError
 from traincheck.infer.decide import REASONS, Decision, Limits
 from traincheck.infer.dropped import Dropped
 from traincheck.infer.excerpts import with_excerpts
+from traincheck.infer.recorded import as_recorded
 from traincheck.infer.statistics import RunStatistics, distinct, merged, statistics_of
 from traincheck.infer.tasks import Progress, Run, each
 from traincheck.relations._table import RELATIONS
@@ -80,7 +81,10 @@ def learn_from(
     runs = distinct(statistics)
     decision = Decision(table, limits or Limits()).about(merged(runs, table))
     return InferResult(
-        invariants=with_excerpts(decision.kept, [run.trees for run in runs]),
+        invariants=with_excerpts(
+            as_recorded(decision.kept, [run.vocabulary for run in runs]),
+            [run.trees for run in runs],
+        ),
         dropped=decision.dropped,
         runs=[run.name for run in runs],
         hypotheses=decision.hypotheses,

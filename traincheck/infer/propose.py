@@ -12,17 +12,11 @@ import orjson
 from traincheck.infer.view import with_gaps
 from traincheck.infer.vocabulary import Listener, Vocabulary, joined
 from traincheck.relations._variables import is_judged
-from traincheck.schema.claims import Hypothesis
+from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.protocols import EventSource, Proposer, Relation, is_for_run
 
 _SUBJECT = ("api", "outer", "after", "before", "role", "of", "quantity")  # parameters
-
-
-def key_of(claim: Hypothesis) -> str:
-    """Equal for equal claims, and a stable order among different ones."""
-    params = orjson.dumps(dict(claim.params), option=orjson.OPT_SORT_KEYS).decode()
-    return f"{claim.relation} {params}"
 
 
 def subject_of(claim: Hypothesis) -> tuple[str, ...]:

@@ -15,11 +15,10 @@ import orjson
 from traincheck.errors import InvariantFormatError
 from traincheck.infer.examples import Rows
 from traincheck.infer.excerpts import trees_from_json, trees_json
-from traincheck.infer.propose import key_of
 from traincheck.infer.statistics import RunStatistics, Told, distinct
 from traincheck.infer.view import Features
 from traincheck.infer.vocabulary import Vocabulary
-from traincheck.schema.claims import Hypothesis
+from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.invariant_file import write_bytes
 
 VERSION = 2
@@ -90,6 +89,8 @@ def _run_json(run: RunStatistics) -> dict[str, Any]:
             "calls": sorted(words.calls),
             "modules": sorted(words.modules),
             "variables": sorted(words.variables),
+            "packages": sorted(words.packages),
+            "levels": sorted(words.levels),
         },
         "contexts": table.contexts,
         "claims": [table.claim_json(told) for _, told in sorted(run.told.items())],
@@ -142,6 +143,8 @@ def _run(value: dict[str, Any]) -> RunStatistics:
             calls=frozenset(words["calls"]),
             modules=frozenset(words["modules"]),
             variables=frozenset((r, leaf, c, m) for r, leaf, c, m in words["variables"]),
+            packages=frozenset((api, name) for api, name in words.get("packages", ())),
+            levels=frozenset(map(str, words.get("levels", ()))),
         ),
         told={key_of(one.claim): one for one in told},
         trees=trees_from_json(value.get("trees", {})),

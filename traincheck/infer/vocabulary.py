@@ -6,16 +6,16 @@ A claim that a run never proposed, although it speaks of what was there, does no
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from traincheck.relations._names import SEVERAL_RANKS, STEP, ProgramName
 from traincheck.relations._programs import Sketch, alike, file_of
 from traincheck.relations._variables import variable_of
-from traincheck.schema.apis import TELLING, Families
+from traincheck.schema.apis import PROCESS, TELLING, Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StateEvent
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StateEvent
 from traincheck.schema.protocols import Relation
 
 # Calls that stand for others, so that what they are called in a claim may have occurred.
@@ -34,13 +34,16 @@ class Vocabulary:
     """The words of one run.
 
     programs: file names, with a sketch of what they train. calls: APIs, families, dtypes of
-    autocast, and what else proposers saw. modules: names of those that were called.
+    autocast, and what else proposers saw. modules: names of those that were called. packages: the
+    user's own whose functions were recorded, by the name of each. levels: at which was recorded.
     """
 
     programs: frozenset[str] = frozenset()
     calls: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     variables: frozenset[Kind] = frozenset()
+    packages: frozenset[tuple[str, str]] = frozenset()
+    levels: frozenset[str] = frozenset()
 
     def could_tell(self, relation: Relation, claim: Hypothesis) -> bool:
         """Whether what the claim speaks of was there; in doubt, it was.
@@ -82,6 +85,8 @@ class Listener:
         self._calls: set[tuple[str, str | None, str | None, str | None]] = set()
         self._variables: set[Kind] = set()
         self._has_ranks = False
+        self._packages: tuple[str, ...] = ()
+        self._levels: frozenset[str] = frozenset()
 
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
@@ -95,8 +100,11 @@ class Listener:
                 self._variables.add((one.role, one.leaf, one.module_class, one.model))
         elif isinstance(event, CollectiveEvent):
             self._calls.add((f"{_COLLECTIVE}{event.op}", None, None, None))
-        elif event.kind == "mark":
+        elif isinstance(event, MarkEvent):
             self._program.observe(event)
+            if event.text == PROCESS:
+                self._levels |= {str(event.data.get("level", "default"))}
+                self._packages = tuple(map(str, event.data.get("packages") or ()))
 
     def words(self) -> Vocabulary:
         calls = {word for api, family, *_ in self._calls for word in (api, family) if word}
@@ -109,7 +117,16 @@ class Listener:
             calls=frozenset(calls),
             modules=frozenset(module for *_, module in self._calls if module),
             variables=frozenset(self._variables),
+            packages=frozenset(self._placed()),
+            levels=self._levels,
         )
+
+    def _placed(self) -> Iterator[tuple[str, str]]:
+        for api, family, *_ in self._calls:
+            if family is None:
+                for package in self._packages:
+                    if api.startswith(f"{package}."):
+                        yield api, package
 
 
 def joined(first: Vocabulary, second: Vocabulary) -> Vocabulary:
@@ -122,4 +139,6 @@ def joined(first: Vocabulary, second: Vocabulary) -> Vocabulary:
         calls=first.calls | second.calls,
         modules=first.modules | second.modules,
         variables=first.variables | second.variables,
+        packages=first.packages | second.packages,
+        levels=first.levels | second.levels,
     )

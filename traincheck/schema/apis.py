@@ -7,6 +7,7 @@ import re
 EVAL_STAGE = "eval"
 STAGES = ("init", "train", EVAL_STAGE, "checkpoint")
 ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
+PROCESS = "process"  # text of the first mark of a file
 DROPPED = "dropped"  # text of the mark where events are missing
 TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
 
@@ -25,12 +26,18 @@ MODAL = frozenset(
     )
 )
 
+_OPERATOR = re.compile(r"torch\.(Tensor\.)?[a-z_]\w*\Z")
 _LOOSE = re.compile(r"opt\d+\[\d+\]\.\d+\Z")
 
 
 def is_loose(name: str) -> bool:
     """Whether this is the name of a tensor that an optimizer holds and no module owns."""
     return _LOOSE.match(name) is not None
+
+
+def is_operator(api: str) -> bool:
+    """Whether this names a function or method of tensors, of which level deep takes more calls."""
+    return _OPERATOR.match(api) is not None
 
 
 class Families:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from traincheck.schema.apis import EVAL_STAGE, Families
 from traincheck.schema.excerpts import Excerpt
 
@@ -14,6 +16,8 @@ Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
 BATCH_CONTENT = "batch@content"
 _SOME = "@some"  # behind a name in `Needs.stats`, `Needs.calls` or `Needs.states`
+
+LEVELS = ("", "default", "deep")  # each takes more than those before it
 
 OPERATORS = ("==", "!=", ">", "<=")
 
@@ -186,6 +190,9 @@ class Needs:
             ``activation``, ``input``, or the name of an API, of whose arguments they are taken;
             ``update``, of parameters: also how far the first updates move them.
             With ``@some`` behind it, at the first steps and then at each tenth is enough.
+        level: at which calls of operators are to be recorded, "default" or "deep", which count
+            them differently; empty where it makes no difference.
+        packages: the user's own, whose functions are to be recorded.
     """
 
     calls: frozenset[str] = frozenset()
@@ -193,6 +200,8 @@ class Needs:
     kinds: frozenset[str] = frozenset()
     exact: bool = False
     stats: frozenset[str] = frozenset()
+    level: str = ""
+    packages: frozenset[str] = frozenset()
 
     def asks_for(self, api: str) -> bool:
         """Whether calls of this name are wanted, in all steps or in some."""
@@ -252,6 +261,8 @@ class Needs:
             kinds=self.kinds | other.kinds,
             exact=self.exact or other.exact,
             stats=self.stats | other.stats,
+            level=max(self.level, other.level, key=LEVELS.index),
+            packages=self.packages | other.packages,
         )
 
 
@@ -261,6 +272,12 @@ class Hypothesis:
 
     relation: str
     params: Mapping[str, Any]
+
+
+def key_of(claim: Hypothesis) -> str:
+    """Equal for equal claims, and a stable order among different ones."""
+    params = orjson.dumps(dict(claim.params), option=orjson.OPT_SORT_KEYS).decode()
+    return f"{claim.relation} {params}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import orjson
 
 from traincheck.errors import InvariantFormatError, OutputError
 from traincheck.schema.claims import (
+    LEVELS,
     OPERATORS,
     Condition,
     Hypothesis,
@@ -23,6 +25,7 @@ from traincheck.schema.claims import (
     Needs,
     Precondition,
     Support,
+    key_of,
 )
 from traincheck.schema.excerpt_json import excerpt_id, excerpts_from_json, excerpts_json
 from traincheck.schema.excerpts import Excerpt
@@ -33,7 +36,8 @@ SCHEMA_FILE = Path(__file__).with_name("invariant.schema.json")
 _FIX = "make one with traincheck-infer -t DIR -o invariant.json"
 _NUMBER = (int, float)
 _FILE_KEYS = ("schema_version", "created_with", "runs", "invariants")
-_INVARIANT_KEYS = ("id", "relation", "params", "precondition", "examples", "confidence", "text")
+_INVARIANT_KEYS = ("relation", "params", "precondition", "examples", "confidence", "text")
+_NEEDS_KEYS = ("calls", "states", "kinds", "exact", "stats", "level", "packages")
 _SUPPORT_KEYS = ("positive", "negative", "runs", "steps")
 
 
@@ -163,6 +167,8 @@ def needs_json(needs: Needs) -> dict[str, Any]:
         "kinds": sorted(needs.kinds),
         "exact": needs.exact,
         **({"stats": sorted(needs.stats)} if needs.stats else {}),
+        **({"level": needs.level} if needs.level else {}),
+        **({"packages": sorted(needs.packages)} if needs.packages else {}),
     }
 
 
@@ -172,14 +178,28 @@ def needs_from_json(value: Any) -> Needs:
     Raises:
         ValueError: ``value`` is not the JSON form of needs.
     """
-    found = _fields(value, "needs", (), ("calls", "states", "kinds", "exact", "stats"))
+    found = _fields(value, "needs", (), _NEEDS_KEYS)
     return Needs(
         calls=_names(found, "calls"),
         states=_names(found, "states"),
         kinds=_names(found, "kinds"),
         exact=_typed(found.get("exact", False), bool, "needs.exact"),
         stats=_names(found, "stats"),
+        level=_level(found.get("level", "")),
+        packages=_names(found, "packages"),
     )
+
+
+def _level(value: Any) -> str:
+    if value not in LEVELS:
+        raise _BadFormError(f"needs.level is {value!r}, not one of {', '.join(LEVELS[1:])}")
+    return str(value)
+
+
+def invariant_id(claim: Hypothesis, precondition: Precondition) -> str:
+    """What an invariant is known by: equal claims have equal ids."""
+    text = f"{key_of(claim)} {precondition_json(precondition)}"
+    return f"{claim.relation}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
 class _BadFormError(ValueError):
@@ -198,6 +218,8 @@ def _file(content: bytes) -> list[Invariant]:
     if not isinstance(value, dict) or "schema_version" not in value:
         raise _BadFormError("is not an invariant file: no object with a schema_version")
     version = _count(value["schema_version"], "schema_version")
+    if version < 1:
+        raise _BadFormError(f"schema_version is {version}, and the first was 1")
     if version > SCHEMA_VERSION:
         raise _BadFormError(
             f"was written by invariant schema {version}, this is {SCHEMA_VERSION}",
@@ -224,7 +246,7 @@ def _file(content: bytes) -> list[Invariant]:
 
 
 def _invariant(value: Any, at: str, excerpts: Mapping[str, Excerpt]) -> Invariant:
-    found = _fields(value, at, _INVARIANT_KEYS, ("needs", "excerpt"))
+    found = _fields(value, at, _INVARIANT_KEYS, ("id", "needs", "excerpt"))
     confidence = _typed(found["confidence"], _NUMBER, f"{at}.confidence")
     if not 0 <= confidence <= 1:
         raise _BadFormError(f"{at}.confidence is {confidence}, not between 0 and 1")
@@ -236,13 +258,15 @@ def _invariant(value: Any, at: str, excerpts: Mapping[str, Excerpt]) -> Invarian
     shown = found.get("excerpt")
     if shown is not None and _text(shown, f"{at}.excerpt") not in excerpts:
         raise _BadFormError(f"{at}.excerpt is {shown!r}, which the file does not hold")
+    claim = Hypothesis(
+        relation=_text(found["relation"], f"{at}.relation"),
+        params=_typed(found["params"], dict, f"{at}.params"),
+    )
+    precondition = _precondition(found["precondition"], f"{at}.precondition")
     return Invariant(
-        id=_text(found["id"], f"{at}.id"),
-        hypothesis=Hypothesis(
-            relation=_text(found["relation"], f"{at}.relation"),
-            params=_typed(found["params"], dict, f"{at}.params"),
-        ),
-        precondition=_precondition(found["precondition"], f"{at}.precondition"),
+        id=_text(found["id"], f"{at}.id") if "id" in found else invariant_id(claim, precondition),
+        hypothesis=claim,
+        precondition=precondition,
         support=Support(**{k: _count(support[k], f"{at}.examples.{k}") for k in _SUPPORT_KEYS}),
         confidence=float(confidence),
         text=_typed(found["text"], str, f"{at}.text"),

@@ -9,6 +9,7 @@ SCHEMA_VERSION = 1  # of the event files and the manifest; invariant files carry
 MANIFEST = "manifest.json"
 EVENT_GLOB = "events-*.jsonl"
 LOST_GLOB = "storage-lost-*"
+FAULTS_GLOB = "faults-p*.json"
 _EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
 
 
@@ -24,6 +25,11 @@ def storage_notes(directory: Path) -> list[str]:
         "on a full disk: its trace ends before the program did"
         for path in sorted(directory.glob(LOST_GLOB))
     ]
+
+
+def faults_file_name(pid: int) -> str:
+    """Name of the file in which a process tells what of ours failed in it."""
+    return f"faults-p{pid}.json"
 
 
 def event_file_name(rank: int, pid: int, thread: int) -> str:

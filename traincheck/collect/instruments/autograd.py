@@ -29,7 +29,7 @@ class Autograd(Instrument):
         self.replace(torch.autograd, "backward", self._wrap_backward)
         if self.wants_call("torch.autograd.grad"):
             names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
-            templates = CallTemplates("torch.autograd.grad", names, {})
+            templates = CallTemplates("torch.autograd.grad", names, {}, self)
             self.replace(
                 torch.autograd, "grad", lambda f: function_wrapper(f, templates, self.session)
             )

@@ -142,7 +142,7 @@ class Functional(Instrument):
 
     def _is_inner(self, holder: Any) -> bool:
         """What a functional calls in turn is its own business, unless operators are asked for."""
-        return holder in (torch, torch.Tensor) and self.session.settings.level != "deep"
+        return holder in (torch, torch.Tensor) and not self.session.settings.is_deep
 
     def _targets(self) -> Iterator[tuple[Any, str, str]]:
         for module in (torch.nn.functional, init):
@@ -153,7 +153,7 @@ class Functional(Instrument):
                     and _is_home(found, module)
                 ):
                     yield module, name, f"{module.__name__}.{name}"
-        if self.session.settings.level == "deep":
+        if self.session.settings.is_deep:
             yield from _operators()
             return
         for name in DEFAULT_TORCH:
@@ -178,7 +178,7 @@ class Functional(Instrument):
             attribute,
             lambda f: function_wrapper(
                 hiding(f, self.session) if hides else f,
-                CallTemplates(api, names, defaults),
+                CallTemplates(api, names, defaults, self),
                 self.session,
                 skip_inner=self._is_inner(holder),
                 is_rare=needs is not None and api not in needs.calls,

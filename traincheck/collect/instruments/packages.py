@@ -1,6 +1,6 @@
 """The user's own packages, named with ``--instrument``: public functions and methods.
 
-They are wrapped as the package is imported.
+They are wrapped as the package is imported. Also those that a check speaks of.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Packages(Instrument):
     name = "packages"
 
     def is_wanted(self) -> bool:
-        return bool(self.session.settings.instrument)
+        return bool(self.session.settings.packages)
 
     def install(self) -> None:
         self._imports = WhenImported(self.covers, self.wrap_module, self.session.fault)
@@ -38,7 +38,7 @@ class Packages(Instrument):
         """Whether a module belongs to a package that is to be recorded."""
         return any(
             name == package or name.startswith(f"{package}.")
-            for package in self.session.settings.instrument
+            for package in self.session.settings.packages
         )
 
     def wrap_module(self, module: types.ModuleType) -> None:
@@ -64,5 +64,5 @@ class Packages(Instrument):
         self.replace(
             holder,
             name,
-            lambda f: function_wrapper(f, CallTemplates(api, names, defaults), self.session),
+            lambda f: function_wrapper(f, CallTemplates(api, names, defaults, self), self.session),
         )

@@ -1,0 +1,150 @@
+"""Failures of our own: counted, told in the trace and in the manifest, never raised."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import traceback
+from collections import Counter
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traincheck.collect.instruments._base import Instrument
+from traincheck.schema.apis import DROPPED
+from traincheck.schema.layout import faults_file_name
+
+if TYPE_CHECKING:
+    from traincheck.collect.session import Session
+
+logger = logging.getLogger(__name__)
+
+MAX_FAULTS = 8  # of one source; then its instrument is switched off
+
+
+class Faults:
+    """The failures of one process.
+
+    lost: records that are missing and that no mark has told of. gap: the step in which it was told
+    last that something is missing.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.lost = 0
+        self._counts: Counter[str] = Counter()
+        self._reasons: dict[str, str] = {}
+        self.gap: int | None = None
+
+    def forget(self) -> None:
+        """A forked child begins with none."""
+        self.lost, self.gap = 0, None
+        self._counts.clear()
+        self._reasons.clear()
+
+    def count(self, source: Any, error: BaseException) -> None:
+        """Count one. What it belongs to is taken out when it fails again and again.
+
+        Raises:
+            Exception: ``error``, if it is none of ours but comes of a signal handler of the
+                program's, which happened to run while we did: a deadline, a preemption.
+        """
+        is_of_handler = False
+        try:
+            is_of_handler = _is_of_handler(error)
+            if not is_of_handler:
+                self._count(source, error)
+        except Exception:  # an error of the user's, say, that cannot be shown; or the stack is full
+            logger.debug("could not count a fault", exc_info=True)
+        if is_of_handler:
+            raise error
+
+    def _count(self, source: Any, error: BaseException) -> None:
+        while isinstance(source, functools.partial):
+            source = source.func
+        name = str(getattr(source, "api", getattr(source, "__qualname__", type(source).__name__)))
+        self._counts[name] += 1
+        logger.debug("recording failed in %s", name, exc_info=error)
+        self._tell_of_gap()
+        instrument = self._instrument_of(source)
+        if self._counts[name] == MAX_FAULTS and instrument is not None:
+            instrument.remove()
+            self._session.instruments[instrument.name] = f"off: {error!r}"
+            reason = {"instrument": instrument.name, "reason": repr(error)}
+            self._mark("instrument disabled", reason)
+            self.leave_note()
+        elif self._counts[name] == 1:
+            last = traceback.extract_tb(error.__traceback__)[-1:]
+            at = f"{Path(last[0].filename).name}:{last[0].lineno}" if last else ""
+            self._reasons[name] = f"{error!r} at {at}" if at else repr(error)
+            self._mark("fault", {"in": name, "reason": repr(error), "at": at})
+            self.leave_note()
+
+    def _instrument_of(self, source: Any) -> Instrument | None:
+        owner = getattr(source, "__self__", None) or getattr(source, "owner", None)
+        if isinstance(owner, Instrument):
+            return owner
+        module = getattr(source, "__module__", None)
+        known: list[Instrument] = self._session.installed
+        return next((found for found in known if type(found).__module__ == module), None)
+
+    def _tell_of_gap(self) -> None:
+        """What is absent from this step proves nothing."""
+        step = self._session.clock.step
+        if step == self.gap:
+            return
+        self.lost += 1
+        if self._mark(DROPPED, {"records": self.lost}):
+            self.gap, self.lost = step, 0
+
+    def _mark(self, text: str, data: dict[str, Any]) -> bool:
+        em = self._session.local.em
+        if em is None:
+            return False
+        try:
+            em.event("mark", {"text": text, "data": data})
+        except Exception:  # the failure may be in writing itself
+            logger.debug("could not note a fault", exc_info=True)
+            return False
+        return True
+
+    def leave_note(self) -> None:
+        """Write for the manifest what failed, and how often so far."""
+        if not self._counts:
+            return
+        note = {
+            "faults": [
+                {"in": name, "times": times, "reason": self._reasons.get(name, "")}
+                for name, times in sorted(self._counts.items())
+            ],
+            "off": sorted(
+                name for name, state in self._session.instruments.items() if state != "on"
+            ),
+        }
+        try:
+            path = Path(self._session.settings.directory) / faults_file_name(os.getpid())
+            path.write_bytes(orjson.dumps(note))
+        except OSError:
+            logger.debug("could not leave a note", exc_info=True)
+
+
+def _is_of_handler(error: BaseException) -> bool:
+    """Whether an error was raised in a signal handler that is installed."""
+    codes = set()
+    frame = error.__traceback__
+    while frame is not None:
+        codes.add(frame.tb_frame.f_code)
+        frame = frame.tb_next
+    return any(_code_of(signal.getsignal(number)) in codes for number in signal.valid_signals())
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not hasattr(handler, "__code__") and not hasattr(handler, "__func__"):
+        handler = vars(type(handler)).get("__call__")
+    return getattr(getattr(handler, "__func__", handler), "__code__", None)

@@ -1,0 +1,35 @@
+"""What was recorded because it was asked for: claims about it cannot be checked elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from traincheck.infer.vocabulary import Vocabulary
+from traincheck.schema.apis import is_operator
+from traincheck.schema.claims import LEVELS, Invariant, without_some
+
+
+def as_recorded(invariants: Iterable[Invariant], words: Sequence[Vocabulary]) -> list[Invariant]:
+    """Invariants that need the packages and the level of the runs that they were learned from.
+
+    words: of these runs.
+    """
+    packages: dict[str, set[str]] = {}
+    for one in words:
+        for api, package in one.packages:
+            packages.setdefault(api, set()).add(package)
+    found = []
+    for invariant in invariants:
+        calls = without_some(invariant.needs.calls)
+        asked = frozenset().union(*(packages[api] for api in calls & packages.keys()))
+        level = _level(frozenset(filter(is_operator, calls)), words)
+        needs = replace(invariant.needs, packages=asked, level=level)
+        found.append(replace(invariant, needs=needs))
+    return found
+
+
+def _level(operators: frozenset[str], words: Iterable[Vocabulary]) -> str:
+    """That of the runs in which these are called; none where runs of both levels agree."""
+    levels = {level for one in words if operators & one.calls for level in one.levels}
+    return levels.pop() if len(levels) == 1 and levels <= set(LEVELS) else ""
