@@ -59,6 +59,7 @@ class LiveCheck:
         self._is_abandoned = False
         self._notes: list[str] = []
         self._reader: TailReader | None = None
+        self._is_halted = False
         self._live = LiveEngine(engine, self._tell)
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
@@ -115,7 +116,8 @@ class LiveCheck:
         if not tell(finding):
             return
         if self._halts and self._halt is not None and finding.severity == "error":
-            if not self._ended.is_set():
+            if not (self._ended.is_set() or self._is_halted):
+                self._is_halted = True
                 self._notes.append(f"the program was stopped by --halt, at {finding.code}")
                 say("stopping the program")
             self._halt()

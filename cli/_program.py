@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +16,20 @@ from traincheck.errors import UsageError
 from traincheck.schema.claims import Needs
 from traincheck.schema.invariant_file import read_invariants
 
+if TYPE_CHECKING:
+    from traincheck.check.engine import Engine
+
 PROGRAM = "traincheck.program"  # key in click's context: the words after --
+
+
+def refuse_nothing_to_check(engine: Engine) -> None:
+    """Without any check, "no findings" would sound as if all were well.
+
+    Raises:
+        UsageError: no check was chosen.
+    """
+    if not engine.infos:
+        raise UsageError("no check is left to run", fix="select more, ignore less, or give -i")
 
 
 class ProgramCommand(click.Command):

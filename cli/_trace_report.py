@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 
-from traincheck.schema.codec import encode
+from traincheck.schema.codec import encode, placed
 from traincheck.store.summary import ApiUse, Summary, summarize
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def overview(
 
 def event_json(event: Event) -> str:
     """The event as in its file, with rank and stream."""
-    record = orjson.loads(encode(event))
-    return orjson.dumps({"rank": event.rank, "stream": event.stream, **record}).decode()
+    return orjson.dumps(placed(event)).decode()
 
 
 def event_line(event: Event) -> str:

@@ -21,6 +21,7 @@ import click
 from traincheck.errors import OutputError, UsageError
 from traincheck.schema.findings import Presentation
 
+from ._program import refuse_nothing_to_check
 from ._selection import configuration, selection_options
 
 if TYPE_CHECKING:
@@ -189,13 +190,15 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
     run = one_run(options["trace"], is_live=options["follow"])
 
     def engine(source: TraceReader | TailReader) -> Engine:
-        return make_engine(
+        made = make_engine(
             invariants,
             rules=not options["no_rules"],
             config=config,
             root=lambda: root_of(source),
             program=lambda: program_of(source),
         )
+        refuse_nothing_to_check(made)
+        return made
 
     if options["follow"]:
         from traincheck.store.tail import TailReader
@@ -257,8 +260,9 @@ def one_run(path: str, *, is_live: bool = False) -> Path:
     from traincheck.store.runs import find_runs
 
     folder = Path(path)
-    if is_live and not folder.exists():
-        return folder  # it may be about to begin
+    if is_live and not folder.exists():  # it may be about to begin
+        click.echo(f"traincheck: waiting for {path}, which does not exist yet", err=True)
+        return folder
     runs = find_runs(folder)
     if len(runs) == 1:
         return runs[0]

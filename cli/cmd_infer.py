@@ -139,10 +139,15 @@ def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[st
 
 def _runs(traces: Sequence[str]) -> list[Run]:
     from traincheck.infer.tasks import Run
+    from traincheck.schema.layout import EVENT_GLOB
     from traincheck.store.reader import TraceReader
     from traincheck.store.runs import find_runs
 
     found = {run.resolve(): run for trace in traces for run in find_runs(trace)}
+    empty = {path for path in found if not any(path.glob(EVENT_GLOB))}
+    if empty and len(empty) < len(found):
+        names = ", ".join(str(found.pop(path)) for path in sorted(empty))
+        say(f"note: nothing was recorded in {names}: left out")
     return [Run(name=path.name, source=TraceReader(run)) for path, run in sorted(found.items())]
 
 

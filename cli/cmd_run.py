@@ -19,7 +19,7 @@ import click
 from traincheck.errors import UsageError
 from traincheck.schema.findings import Presentation
 
-from ._program import PROGRAM, ProgramCommand
+from ._program import PROGRAM, ProgramCommand, refuse_nothing_to_check
 from ._selection import configuration, selection_options
 
 if TYPE_CHECKING:
@@ -164,8 +164,7 @@ def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> 
         root=os.getcwd,
         program=lambda: program_in(command),
     )
-    if not engine.infos:
-        raise UsageError("no check is left to run", fix="select more, ignore less, or give -i")
+    refuse_nothing_to_check(engine)
     return engine
 
 

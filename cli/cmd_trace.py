@@ -72,8 +72,11 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
 
     reader = TraceReader(directory)
     if as_events or any(value not in (None, ()) for value in choice.values()):
+        event = None
         for event in _chosen(reader, **choice):
             click.echo(_trace_report.event_json(event) if form == "json" else _line(event))
+        if event is None:
+            click.echo(f"traincheck: no event of {directory} is chosen by these options", err=True)
         return
     overview = _trace_report.overview(reader, progress)
     if form == "json":

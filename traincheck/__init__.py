@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from traincheck.integrations.watching import watch as watch
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "step", "watch"]
+__all__ = ["__version__", "mark", "step", "watch"]
 
 
 def step() -> None:
@@ -22,6 +22,18 @@ def step() -> None:
     current = sys.modules.get("traincheck.collect.current")
     if current is not None and current.CURRENT.session is not None:
         current.CURRENT.session.mark_step()
+
+
+def mark(text: str, **data: Any) -> None:
+    """Leave a note in the trace, at the present step. Does nothing in a process without one.
+
+    Args:
+        text: what to find it by, e.g. ``"new curriculum"``.
+        data: what belongs to it: numbers, text, and lists and dicts of these; others become text.
+    """
+    current = sys.modules.get("traincheck.collect.current")
+    if current is not None and current.CURRENT.session is not None:
+        current.CURRENT.session.annotate(text, data)
 
 
 def __getattr__(name: str) -> Any:

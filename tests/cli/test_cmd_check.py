@@ -68,9 +68,10 @@ def test_a_finding_gives_1(check: Check, bad: Path, capsys) -> None:
     assert "ERROR TC201" in capsys.readouterr().out
 
 
-def test_without_rules_nothing_is_found(check: Check, bad: Path, capsys) -> None:
-    assert check("-t", bad, "--no-rules") == 0
-    assert "nothing was checked" in capsys.readouterr().out
+@pytest.mark.parametrize("chosen", [["--no-rules"], ["--select", "TC201", "--ignore", "TC201"]])
+def test_nothing_to_check_is_a_mistake(check: Check, bad: Path, capsys, chosen) -> None:
+    assert check("-t", bad, *chosen) == 2
+    assert "no check is left to run" in capsys.readouterr().err
 
 
 def test_json_goes_to_stdout(check: Check, bad: Path, capsys) -> None:
@@ -126,7 +127,7 @@ def test_fail_on(
         (["--select", "TC2", "--ignore", "TC201"], 0),
         (["--select", "tc201"], 1),
         (["--ignore", "TC101, tc201"], 0),
-        (["--ignore", "TC"], 0),
+        (["--ignore", "TC"], 2),
     ],
 )
 def test_select_and_ignore(check: Check, bad: Path, words: list[str], status: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import orjson
 import pytest
 import torch
@@ -88,6 +90,17 @@ def test_the_manifest_counts_them(tmp_path, monkeypatch):
     assert note.startswith(f"recording failed {times} times in process ")
     assert "OurError('by us')" in note
     assert note.endswith("switched off: functional")
+
+
+def test_a_package_that_nobody_imports_is_told(tmp_path):
+    with recording(tmp_path / "run", instrument=("wave", "no_such_package")) as run:
+        importlib.import_module("wave")
+        train(2)
+    pid = run.marks("process")[0].data["pid"]
+    assert run_manifest._not_imported(run.folder, {pid}) == [
+        "no process imported no_such_package: no call of it is recorded"
+    ]
+    assert run_manifest._not_imported(run.folder, {pid, pid + 1}) == []  # the other did
 
 
 def test_nothing_is_left_where_nothing_failed(tmp_path):

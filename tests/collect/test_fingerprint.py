@@ -230,6 +230,36 @@ def test_compressed_sparse_tensors(to):
     assert None not in found
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors(layout):
+    def nested(*rows):
+        return torch.nested.nested_tensor(list(rows), layout=layout)
+
+    ones, zeros = torch.ones(2, 3), torch.zeros(3, 3)
+    found = [
+        fingerprint(tensor)
+        for tensor in (
+            nested(ones, zeros),
+            nested(ones.clone(), zeros.clone()),
+            nested(zeros, ones),
+            nested(torch.ones(3, 3), torch.zeros(2, 3)),
+            nested(torch.cat([ones, zeros])[:1], torch.cat([ones, zeros])[1:]),  # other sizes
+        )
+    ]
+    assert found[0] == found[1]
+    assert len(set(found)) == 4
+    assert None not in found
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+def test_tensors_in_the_layout_of_a_library():
+    values = torch.randn(4, 5)
+    found = {fingerprint(t.to_mkldnn()) for t in (values, values.clone(), values.flip(0))}
+    assert len(found) == 2
+    assert None not in found
+
+
 def test_what_stands_for_others_has_no_fingerprint():
     """Inside vmap a tensor is one of many, and has no memory of its own."""
     found = []

@@ -87,6 +87,19 @@ def test_equal_samples_have_equal_fingerprints_in_any_order(tmp_path):
     assert sorted(whole.samples) == sorted(s for part in parts for s in part.samples)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_batches_of_nested_tensors(tmp_path, layout):
+    rows = [torch.ones(1 + i % 3, 4) * i for i in range(6)]
+    with recording(tmp_path / "run") as run:
+        for batch in DataLoader(
+            rows, 2, collate_fn=lambda found: torch.nested.nested_tensor(found, layout=layout)
+        ):
+            batch.to_padded_tensor(0.0)
+    found = [dict(batch.leaves)["batch"] for batch in run.of("batch")]
+    assert len({leaf["fingerprint"] for leaf in found}) == 3
+
+
 def test_epochs_loaders_and_samplers(tmp_path):
     with recording(tmp_path) as run:
         train = DataLoader(Rows(), batch_size=3, shuffle=True)

@@ -232,7 +232,8 @@ def test_the_manifest_of_a_finished_run(script, tmp_path) -> None:
     assert found["started"] <= found["ended"]
     assert found["started"].endswith("+00:00")
     assert (found["exit_status"], found["signal"], found["processes"]) == (0, None, [])
-    assert found["notes"] == ["nothing was recorded: no process used torch"]
+    (note,) = found["notes"]
+    assert note.startswith("nothing was recorded: no process used torch")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["manifest.json"]
 
 

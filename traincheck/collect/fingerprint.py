@@ -80,6 +80,7 @@ def is_plain_cpu(tensor: torch.Tensor) -> bool:
     return (
         tensor.is_cpu
         and tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.is_contiguous()
         and not tensor.is_neg()
         and not tensor.is_conj()
@@ -101,6 +102,7 @@ def fingerprint(tensor: torch.Tensor) -> str | None:
     return _unusual(tensor)
 
 
+_NO_SHAPE = torch.Size(())
 PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -120,22 +122,28 @@ def _unusual(tensor: torch.Tensor) -> str | None:
             return f"xxh3-128:{_digest_cpu(parts[0], tensor)}"
         if all(part.is_cpu for part in parts):
             joined = "".join(_digest_cpu(part, part) for part in parts).encode()
-            return f"xxh3-128:{hex128(joined, _seeds[tensor.dtype, tensor.shape])}"
+            return f"xxh3-128:{hex128(joined, _seed(tensor))}"
         digests = [start_device(part) for part in parts]
         words = [word for digest in digests for word in digest.tolist()]
         return finish_device(words, tensor)
 
 
+def _seed(tensor: torch.Tensor) -> int:
+    """As `seed_of`. The sizes of a nested one are among its parts."""
+    return _seeds[tensor.dtype, _NO_SHAPE if tensor.is_nested else tensor.shape]
+
+
 def _digest_cpu(part: torch.Tensor, whole: torch.Tensor) -> str:
     plain = part.detach().resolve_conj().resolve_neg().contiguous()
-    digest: str = hex128(_views[plain.nbytes](plain.data_ptr()), _seeds[whole.dtype, whole.shape])
+    digest: str = hex128(_views[plain.nbytes](plain.data_ptr()), _seed(whole))
     return digest
 
 
 def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     """The dense tensors that make up ``tensor``; None when it has no data (meta, fake, in vmap).
 
-    Values and indices of a sparse one, this rank's shard of a distributed one.
+    Values and indices of a sparse one, rows and their sizes of a nested one, this rank's shard of a
+    distributed one.
     """
     if tensor.is_meta or "FakeTensor" in type(tensor).__name__ or _stands_for_others(tensor):
         return None
@@ -149,7 +157,11 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
         return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    if tensor.is_nested or tensor.layout is not torch.strided:
+    if tensor.is_nested and tensor.layout is torch.strided:
+        return [tensor._nested_tensor_size(), *tensor.detach().unbind()]
+    if tensor.is_mkldnn:
+        return [tensor.detach().to_dense()]
+    if tensor.layout is not torch.strided and not tensor.is_nested:
         return None
     if tensor.is_quantized:
         return [tensor.int_repr()]
@@ -231,4 +243,4 @@ def _as_words(part: torch.Tensor) -> torch.Tensor:
 def finish_device(words: list[int], tensor: torch.Tensor) -> str:
     """The fingerprint from the words that `start_device` left on the device."""
     packed = b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words)
-    return f"mix-128:{hex128(packed, _seeds[tensor.dtype, tensor.shape])}"
+    return f"mix-128:{hex128(packed, _seed(tensor))}"

@@ -22,6 +22,7 @@ from traincheck.schema.layout import (
     FAULTS_GLOB,
     MANIFEST,
     SCHEMA_VERSION,
+    UNUSED_GLOB,
     parse_event_file_name,
     storage_notes,
 )
@@ -115,8 +116,12 @@ def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict
     processes = find_processes(directory)
     notes = [*manifest["notes"], *_not_traced(directory), *_cut_off(directory)]
     notes += [*storage_notes(directory), *_faults(directory)]
+    notes += _not_imported(directory, {process["pid"] for process in processes})
     if not processes and not notes:
-        notes.append("nothing was recorded: no process used torch")
+        notes.append(
+            "nothing was recorded: no process used torch, or none could be followed (python -E, "
+            "-I, -S, or an environment without PYTHONPATH)"
+        )
     return {
         **manifest,
         "ended": _now(),
@@ -226,6 +231,15 @@ def _faults(directory: Path) -> list[str]:
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             notes.append(f"recording failed in process {pid}, and {path.name} is unreadable")
     return notes
+
+
+def _not_imported(directory: Path, pids: set[int]) -> list[str]:
+    """A sentence for the packages to be recorded that no process had imported when it ended."""
+    lacking = {path: path.read_text("utf-8").split() for path in directory.glob(UNUSED_GLOB)}
+    if not lacking or len(lacking) < len(pids):
+        return []
+    names = sorted(set.intersection(*map(set, lacking.values())))
+    return [f"no process imported {', '.join(names)}: no call of it is recorded"] if names else []
 
 
 def _cut_off(directory: Path) -> list[str]:

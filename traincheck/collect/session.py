@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic_ns
 from types import TracebackType
@@ -32,9 +32,9 @@ from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
-from traincheck.schema.apis import DROPPED
+from traincheck.schema.apis import DROPPED, MARKS
 from traincheck.schema.claims import THIN, Schedule
-from traincheck.schema.layout import lost_file_name
+from traincheck.schema.layout import lost_file_name, unused_file_name
 
 logger = logging.getLogger(__name__)
 
@@ -139,10 +139,18 @@ class Session:
             if self.faults.lost and em is not None:
                 em.event("mark", {"text": DROPPED, "data": {"records": self.faults.lost}})
             self.faults.leave_note()
+            self._tell_unused()
             self.flush()
             self.switch.on, self.switch.idle = False, True
         except Exception:  # at exit nothing may go wrong any more
             logger.debug("closing the trace failed", exc_info=True)
+
+    def _tell_unused(self) -> None:
+        """Most likely a package that was named wrongly."""
+        unused = [name for name in self.settings.packages if name not in sys.modules]
+        if unused:
+            path = Path(self.settings.directory) / unused_file_name(os.getpid())
+            path.write_text("\n".join(unused), "utf-8")
 
     def flush(self) -> None:
         """Hand what is buffered to the kernel."""
@@ -386,6 +394,22 @@ class Session:
         if any(self.steps.counters.values()):
             self.steps.end()
             self.signal()
+
+    def annotate(self, text: str, data: Mapping[str, Any]) -> None:
+        """The user's own mark. What is no JSON becomes text."""
+        em = self.local.em or self.emitter()
+        if not self.switch.on or em.busy:
+            return
+        em.busy = True
+        try:
+            options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+            told = f"user: {text}" if text in MARKS else str(text)
+            fields = {"text": told, "data": data}
+            em.ready("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])
+        except Exception as error:  # training must go on whatever we got wrong
+            self.fault(self.annotate, error)
+        finally:
+            em.busy = False
 
     def _apply_sampling(self) -> None:
         if self.is_worker or self.clock.step is None or self._is_storage_lost:

@@ -15,7 +15,7 @@ from traincheck.check.findings import where
 from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import located
 from traincheck.report._words import notes_of
-from traincheck.schema.codec import encode
+from traincheck.schema.codec import placed
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.layout import SCHEMA_VERSION
 
@@ -89,7 +89,7 @@ def _where(finding: Finding, report: Report) -> dict[str, Any] | None:
 
 
 def _fixed(finding: Finding) -> dict[str, Any]:
-    """Its evidence is in the form of trace lines."""
+    """Its evidence is in the form of trace lines, with the rank and stream that name the file."""
     subject = finding.subject
     return {
         "id": finding.id,
@@ -112,7 +112,7 @@ def _fixed(finding: Finding) -> dict[str, Any]:
         },
         "expected": finding.expected,
         "observed": finding.observed,
-        "evidence": [orjson.loads(encode(event)) for event in finding.evidence],
+        "evidence": [placed(event) for event in finding.evidence],
         "likely_cause": finding.likely_cause,
         "fix": finding.fix,
     }

@@ -9,6 +9,14 @@ STAGES = ("init", "train", EVAL_STAGE, "checkpoint")
 ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
 PROCESS = "process"  # text of the first mark of a file
 DROPPED = "dropped"  # text of the mark where events are missing
+# Texts of marks that traincheck makes; a user's mark with one of them is told apart.
+MARKS = frozenset(
+    {
+        PROCESS, DROPPED, "collective entered", "evaluated", "evaluation wrote", "fault",
+        "instrument disabled", "loaded model changed", "model", "parameters between steps",
+        "process group", "untrained", "worker",
+    }
+)  # fmt: skip
 TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
 
 # Functions that do another thing in evaluation: their calls tell the module around and its mode.

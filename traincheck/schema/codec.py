@@ -19,7 +19,7 @@ from traincheck.schema.events import EVENT_TYPES, KINDS, Event
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.values import tensor_json
 
-__all__ = ["SCHEMA_VERSION", "decode", "decode_lines", "encode", "foreign_number"]
+__all__ = ["SCHEMA_VERSION", "decode", "decode_lines", "encode", "foreign_number", "placed"]
 
 _BAD = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -45,6 +45,11 @@ def encode(event: Event) -> bytes:
         if type(value) is not type(default) or value != default:
             out[key] = _plain(name, value)
     return orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS)
+
+
+def placed(event: Event) -> dict[str, Any]:
+    """The event as in its line, with the rank and the stream that name its file."""
+    return {"rank": event.rank, "stream": event.stream, **orjson.loads(encode(event))}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -51,7 +51,7 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
         start_ns: when it began, on the clock of ``time_ns``.
         family: the general name that subclasses share (``torch.optim.Optimizer.step``), None when
             api is its own family.
-        args: by parameter name, scalar defaults filled in.
+        args: by parameter name, scalar defaults filled in; of modules by position ("0").
         result: a value; a tuple is a list.
         exception: class name of what it raised.
         module: path of the called module, ``Net.fc1``; of a function in MODAL, of the one around.
@@ -94,8 +94,9 @@ class StateEvent(_Event, frozen=True, kw_only=True, tag="state"):
             "cleared" it became None; "replaced" another object has the name; "flags" only
             requires_grad, dtype or shape differ; "gone"; "unknown" the view recorded cannot tell.
         summary: None when there is no tensor now.
-        requires_grad: of the variable; for a gradient, of its parameter.
-        identity: of the object, unique in the process.
+        requires_grad: of a parameter; of others it is not told.
+        identity: of the object, unique in the process; not told of a gradient, which goes by the
+            name of its parameter.
         storage: of its memory (equal for tied tensors).
         after: id of the call at whose end the variable was looked at.
         module_class: dotted class of the owning module.
@@ -199,7 +200,7 @@ class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
         index: number of the batch in its epoch, from 0.
         epoch: how often this loader was iterated before.
         leaves: path -> summary of each tensor in the batch.
-        samples: one fingerprint a row of the first leaf.
+        samples: one fingerprint a row of the first leaf, of the first 64 rows.
         sampler: dotted class name of the sampler.
         sampler_epoch: the epoch that the sampler was told when the loader was iterated, as by
             ``set_epoch``; None where it knows of none.
@@ -348,7 +349,9 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             evaluation mode change each time), "untrained" (a model in training mode that is called
             without grad and held by no optimizer: "weights" differ once they are written to),
             "parameters between steps" (names of those that are not as their optimizer left them),
-            "instrument disabled", "dropped" (events are missing here), or a user's.
+            "process group", "instrument disabled", "fault" (the first of its kind), "dropped"
+            (events are missing here), or what a user gave `traincheck.mark`; "user: " is put before
+            one of these.
         data: what belongs to it.
     """
 

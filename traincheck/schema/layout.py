@@ -10,6 +10,7 @@ MANIFEST = "manifest.json"
 EVENT_GLOB = "events-*.jsonl"
 LOST_GLOB = "storage-lost-*"
 FAULTS_GLOB = "faults-p*.json"
+UNUSED_GLOB = "unused-p*.txt"
 _EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
 
 
@@ -30,6 +31,11 @@ def storage_notes(directory: Path) -> list[str]:
 def faults_file_name(pid: int) -> str:
     """Name of the file in which a process tells what of ours failed in it."""
     return f"faults-p{pid}.json"
+
+
+def unused_file_name(pid: int) -> str:
+    """Name of the file with the packages to be recorded that a process did not import."""
+    return f"unused-p{pid}.txt"
 
 
 def event_file_name(rank: int, pid: int, thread: int) -> str:

@@ -1,0 +1,37 @@
+"""Marks of the user."""
+
+from __future__ import annotations
+
+import torch
+
+import traincheck
+from tests.collect.recording import recording
+from traincheck.schema.apis import MARKS
+
+
+def test_a_mark_is_at_its_step(tmp_path):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with recording(tmp_path / "run") as run:
+        for level in range(3):
+            traincheck.mark("curriculum", level=level, weights=[1, 2.5], odd=torch.Size([3]))
+            optimizer.zero_grad()
+            weight.sum().backward()
+            optimizer.step()
+    marks = run.marks("curriculum")
+    assert [(mark.step, mark.data["level"]) for mark in marks] == [(0, 0), (0, 1), (1, 2)]
+    assert marks[0].data["weights"] == [1, 2.5]
+    assert marks[0].data["odd"] == "torch.Size([3])"
+
+
+def test_it_cannot_be_taken_for_one_of_ours(tmp_path):
+    with recording(tmp_path / "run") as run:
+        for text in sorted(MARKS):
+            traincheck.mark(text, modules=None)
+    ours = [mark for mark in run.of("mark") if mark.text in MARKS]
+    assert [mark.text for mark in ours] == ["process"]
+    assert len(run.of("mark")) == 1 + len(MARKS)
+
+
+def test_nothing_happens_where_nothing_is_recorded():
+    traincheck.mark("alone", value=object())
