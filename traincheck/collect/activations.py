@@ -13,7 +13,7 @@ _SATURATED = 0.005  # of the range
 _IMAGE = 4  # dims of a batch of images: (N, C, H, W)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: dynamo of torch 2.4 makes weak references
 class Activation:
     """One function.
 
