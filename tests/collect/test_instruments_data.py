@@ -95,7 +95,7 @@ def test_batches_of_nested_tensors(tmp_path, layout):
         for batch in DataLoader(
             rows, 2, collate_fn=lambda found: torch.nested.nested_tensor(found, layout=layout)
         ):
-            batch.to_padded_tensor(0.0)
+            assert batch.is_nested
     found = [dict(batch.leaves)["batch"] for batch in run.of("batch")]
     assert len({leaf["fingerprint"] for leaf in found}) == 3
 
