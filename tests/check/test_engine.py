@@ -242,3 +242,18 @@ def _is_wanted(event: Event, wants: Needs) -> bool:
     if event.kind == "state":
         return any(state.startswith(f"{event.role}@") for state in wants.states)
     return event.kind in wants.kinds
+
+
+def test_steps_of_programs_that_run_one_after_the_other_add_up() -> None:
+    one, other, rank = (
+        TraceBuilder(pid=pid, rank=rank)
+        .process()
+        .model("Net", MLP)
+        .optimizer()
+        .steps(steps)
+        .build()
+        for pid, rank, steps in ((1, 0, 5), (2, 0, 5), (3, 1, 7))
+    )
+    report = check([*one, *other, *rank], rules=RULES)
+    assert (report.steps, report.ranks) == (10, 2)
+    assert report.findings == []

@@ -6,7 +6,7 @@ Live and recorded runs both pass through here; inference replays through it too.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -266,12 +266,15 @@ class Engine:
         """What is known by now; events may follow."""
         unobservable, triggered = self._totals()
         verdicts = judge(sorted(self._checks.infos), self._violated, triggered, unobservable)
-        steps = max((process.steps for process in self._processes.values()), default=0)
-        findings = self._book.findings(steps)
+        counts = [process.steps for process in self._processes.values()]
+        findings = self._book.findings(max(counts, default=0))
+        by_rank: Counter[int] = Counter()  # programs that ran one after the other
+        for (rank, _), process in self._processes.items():
+            by_rank[rank] += process.steps
         gaps = [_lost(rank, found) for rank, found in sorted(self._gaps.items())]
         return Report(
             events=self._events,
-            steps=steps,
+            steps=max(by_rank.values(), default=0),
             ranks=len({rank for rank, _ in self._processes}),
             verdicts=verdicts,
             findings=[finding for finding in findings if finding.accepted is None],
