@@ -78,6 +78,34 @@ def test_a_parameter_that_no_optimizer_holds():
     assert {step for step, *_ in outcome(CLEARED, trace)} == {1}  # nothing to clear in step 0
 
 
+def searching(*resting: int) -> TraceBuilder:
+    """LBFGS, which changes nothing in some steps: it has found no better point."""
+    trace = net()
+    for number in range(6):
+        trace.begin_step().zero_grad().forward().backward()
+        names = {f"Net.{path}" for path in MLP} if number in resting else set()
+        span = next(trace._numbers)
+        for variable in trace._held(trace.optimizers["opt0"]):
+            if variable.name not in names:
+                trace._state(variable, "parameter", "content", after=span)
+        trace._counters["optimizer_step"] += 1
+        trace.call(
+            "torch.optim.lbfgs.LBFGS.step",
+            span=span,
+            family=Families.OPTIMIZER_STEP,
+            owner="opt0",
+            args={"closure": "<function>"},
+        )
+    return trace
+
+
+@pytest.mark.parametrize("params", [PARAMETERS, HELD], ids=str)
+def test_a_search_that_has_ended_changes_nothing(params):
+    assert outcome(params, searching(4, 5)) == []
+    # It never begins. The learning rate, which may be zero, is told at the end of the first step.
+    assert {step for step, *_ in outcome(params, searching(*range(6)))} == {1, 2, 3, 4, 5}
+
+
 def test_a_head_replaced_after_the_optimizer_was_built():
     trace = net().replace("Net.fc2.weight", "Net.fc2.bias").steps(1)
     assert [(what, name) for _, what, name in outcome(PARAMETERS, trace)] == [

@@ -198,6 +198,25 @@ def test_closures_run_as_often_as_their_optimizer_likes():
     assert "In train.py, backward is called at least 1 time in every training step." in found
 
 
+def test_a_search_that_has_ended_is_no_missing_call():
+    """LBFGS after Adam: once it finds nothing better it calls its closure once."""
+
+    def phases(lone: int) -> list[Event]:
+        trace = steps(begin(), 12).optimizer("torch.optim.lbfgs.LBFGS")
+        for number in range(10):
+            trace.begin_step()
+            start = trace._now_ns
+            for _ in range(3 if number < 10 - lone else 1):
+                trace.zero_grad("opt1").forward().backward()
+            trace._counters["optimizer_step"] += 1
+            api, family = "torch.optim.lbfgs.LBFGS.step", Families.OPTIMIZER_STEP
+            trace.call(api, family=family, owner="opt1", start_ns=start)
+        return trace.build()
+
+    learned = learn(phases(0)).invariants
+    assert report_of(learned, phases(3)).findings == []
+
+
 def test_numbers_that_vary_share_a_divisor_or_are_never_none():
     trace = begin()
     for number in range(12):

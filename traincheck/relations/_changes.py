@@ -165,6 +165,7 @@ class ChangeDecider:
         self._modes: dict[str, bool] = {}  # module -> mode in its last forward with grad
         self._updates: list[CallEvent] = []
         self._have_stepped: set[str | None] = set()  # optimizers, before this step
+        self._have_moved: set[str | None] = set()  # those in whose steps something changed
         self._version = -1
         self._is_blind = False  # what a variable did once may not have been recorded
         self._trained: set[str] = set()  # names of the parameters that optimizers hold
@@ -188,6 +189,8 @@ class ChangeDecider:
         examples: Examples = ()
         if is_judged(event) and self._claims:
             examples = self._last.join(self._decide(event))
+        if not self._trained.isdisjoint(self._book.changed["parameter"]):
+            self._have_moved.update(update.owner for update in self._updates)
         self._book.turn(event)
         self._modes.clear()
         self._have_stepped.update(update.owner for update in self._updates)
@@ -320,6 +323,8 @@ class ChangeDecider:
         parameter = variables.parameter_of(variable)
         if role == "parameter" and (self._is_noise(parameter) or self._may_be_warm_up()):
             return True
+        if self._is_at_rest():
+            return True
         rates = (book.rates, event.lr)
         return variable.base in book.zero or variables.rate_is_zero(parameter, rates, book.highest)
 
@@ -353,6 +358,14 @@ class ChangeDecider:
             and bool(self._updates)
             and self._trained.isdisjoint(book.changed["parameter"])
             and not self._trained.isdisjoint(book.reached - book.zero)
+        )
+
+    def _is_at_rest(self) -> bool:
+        """Whether optimizers that search, as LBFGS does, find nothing better any more."""
+        return (
+            bool(self._updates)
+            and all(u.has_closure and u.owner in self._have_moved for u in self._updates)
+            and self._trained.isdisjoint(self._book.changed["parameter"])
         )
 
     def _mode(self, buffer: Variable) -> bool | None:

@@ -93,6 +93,7 @@ class Windows:
     _is_free: bool = False
     _has_trained: bool = False
     _is_evaluating: bool = False
+    _searching: set[str | None] = field(default_factory=set)  # optimizers that call one so
 
     def call(self, event: CallEvent) -> Key | None:
         """Count a call; its key, if it counts."""
@@ -109,10 +110,8 @@ class Windows:
                 self._backward_ns = (self._backward_ns[1], event.start_ns)
                 self._has_trained = True
                 self._take_back(event.start_ns)
-            elif family == _F.OPTIMIZER_STEP and self._backward_ns[0] >= event.start_ns:
-                self._is_free = True  # a closure, called more than once
-            if family == _F.OPTIMIZER_STEP and self._is_evaluating:
-                self._is_free = True  # nobody set the mode back: what was called is not known
+            elif family == _F.OPTIMIZER_STEP:
+                self._optimizer_step(event)
         elif self._is_evaluating or not event.grad_enabled or event.stage in ("init", "checkpoint"):
             return None
         if self.wanted is None or key in self.wanted or key == BACKWARD:
@@ -124,6 +123,12 @@ class Windows:
             self._now.clear()
             self._since.clear()
         return key
+
+    def _optimizer_step(self, event: CallEvent) -> None:
+        if self._backward_ns[0] >= event.start_ns:
+            self._searching.add(event.owner)  # a closure, called more than once
+        # Or nobody set the mode back: what was called is not known
+        self._is_free |= event.owner in self._searching or self._is_evaluating
 
     def _take_back(self, start_ns: int) -> None:
         """A backward ended that began then: calls are told of when they end, so before it."""

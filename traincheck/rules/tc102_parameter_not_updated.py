@@ -8,7 +8,7 @@ from typing import TypeGuard
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Moment, StepFacts, StepMonitor
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, StepEvent
+from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 # One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
@@ -100,7 +100,7 @@ class UpdateEffect(StepMonitor):
         due: dict[str, set[int]] = {}
         for moment in facts.updates():
             owner = moment.call.owner
-            if owner is None or owner not in self.ledger.holders or _has_closure(moment.call):
+            if owner is None or owner not in self.ledger.holders or moment.call.has_closure:
                 continue
             last[owner] = moment
             due.setdefault(owner, set()).update(moment.applied)
@@ -221,10 +221,6 @@ class UpdateEffect(StepMonitor):
             observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),
         )
-
-
-def _has_closure(call: CallEvent) -> bool:
-    return any(call.args.get(name) is not None for name in ("closure", "0"))
 
 
 def _is_positive(rate: object) -> TypeGuard[float]:

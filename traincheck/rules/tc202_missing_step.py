@@ -35,7 +35,8 @@ class MissingStep:
         Accumulation over several backward(); the gradients of several tasks, cleared and computed
         one after the other for one step; one of two optimizers that waits for its turn;
         backward() for saliency or Fisher information after training; updates by hand without an
-        optimizer; steps that GradScaler skips; a run that ends in its first step.
+        optimizer; an optimizer around another one that steps (SAM); steps that GradScaler skips; a
+        run that ends in its first step.
 
     Fix:
         Call optimizer.step() after loss.backward(), or scaler.step(optimizer) with GradScaler.
@@ -104,10 +105,12 @@ class StepAwaited(StepMonitor):
 
     def _note_ready(self, facts: StepFacts) -> None:
         """Optimizers whose gradients are cleared and computed, as for a step."""
+        known = self.ledger.holders
+        served = {i for owner in self._stepped & known.keys() for i in known[owner].names}
         zeroed = {m.call.owner for m in facts.moments if m.family == Families.ZERO_GRAD}
         for owner in zeroed - self._stepped if facts.is_whole else ():
-            holder = self.ledger.holders.get(str(owner))
-            victims = facts.reached.intersection(holder.names) if holder is not None else None
+            holder = known.get(str(owner))
+            victims = facts.reached & (holder.names.keys() - served) if holder is not None else None
             if holder is None or not victims:
                 continue
             count, first = self._ready.get(str(owner), (0, []))

@@ -82,6 +82,11 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
     where: str | None = None
     open: bool = False
 
+    @property
+    def has_closure(self) -> bool:
+        """Of a step of an optimizer: whether it was given a closure, to search with."""
+        return any(self.args.get(name) is not None for name in ("closure", "0"))
+
 
 class StateEvent(_Event, frozen=True, kw_only=True, tag="state"):
     """A tracked variable was first seen, changed or left, as found at the end of span ``after``.

@@ -144,6 +144,16 @@ def test_fires_on_one_of_two_that_is_made_ready_and_never_steps() -> None:
     assert "opt1 (Adam)" in finding.observed
 
 
+def test_quiet_on_an_optimizer_around_another() -> None:
+    """SAM as it is mostly copied: first_step(), second_step(), which steps the inner one."""
+    trace = net().optimizer()
+    for _ in range(40):
+        for _ in range(2):
+            trace.begin_step().zero_grad("opt0").forward().backward()
+        trace.optimizer_step("opt1")
+    assert quiet("TC202", trace.build()) is Verdict.HELD
+
+
 def test_quiet_on_two_that_step_and_on_one_that_may_wait() -> None:
     both = frozenset({"opt0", "opt1"})
     assert quiet("TC202", adversaries(32, steps=both).build()) is Verdict.HELD
