@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor, listing
+from traincheck.rules._streak import Streak, extend
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_DRY = 8  # steps of an optimizer in a row that find no gradient
 
 
 class ParameterNotInOptimizer:
@@ -23,7 +26,8 @@ class ParameterNotInOptimizer:
     Fires on:
         An optimizer that was given a part of a model; a layer, head or whole model that was
         replaced, re-created or wrapped after the optimizer was built; an optimizer that holds only
-        frozen parameters.
+        frozen parameters; eight steps in a row of optimizers that find no gradient, while another
+        model gets some: the next one is trained with the optimizer of the last.
 
     Stays quiet on:
         Frozen parameters and those without a gradient; a loss network that passes gradients on and
@@ -64,12 +68,18 @@ class ParameterNotInOptimizer:
 class Membership(StepMonitor):
     """Compares what got gradients with what optimizers hold, step by step."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._dry: dict[str, Streak] = {}  # optimizers, in steps that had nothing for them
+
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger
         if not facts.is_whole or ledger.has_gap:
+            self._dry.clear()
             return []
         owners = {moment.call.owner for moment in facts.updates()}
         stepped = [holder for key, holder in ledger.holders.items() if key in owners]
+        self._note_dry(stepped, facts)
         if not stepped:
             return []
         self.triggered += 1
@@ -83,11 +93,26 @@ class Membership(StepMonitor):
         astray = self._astray(stepped)
         blamed = astray or stepped
         observed = "; ".join(self._describe(holder) for holder in blamed)
+        streaks = [self._dry.get(holder.event.id) for holder in blamed]
+        since = next((s.first for s in streaks if s and s.count == _DRY), facts.event.step)
         return [
-            self._violation(identity, facts, blamed, observed)
+            self._violation(identity, facts, blamed, observed, since)
             for identity in sorted(orphans, key=ledger.name)
             if astray or ledger.parameters[identity].root in roots
         ]
+
+    def _note_dry(self, stepped: Sequence[Holder], facts: StepFacts) -> None:
+        """Count steps in a row in which an optimizer steps and has nothing to apply."""
+        applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
+        for holder in stepped:
+            if holder.ids.isdisjoint(applied) and holder.ids.isdisjoint(facts.reached):
+                extend(self._dry, holder.event.id, facts.event.step)
+            else:
+                self._dry.pop(holder.event.id, None)
+
+    def _is_dry(self, holder: Holder) -> bool:
+        streak = self._dry.get(holder.event.id)
+        return streak is not None and streak.count >= _DRY
 
     def _is_trained(self, identity: int) -> bool:
         parameter = self.ledger.parameters.get(identity)
@@ -100,7 +125,7 @@ class Membership(StepMonitor):
             holder
             for holder in stepped
             if holder.names
-            and ledger.ever_reached.isdisjoint(holder.names)
+            and (ledger.ever_reached.isdisjoint(holder.names) or self._is_dry(holder))
             and not any(i not in ledger.parameters and holder.is_loose(i) for i in holder.names)
         ]
         if len(idle) == len(stepped):
@@ -108,7 +133,12 @@ class Membership(StepMonitor):
         return [holder for holder in idle if holder.ids.isdisjoint(ledger.parameters)]
 
     def _violation(
-        self, identity: int, facts: StepFacts, blamed: Sequence[Holder], observed: str
+        self,
+        identity: int,
+        facts: StepFacts,
+        blamed: Sequence[Holder],
+        observed: str,
+        step: int | None,
     ) -> Violation:
         name = self.ledger.name(identity)
         evidence: list[Event] = [holder.made for holder in blamed]
@@ -128,7 +158,7 @@ class Membership(StepMonitor):
             )
         return Violation(
             check_id="TC101",
-            step=event.step,
+            step=step,
             rank=event.rank,
             stage="train",
             subject=Subject(variable=name),

@@ -184,3 +184,24 @@ def test_a_parameter_that_is_made_while_training_is_told_as_such() -> None:
     finding = fires("TC101", trace.build())
     assert finding.first_step == 1
     assert "Net.fc1.bias once, in __init__()" in finding.fix
+
+
+def taught(*fed: int) -> TraceBuilder:
+    """A student is trained with the optimizer of its teacher, which is fed in some steps."""
+    trace = net().steps(3).model("Student", MLP)
+    for step in range(12):
+        models = {"Student", "Net"} if step in fed else {"Student"}
+        silent = {name for name in trace._parameters() if name.partition(".")[0] not in models}
+        trace.begin_step().zero_grad().forward().backward(skip=silent).optimizer_step()
+    return trace
+
+
+def test_fires_on_a_model_trained_with_the_optimizer_of_the_last() -> None:
+    finding = fires("TC101", taught().build())
+    assert finding.first_step == 3
+    assert all(name.startswith("Student.") for name in finding.variables)
+
+
+def test_quiet_while_its_own_model_gets_gradients_now_and_then() -> None:
+    """Of a model that no optimizer touches nothing is certain: it may only pass gradients on."""
+    assert quiet("TC101", taught(5).build()) is Verdict.HELD
