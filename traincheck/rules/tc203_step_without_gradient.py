@@ -5,7 +5,7 @@ One such step proves nothing; two in a row do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from traincheck.rules._ledger import (
     DISCOVERY,
@@ -14,13 +14,16 @@ from traincheck.rules._ledger import (
     StepFacts,
     StepMonitor,
     listing,
+    proof,
 )
+from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2  # once may be a conditional branch
+_NEVER = 50  # steps of an optimizer that never had a gradient: no warm-up of another part
 
 
 class StepWithoutGradient:
@@ -36,7 +39,9 @@ class StepWithoutGradient:
 
     Fires on:
         Two steps in a row of an optimizer, all of whose gradients are None or zero, while
-        backward() did compute gradients for its parameters that were cleared unused.
+        backward() did compute gradients for its parameters that were cleared unused. Fifty steps of
+        one that holds a whole model which never gets a gradient, though it runs with grad: a
+        generator whose images are detached in its own loss, too.
 
     Stays quiet on:
         A single step() before training, as schedulers ask for; an iteration in which nothing is to
@@ -62,7 +67,11 @@ class StepWithoutGradient:
         ),
         fix="Order the loop as optimizer.zero_grad(), forward, loss.backward(), optimizer.step().",
     )
-    needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(calls=frozenset({Families.MODULE}), states=frozenset({"parameter@step"}))
+    )
 
     def monitor(self) -> EmptySteps:
         return EmptySteps()
@@ -88,10 +97,12 @@ class EmptySteps(StepMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._runs: dict[str, _Run] = {}
+        self._never: dict[str, Streak] = {}  # optimizers that had no gradient so far
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
             self._runs.clear()
+            self._never.clear()
             return []
         found: list[Violation] = []
         for moment in facts.moments:
@@ -105,7 +116,45 @@ class EmptySteps(StepMonitor):
                 and moment.call.owner in self.ledger.holders
             ):
                 found += self._step(moment, facts)
+                found += self._without_any(moment, facts)
         return found
+
+    def _without_any(self, moment: Moment, facts: StepFacts) -> list[Violation]:
+        """Told once, at the step at which it is certain."""
+        ledger, owner = self.ledger, str(moment.call.owner)
+        ids = ledger.holders[owner].ids
+        called = {f.path for f in facts.forwards if f.call.grad_enabled}
+        wholes = [
+            root
+            for root in sorted(called)
+            if (owned := {i for i, p in ledger.parameters.items() if p.root == root})
+            and owned <= ids
+            and any(ledger.parameters[i].requires_grad for i in owned)
+        ]
+        is_fed = not ids.isdisjoint(ledger.ever_reached | facts.changed)
+        if not wholes or is_fed or ledger.has_gap:
+            self._never.pop(owner, None)
+            return []
+        streak = extend(self._never, owner, facts.event.step)
+        if streak.count != _NEVER:
+            return []
+        label, models = ledger.holders[owner].label, listing(wholes)
+        found = proof(
+            ("TC203", Symptom.STEP_WITHOUT_GRADIENT),
+            facts,
+            step=streak.first,
+            subject=Subject(api=Families.OPTIMIZER_STEP, module=wholes[0]),
+            message=f"{label} steps, and no gradient ever reaches {models}",
+            expected="gradients from backward() are there when the optimizer steps",
+            observed=f"none in {_NEVER} steps of {label}, though {models} runs with grad",
+            evidence=[moment.call],
+        )
+        cause = (
+            f"What {models} computes is cut off from every loss: by a detach(), a no_grad() block, "
+            ".data, or a loss that does not use it."
+        )
+        fix = f"Remove what cuts {models} off from its loss."
+        return [replace(found, likely_cause=cause, fix=fix)]
 
     def _step(self, moment: Moment, facts: StepFacts) -> list[Violation]:
         owner = str(moment.call.owner)

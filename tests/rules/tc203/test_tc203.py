@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.rules.window import forward
 from traincheck.schema.findings import Verdict
 
 ALL = [f"Net.{name}" for name in MLP]
@@ -79,3 +80,37 @@ def test_quiet_when_gradients_are_assigned_by_hand() -> None:
 def test_quiet_when_a_gap_lies_between() -> None:
     events = net().steps(2, style="C").skipped_steps(1).steps(2, style="C").build()
     assert quiet("TC203", events) is Verdict.HELD
+
+
+def adversaries(count: int, *, cut: bool, grad: bool = True) -> TraceBuilder:
+    """A generator whose images may be detached in its own loss, and what judges them."""
+    trace = TraceBuilder().process().model("G", MLP).model("D", MLP)
+    trace.optimizer(names=[f"G.{n}" for n in MLP]).optimizer(names=[f"D.{n}" for n in MLP])
+    generator = {f"G.{n}" for n in MLP}
+    for _ in range(count):
+        forward(trace.begin_step(), module="G", grad=grad)
+        forward(trace.zero_grad("opt1"), module="D").backward(skip=generator)
+        trace.optimizer_step("opt1").zero_grad("opt0")
+        trace.backward(skip=generator if cut else ()).optimizer_step("opt0")
+    return trace
+
+
+def test_fires_on_a_model_that_never_gets_a_gradient() -> None:
+    finding = fires("TC203", adversaries(52, cut=True).build())
+    assert (finding.first_step, finding.subject.module) == (0, "G")
+    assert "cut off" in finding.likely_cause
+
+
+def test_quiet_on_one_that_does_or_that_runs_without_a_graph() -> None:
+    assert quiet("TC203", adversaries(60, cut=False).build()) is Verdict.HELD
+    assert quiet("TC203", adversaries(60, cut=True, grad=False).build()) is Verdict.HELD
+    assert quiet("TC203", adversaries(40, cut=True).build()) is Verdict.HELD
+
+
+def test_quiet_on_a_part_that_waits() -> None:
+    """Of a model that another optimizer trains: its turn may come."""
+    trace = TraceBuilder().process().model().optimizer(names=ALL[:2]).optimizer(names=ALL[2:])
+    for _ in range(60):
+        forward(trace.begin_step().zero_grad()).backward(skip=ALL[2:])
+        trace.optimizer_step("opt0").optimizer_step("opt1")
+    assert quiet("TC203", trace.build()) is Verdict.HELD
