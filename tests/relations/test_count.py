@@ -217,6 +217,34 @@ def test_a_search_that_has_ended_is_no_missing_call():
     assert report_of(learned, phases(3)).findings == []
 
 
+CELL = "torch.nn.modules.rnn.GRUCell.forward"
+
+
+def looped(count: int, times: int, *, same: bool = True) -> TraceBuilder:
+    """A cell that is called for each element of a sequence, or as many cells, once each."""
+    trace = begin()
+    for _ in range(count):
+        trace.begin_step().zero_grad()
+        for index in range(times):
+            module = "Net.cell" if same else f"Net.cells.{index}"
+            trace.call(CELL, family=Families.MODULE, module=module)
+        trace.forward().backward().optimizer_step()
+    return trace
+
+
+def test_the_length_of_a_loop_is_no_habit_of_a_short_run():
+    learned = learn(looped(30, 9).build()).invariants
+    assert report_of(learned, looped(12, 8).build()).findings == []
+    missing = report_of(learned, looped(12, 0).build()).findings
+    assert [finding.code for finding in missing] == ["count"]
+    often = "is called exactly 9 times in every training step."
+    long = texts(learn(looped(320, 9).build()), "count")
+    assert f"In train.py, GRUCell.forward of Net.cell {often}" in long
+    apart = learn(looped(30, 9, same=False).build())
+    assert f"In train.py, GRUCell.forward {often}" in texts(apart, "count")
+    assert report_of(apart.invariants, looped(12, 8, same=False).build()).findings
+
+
 def test_numbers_that_vary_share_a_divisor_or_are_never_none():
     trace = begin()
     for number in range(12):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from traincheck.relations._counts import (
     BACKWARD,
@@ -15,12 +16,16 @@ from traincheck.relations._counts import (
     Windows,
     bound,
 )
-from traincheck.relations._names import ProgramName, is_library
+from traincheck.relations._names import STEP, ProgramName, is_library
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
 
 _MIN_STEPS = 2
+# A module that is called so often for each backward is called in a loop, whose length may be that
+# of the longest sample of a batch: an exact number takes more windows to be believed.
+_LOOP = 4
+_LOOP_STEPS = 300
 LATER = "updates after the first"
 
 
@@ -42,6 +47,8 @@ class CountProposer:
         self._modules: dict[str, set[str]] = defaultdict(set)  # whose forward an API was
         self._seen: dict[Key, Seen] = defaultdict(Seen)
         self._later = 0
+        self._calls: Counter[str] = Counter()  # of each module, since the last window
+        self._loop = 0  # how often, for each backward, one was called at the most
 
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
@@ -55,6 +62,7 @@ class CountProposer:
             key = self._windows.call(event)
             if key is not None and event.family == Families.MODULE:
                 self._modules[key[0]].add(event.module or "")
+                self._calls[event.module or ""] += 1
         elif isinstance(event, CollectiveEvent):
             self._windows.collective(event)
         elif isinstance(event, StepEvent):
@@ -62,6 +70,7 @@ class CountProposer:
             page = self._windows.step(event)
             if page is not None and not page.is_free:
                 self._enter(page)
+            self._calls.clear()
         else:
             self._program.observe(event)
 
@@ -69,6 +78,8 @@ class CountProposer:
         for key, count in page.counts.items():
             self._seen[key].enter(count, page)
         self._later += not page.first
+        most = max(self._calls.values(), default=0)
+        self._loop = max(self._loop, most // max(page.backwards, 1))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         return self._claims(is_echo=False) if self._later >= _MIN_STEPS else iter(())
@@ -97,6 +108,8 @@ class CountProposer:
             if not (api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)):
                 continue
             found = bound(key, seen, self._backwards(), is_echo=is_echo)
+            if found is not None and self._is_of_loop(key, found):
+                found = {**found, "per": STEP, "form": "least", "times": 1}
             # There must be no step without any.
             if found is not None and sum(seen.later.values()) == self._later:
                 params = {"api": api, "program": self._program.name, **found}
@@ -107,6 +120,11 @@ class CountProposer:
                 if len(self._modules.get(api, ())) == 1:
                     (params["module"],) = self._modules[api]
                 yield Hypothesis(relation="count", params=params)
+
+    def _is_of_loop(self, key: Key, found: Mapping[str, Any]) -> bool:
+        is_inner = key[0] not in LANDMARKS and not key[0].startswith(COLLECTIVE)
+        is_loop = self._loop >= _LOOP and self._later < _LOOP_STEPS
+        return is_inner and is_loop and found["times"] >= self._loop
 
     def _backwards(self) -> int:
         """How many, at most, one optimizer applies; 0 where there are several optimizers."""
