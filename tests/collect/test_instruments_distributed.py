@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from benchmarks import harness
@@ -67,7 +65,7 @@ def run(tmp_path_factory):
     command = [harness.command("traincheck-collect"), "-p", script, "-o", folder / "run"]
     done = harness.run([*command, "--", folder / "store"])
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"rank \d \[", done.stdout)) == 2
+    assert done.stdout.count("[[") == 2  # weights; the words of two ranks may mix
     return folder / "run"
 
 
