@@ -220,12 +220,13 @@ def test_what_changed_in_steps_without_looks_is_not_said_of_the_next_with_looks(
     assert steps_that(run, "parameter", "Norm.bn.bias", "content") == [*range(8), 14]
 
 
-def test_a_parameter_frozen_between_looks_is_told_at_the_next(tmp_path):
+def test_a_parameter_frozen_between_looks_is_told_in_its_step(tmp_path):
+    """Else a model that is frozen and put into evaluation mode seems to be trained in it."""
     model = Norm()
     with recording(tmp_path / "run", needs=LOOKS) as run:
         train(model, 15, begin=lambda step, _: model.fc.bias.requires_grad_(step < 10))
     told = [e for e in run.of("state") if e.name == "Norm.fc.bias" and e.change == "flags"]
-    assert [(e.step, e.requires_grad) for e in told] == [(14, False)]
+    assert [(e.step, e.requires_grad) for e in told] == [(10, False)]
 
 
 @pytest.mark.parametrize(

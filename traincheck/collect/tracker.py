@@ -404,6 +404,13 @@ class Tracker:
                 self.looker.look(em, variable, tensor, after)
                 variable.stats = b""
 
+    def look_flags(self, em: Emitter, root: Root) -> None:
+        """Find parameters that were frozen or unfrozen, in a step in which no look is due."""
+        for holder, key, parameter, _ in root.parameters.values():
+            tensor = holder.get(key)
+            if tensor is not None and tensor.requires_grad is not parameter.requires_grad:
+                self.looker.flags(em, parameter, tensor, None)
+
     def look_gradients(self, em: Emitter, after: int, *, norms: bool = False) -> None:
         """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen."""
         if norms and self._numbers is not None and self._numbers.gradient:

@@ -166,6 +166,8 @@ class Modules(Instrument):
                 if grad:
                     if session.switch.looks or not root.is_tracked:
                         session.tracker.track(em, root)
+                    else:
+                        session.tracker.look_flags(em, root)
                     if session.numbers.follows_batches:
                         session.numbers.look_for_shifts((*args, *kwargs.values()))
                 else:
