@@ -19,14 +19,13 @@ from traincheck.check.thinning import ThinGate
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
-from traincheck.schema.apis import DROPPED, TELLING
+from traincheck.schema.apis import DROPPED, PROCESS, TELLING
 from traincheck.schema.claims import Invariant, Needs, Schedule
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
 from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is_for_run
 
 _logger = logging.getLogger(__name__)
-_PROCESS_MARK = "process"
 _MOST_STEPS = 5  # named in a note
 
 
@@ -289,7 +288,7 @@ class Engine:
         key = (event.rank, event.stream.partition("-")[0])
         process = self._processes.get(key)
         if process is None:
-            is_told = isinstance(event, MarkEvent) and event.text == _PROCESS_MARK
+            is_told = isinstance(event, MarkEvent) and event.text == PROCESS
             view = View.of(event) if is_told else View()  # type: ignore[arg-type]
             ring = self._witness.ring(event.rank, view)
             process = self._processes[key] = Process(self._checks, view, self._run, ring)

@@ -32,7 +32,7 @@ from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
-from traincheck.schema.apis import DROPPED, MARKS
+from traincheck.schema.apis import DROPPED, MARKS, PROCESS
 from traincheck.schema.claims import THIN, Schedule
 from traincheck.schema.layout import lost_file_name, unused_file_name
 
@@ -241,7 +241,7 @@ class Session:
             "worker": self.is_worker,
             "world_size": _world_size(),
         }
-        em.event("mark", {"text": "process", "data": data})
+        em.event("mark", {"text": PROCESS, "data": data})
 
     def rates_of(self, optimizer: torch.optim.Optimizer) -> list[float]:
         """The learning rate of each group, as it is now; none where one of them is no number."""

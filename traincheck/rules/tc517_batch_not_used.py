@@ -157,10 +157,10 @@ class OldBatches(SingleEvents):
         if not now.leaves or not now.given:
             return []  # nothing was fetched, or nothing looked at
         last, self._last = self._last, now
-        if not last.leaves or now.fresh() <= last.fresh():
+        fresh = now.fresh()
+        if not last.leaves or fresh <= last.fresh():
             return []
         self.triggered += 1
-        fresh = now.fresh()
         again = {
             place
             for place, keys in now.given.items()
