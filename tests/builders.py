@@ -218,6 +218,12 @@ class TraceBuilder:
             self._state(variable, "parameter", "replaced")
         return self
 
+    def write(self, *names: str) -> TraceBuilder:
+        """Something other than an optimizer writes to these parameters."""
+        for name in names:
+            self._state(self._parameters()[name], "parameter", "content")
+        return self
+
     def freeze(self, *names: str, frozen: bool = True) -> TraceBuilder:
         """``requires_grad`` of these parameters is switched off (or on again)."""
         for name in names:

@@ -221,7 +221,7 @@ def test_a_single_number_that_no_optimizer_holds_is_told():
 def test_a_bias_that_an_average_moves_may_round_too():
     """A momentum encoder: frozen, held, and moved along with its weight."""
     trace = net().freeze("Net.fc1.weight", "Net.fc1.bias").step()
-    trace._state(trace._parameters()["Net.fc1.weight"], "parameter", "content")
+    trace.write("Net.fc1.weight")
     assert outcome(PARAMETERS, trace.end_step()) == []
     trained = net().freeze("Net.fc1.bias").step(not_updated={"Net.fc1.bias"})
     assert outcome(PARAMETERS, trained.end_step()) == [(0, Symptom.FROZEN, "Net.fc1.bias")]

@@ -61,7 +61,7 @@ def rich_run() -> TraceBuilder:
         leaf = tensor_json(TensorSummary("float32", (64, 10)))
         trace.batch("loader1", leaves={"0": leaf}, samples=[str(number)])
         if number % 4 == 0:
-            trace._state(trace.models["Target"].parameters["Target.w"], "parameter", "content")
+            trace.write("Target.w")
             copy(trace, "Net", "Copy")
         if number % 10 == 9:
             load(trace, "Net", missing=[], unexpected=[], matched=6, entries=6)

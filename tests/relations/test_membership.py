@@ -57,7 +57,7 @@ def test_a_write_to_what_stays_as_it_is_is_told():
     claim = {**BASE, "is": "still", "under": "Net.fc1"}
     trace = run(3)
     trace.begin_step().backward(HEAD).optimizer_step(skip=set(BODY))
-    trace._state(trace.models["Net"].parameters[BODY[0]], "parameter", "content")
+    trace.write(BODY[0])
     assert broken(decide("membership", claim, trace.build())) == [
         (3, Symptom.SILENT_WRITE, BODY[0])
     ]
@@ -149,7 +149,7 @@ def test_a_frozen_parameter_that_momentum_moves_is_told_in_any_program():
     trace = run(3, frozen=()).freeze(*BODY)
     trace.begin_step().zero_grad().forward("Net").backward(HEAD).optimizer_step()
     for name in BODY:
-        trace._state(trace.models["Net"].parameters[name], "parameter", "content")
+        trace.write(name)
     found = broken(decide("membership", claim, trace.build()))
     assert found == [(3, Symptom.SILENT_WRITE, name) for name in sorted(BODY)]
     assert broken(decide("membership", claim, run(5).build())) == []

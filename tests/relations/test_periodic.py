@@ -26,7 +26,7 @@ def run(steps: int, period: int, *, frozen_from: int | None = None, first: int =
 
 def update(trace: TraceBuilder) -> None:
     for name in TARGET:
-        trace._state(trace.models["Target"].parameters[f"Target.{name}"], "parameter", "content")
+        trace.write(f"Target.{name}")
 
 
 WEIGHTS = {"role": "parameter", "module_class": "Q", "leaf": "weight", "period": 3}

@@ -12,6 +12,7 @@ from traincheck.schema.values import TensorSummary, tensor_summary
 F = "torch.nn.functional."
 CROSS_ENTROPY = f"{F}cross_entropy"
 NLL = f"{F}nll_loss"
+CTC = f"{F}ctc_loss"
 BCE_LOGITS = f"{F}binary_cross_entropy_with_logits"
 IGNORED = -100  # the default of ignore_index
 # How far a sum of probabilities may be from one, by dtype; float32 and float64 else.

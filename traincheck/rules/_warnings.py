@@ -19,7 +19,8 @@ class Known:
     """A warning that stands for a fault.
 
     name: of the fault. text: a regular expression that its message holds. in_training: harmless in
-    evaluation. unless_scaled: wrong where GradScaler skips a step.
+    evaluation. unless_scaled: wrong where GradScaler skips a step. unless_at: a regular expression
+    that the file it points to holds where it is none of the program's.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Known:
     fix: str
     in_training: bool = False
     unless_scaled: bool = False
+    unless_at: str | None = None
 
 
 class Warned:
@@ -50,6 +52,8 @@ class Warned:
         if known is None or (known.in_training and event.stage == "eval"):
             return []
         if known.unless_scaled and self._is_scaled:
+            return []
+        if known.unless_at is not None and re.search(known.unless_at, event.where or ""):
             return []
         return [self._violation(known, event)]
 

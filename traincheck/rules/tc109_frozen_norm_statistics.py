@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, MODES, StepFacts, StepMonitor, proof
+from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2
-_SOON = 16  # steps for which what was updated counts as trained: others may have their turn
+_SOON = 16  # steps for which what was updated counts as moving: others may have their turn
 
 
 class FrozenNormStatistics:
@@ -26,7 +27,8 @@ class FrozenNormStatistics:
 
     Stays quiet on:
         Frozen batch normalization in evaluation mode; trained batch normalization, also while the
-        other network of a GAN has its turn; normalization without weights.
+        other network of a GAN has its turn; averages of the trained weights (the momentum encoder
+        of MoCo, the target of BYOL), which are written by hand; normalization without weights.
 
     Fix:
         Call eval() on the frozen part after model.train().
@@ -44,7 +46,7 @@ class FrozenNormStatistics:
         likely_cause="{observed}: requires_grad=False does not stop running statistics.",
         fix="Call eval() on the frozen part after every model.train().",
     )
-    needs = DISCOVERY | GRADIENTS | MODES
+    needs = DISCOVERY | GRADIENTS | MODES | Needs(states=frozenset({"parameter@step"}))
 
     def monitor(self) -> FrozenNorms:
         return FrozenNorms()
@@ -56,20 +58,20 @@ class FrozenNorms(StepMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._streak: dict[str, tuple[int, int | None]] = {}
-        self._updated: dict[int, int] = {}  # parameter -> step
+        self._moved: dict[int, int] = {}  # parameter -> step
         self._steps = 0
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole or not facts.updates():
             return []
         self._steps += 1
-        for moment in facts.updates():
-            self._updated.update(dict.fromkeys(moment.applied, self._steps))
+        applied = (moment.applied for moment in facts.updates())
+        self._moved.update(dict.fromkeys(facts.changed.union(*applied), self._steps))
         frozen = {
             name
             for identity, parameter in self.ledger.parameters.items()
             if not parameter.requires_grad
-            and self._steps - self._updated.get(identity, -_SOON) >= _SOON
+            and self._steps - self._moved.get(identity, -_SOON) >= _SOON
             for name in parameter.names
         }
         found: list[Violation] = []

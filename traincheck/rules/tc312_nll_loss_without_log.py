@@ -1,11 +1,13 @@
-"""TC312: nll_loss is given something else than log-probabilities of its classes."""
+"""TC312: nll_loss or ctc_loss is given something else than log-probabilities of its classes."""
 
 from __future__ import annotations
 
 import math
 
 from traincheck.rules._losses import (
+    CTC,
     NLL,
+    F,
     are_distributions,
     as_loss,
     given,
@@ -17,35 +19,38 @@ from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary
 
+_CLASSES = {NLL: ("input", 1), CTC: ("log_probs", -1)}  # the argument, and the dim of classes
 _ROUNDING = 1e-3
 _CLEARLY = 0.1  # below the logarithm, more than half precision rounds
 
 
 class NllLossWithoutLog:
-    """TC312 nll-loss-without-log: the input of nll_loss is no log-probability.
+    """TC312 nll-loss-without-log: the input of nll_loss or ctc_loss is no log-probability.
 
     What it checks:
-        No element of the input of nll_loss is above zero, and the greatest is at least the
-        logarithm of one divided by the number of classes.
+        No element of the input of nll_loss, or of the log_probs of ctc_loss, is above zero, and the
+        greatest is at least the logarithm of one divided by the number of classes.
 
     Why it matters:
-        nll_loss only picks the element of the target class. Without log_softmax before it, the loss
-        falls without limit as outputs grow, whatever the other classes do. With log_softmax over
-        another dim than that of the classes, samples or pixels compete instead of classes.
+        nll_loss only picks the element of the target class, and ctc_loss adds up those along an
+        alignment. Without log_softmax before them, the loss falls without limit as outputs grow,
+        whatever the other classes do. With log_softmax over another dim than that of the classes,
+        samples, pixels or moments compete instead of classes.
 
     Fires on:
-        Raw outputs, or probabilities, passed to nll_loss. Outputs of log_softmax over a dim that is
-        larger than that of the classes, as long as none of them stands out.
+        Raw outputs, or probabilities, passed to nll_loss or ctc_loss. Outputs of log_softmax over a
+        dim that is larger than that of the classes, as long as none of them stands out.
 
     Stays quiet on:
         Outputs of log_softmax; losses that are computed without gradients.
 
     Fix:
-        Use cross_entropy on raw outputs, or log_softmax over the dim of the classes (dim=1) before
-        nll_loss.
+        Use cross_entropy on raw outputs, or log_softmax over the dim of the classes (dim=1 before
+        nll_loss, dim=-1 before ctc_loss).
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.CTCLoss.html
     """
 
     info = CheckInfo(
@@ -53,11 +58,11 @@ class NllLossWithoutLog:
         kind="rule",
         code="TC312",
         severity="error",
-        title="nll_loss is given no log-probabilities",
-        likely_cause="log_softmax is missing before nll_loss: {observed}.",
-        fix="Use cross_entropy on the raw outputs, or apply log_softmax before nll_loss.",
+        title="A loss of log-probabilities is given something else",
+        likely_cause="log_softmax is missing before the loss: {observed}.",
+        fix="Apply log_softmax over the classes before it; or, for nll_loss, use cross_entropy.",
     )
-    needs = loss_needs(NLL)
+    needs = loss_needs(*_CLASSES)
 
     def monitor(self) -> Positive:
         return Positive()
@@ -70,16 +75,18 @@ class Positive:
         self.triggered = 0
 
     def observe(self, event: Event) -> list[Violation]:
-        call = as_loss(event, (NLL,))
+        call = as_loss(event, _CLASSES)
         if call is None:
             return []
         self.triggered += 1
-        tensor = given(call, "input")
+        name, dim = _CLASSES[call.api]
+        tensor = given(call, name)
         high = number(tensor, "max")
         if tensor is None or high is None:
             return []
+        loss = call.api.removeprefix(F)
         if high <= _ROUNDING:
-            return _other_dim(call, tensor, high)
+            return _other_dim(call, loss, tensor, dim, high)
         if are_distributions(tensor):
             observed = "its rows are probabilities, softmax was used in place of log_softmax"
         else:
@@ -88,7 +95,7 @@ class Positive:
             loss_violation(
                 "TC312",
                 call,
-                f"the input of nll_loss is no log-probability; {observed}",
+                f"the input of {loss} is no log-probability; {observed}",
                 expected="no element above zero",
                 observed=observed,
             )
@@ -98,18 +105,20 @@ class Positive:
         return []
 
 
-def _other_dim(call: CallEvent, tensor: TensorSummary, high: float) -> list[Violation]:
+def _other_dim(
+    call: CallEvent, loss: str, tensor: TensorSummary, dim: int, high: float
+) -> list[Violation]:
     """Of so many classes one has at least the mean probability, or they do not sum to one."""
     if not tensor.shape:
         return []
-    classes = tensor.shape[min(1, len(tensor.shape) - 1)]
+    classes = tensor.shape[min(dim, len(tensor.shape) - 1)]
     least = -math.log(max(classes, 1))
     if high >= least - _CLEARLY:
         return []
     told = loss_violation(
         "TC312",
         call,
-        "the input of nll_loss holds no log-probabilities of its classes",
+        f"the input of {loss} holds no log-probabilities of its classes",
         expected=f"{classes} log-probabilities for each sample, one of them at least {least:.3g}",
         observed=f"the greatest of all is {high:.3g}",
         cause="log_softmax runs over another dim than that of the classes: {observed}.",

@@ -26,6 +26,7 @@ KNOWN = (
             "was moved or cast (.to(), .cuda()) after requires_grad was set."
         ),
         fix="Move the tensor first and then set requires_grad, or call retain_grad().",
+        unless_at=r"[/\\]torch[/\\]_\w+[/\\]",  # the compiler looks at all that tensors have
     ),
     Known(
         name="implicit-softmax-dim",
@@ -77,7 +78,7 @@ class TorchAdvice:
 
     Stays quiet on:
         All other warnings; those that TC950 reports; schedulers where GradScaler skips the first
-        steps.
+        steps; .grad that torch.compile itself reads.
 
     Fix:
         As the warning says; the finding names the line.

@@ -9,11 +9,13 @@ from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 
-def loop(*, frozen: bool, on: bool) -> list[Event]:
+def loop(*, frozen: bool, on: bool, averaged: bool = False) -> list[Event]:
     names = ["Net.bn.weight", "Net.bn.bias"] if frozen else []
     trace = TraceBuilder().process().model("Net", MLP_BN, frozen=names).optimizer()
     for _ in range(4):
         forward(trace.begin_step().zero_grad(), norm("Net.bn", on=on)).backward().optimizer_step()
+        if averaged:
+            trace.write(*names)
     return trace.build()
 
 
@@ -24,6 +26,10 @@ def test_fires_in_training_mode() -> None:
     finding = fires("TC109", BROKEN)
     assert (finding.first_step, finding.severity) == (0, "info")
     assert finding.variables == ("Net.bn.running_mean",)
+
+
+def test_quiet_on_an_average_of_the_trained_weights() -> None:
+    assert quiet("TC109", loop(frozen=True, on=True, averaged=True)) is Verdict.HELD
 
 
 def turns(trained_until: int) -> list[Event]:

@@ -1,4 +1,4 @@
-"""TC312: nll_loss of what is no log-probability."""
+"""TC312: nll_loss and ctc_loss of what is no log-probability."""
 
 from __future__ import annotations
 
@@ -52,3 +52,21 @@ def test_quiet_on_equal_log_probabilities_in_half_precision() -> None:
 )
 def test_quiet_on_log_probabilities(values: dict[str, Any]) -> None:
     assert quiet("TC312", run(values)) is Verdict.HELD
+
+
+def speech(**stats: float) -> list[Event]:
+    """Twelve moments of four recordings, five classes."""
+    return loss_run("ctc_loss", log_probs=tensor((12, 4, 5), **stats), targets=tensor((4, 3)))
+
+
+def test_ctc_loss_of_raw_outputs() -> None:
+    finding = fires("TC312", speech(min=-1.0, max=1.5))
+    assert "ctc_loss" in finding.message
+
+
+def test_ctc_loss_of_log_softmax_over_time() -> None:
+    assert "another dim" in fires("TC312", speech(min=-6.0, max=-2.3)).likely_cause
+
+
+def test_quiet_on_ctc_loss_of_log_probabilities() -> None:
+    assert quiet("TC312", speech(min=-6.0, max=-1.5)) is Verdict.HELD

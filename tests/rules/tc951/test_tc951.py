@@ -28,8 +28,8 @@ TEXTS = {
 }
 
 
-def warned(text: str) -> list[Event]:
-    return net().warning("UserWarning", text).steps(2).build()
+def warned(text: str, where: str = "train.py:7") -> list[Event]:
+    return net().warning("UserWarning", text, where).steps(2).build()
 
 
 BROKEN = warned(TEXTS["scheduler-epoch"])
@@ -43,6 +43,14 @@ def test_fires_as_advice_on_each(known: object) -> None:
 
 def test_quiet_on_others() -> None:
     assert quiet("TC951", warned("something else")) is Verdict.HELD
+
+
+def test_quiet_on_gradients_that_the_compiler_reads() -> None:
+    text = TEXTS["gradient-of-non-leaf"]
+    for file in ("_dynamo/variables/builder.py:358", "_subclasses/meta_utils.py:85"):
+        at = f"/venv/lib/python3.11/site-packages/torch/{file}"
+        assert quiet("TC951", warned(text, at)) is Verdict.HELD
+    fires("TC951", warned(text, "/home/me/torch/_train.py:7"))
 
 
 def test_quiet_on_a_scheduler_after_a_skipped_step() -> None:
