@@ -5,11 +5,12 @@
 SHELL := /bin/bash
 
 VENV ?= .venv
-JOBS ?= 2
+JOBS ?= 3
 TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# One thread for each test process: two of them share the machine, and results do not depend on how many there are.
+# One thread for each test process: three of them keep two cores busy, as one often waits for a program that it started.
+# Results do not depend on how many there are.
 export OMP_NUM_THREADS := 1
 
 .PHONY: help install demo test check format lint types fix docs bench build clean
@@ -34,7 +35,7 @@ demo: $(STAMP) ## record a good run, learn from it, check a run with a planted b
 	@PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
 
 test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 check: $(STAMP) format lint types test ## what CI runs: format, lint, types, tests
 
