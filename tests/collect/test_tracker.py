@@ -234,6 +234,20 @@ def test_a_copy_has_a_name_of_its_own(tmp_path):
     assert changed == set(NAMES)
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_of_two_models_of_a_class_the_one_made_first_is_the_first(tmp_path, forgotten):
+    """An encoder that the optimizer does not hold keeps its name, and so does the rest."""
+    with recording(tmp_path) as run:
+        encoder, head = Net(width=16), Net(width=2)
+        held = [*head.parameters()] if forgotten else [*head.parameters(), *encoder.parameters()]
+        torch.optim.SGD(held, lr=0.1)
+        encoder(torch.zeros(2, 4))
+    (created,) = run.of("optimizer")
+    assert created.groups[0].params[0] == "Net#2.body.weight"
+    shapes = {e.name: e.summary.shape for e in run.of("state") if e.change == "new"}
+    assert (shapes["Net.body.weight"], shapes["Net#2.body.weight"]) == ((16, 4), (2, 4))
+
+
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_parameters_of_a_copy_are_named_when_the_optimizer_is_made(tmp_path, way):
     """Copying calls no constructor: the module is found by how its state is set."""

@@ -108,14 +108,19 @@ class RootNames:
 
     def __init__(self) -> None:
         self._holders: dict[str, weakref.ref[torch.nn.Module]] = {}
+        self._known: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
 
     def name(self, module: torch.nn.Module) -> str:
+        """The name of this root: the one that it has, or the first that no other one has."""
+        known = self._known.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
         base = class_of(module).__name__
+        name = base
         number = 1
-        while True:
-            name = base if number == 1 else f"{base}#{number}"
-            holder = self._holders.get(name)
-            if holder is None or holder() is None or holder() is module:
-                self._holders[name] = weakref.ref(module)
-                return name
+        while (holder := self._holders.get(name)) is not None and holder() is not None:
             number += 1
+            name = f"{base}#{number}"
+        self._holders[name] = weakref.ref(module)
+        self._known[id(module)] = (self._holders[name], name)
+        return name

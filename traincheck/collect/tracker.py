@@ -210,14 +210,25 @@ class Tracker:
             path, root = self.find(inner)
             self._modules[id(module)] = (weakref.ref(module), path, root)
             return path, root
-        top = self._top(module, self._parents())
-        root = Root(top, self._names.name(top))
+        parents = self._parents()
+        top = self._top(module, parents)
+        root = Root(top, self._name(top, parents))
         self._map(root, top)
         return self._modules[id(module)][1], root
 
     def _parents(self) -> dict[int, torch.nn.Module]:
         live = list(self.created)
         return {id(child): m for m in live for child in m._modules.values() if child is not None}
+
+    def _name(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> str:
+        """The name of a root. Of one class, the one made first has the first name.
+
+        Whichever is met first: a model that an optimizer forgets does not give its name away.
+        """
+        for other in self.created:
+            if type(other) is type(top) and id(other) not in parents:
+                self._names.name(other)
+        return self._names.name(top)
 
     def _top(self, module: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> torch.nn.Module:
         """The outermost live module around this one: a part may be called before the whole."""
@@ -351,9 +362,7 @@ class Tracker:
             if any(id(p) in unknown for p in module._parameters.values()):
                 top = self._top(module, parents)
                 roots[id(top)] = top
-        for root in sorted(
-            roots.values(), key=lambda m: (class_of(m).__name__, len(list(walk(m))))
-        ):
+        for root in sorted(roots.values(), key=lambda m: class_of(m).__name__):
             self.track(em, self.find(root)[1])
 
     # -- looks
