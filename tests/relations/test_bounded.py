@@ -137,6 +137,14 @@ def test_logits_reach_below_zero_and_probabilities_do_not():
     assert (finding.step, finding.subject.api) == (0, CROSS_ENTROPY)
 
 
+def test_logits_of_few_classes_may_be_above_zero_as_long_as_they_are_small():
+    """Probabilities of ten classes reach one tenth; what a ReLU cuts off is zero."""
+    reference = learn(updates(begin(), 10).build()).invariants
+    for logits, found in (((0.01, 0.09), 0), ((0.2, 1.3), 0), ((0.01, 0.2), 1), ((0.0, 3.0), 1)):
+        run = updates(begin(), 3, logits=logits).build()
+        assert len(report_of(reference, run).findings) == found
+
+
 def test_a_sign_that_may_be_an_accident_is_not_learned():
     for logits, api in (((-0.1, 1.0), CROSS_ENTROPY), ((0.1, 1.0), "torch.nn.functional.mse_loss")):
         found = texts(learn(updates(begin(), 10, logits=logits, api=api).build()), "bounded")

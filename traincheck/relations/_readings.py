@@ -140,15 +140,20 @@ def _extremes(event: CallEvent) -> Iterator[Reading]:
         ):
             continue
         low, high = number(stats.get("min")), number(stats.get("max"))
-        if low is None or high is None or (event.api == WITH_LOGITS and _are_scores(low, high)):
+        if low is None or high is None or _are_scores(event.api, name, tensor["shape"], low, high):
             continue
         yield Reading(Key(SMALLEST, event.api, name), low, event)
         yield Reading(Key(LARGEST, event.api, name), high, event)
 
 
-def _are_scores(low: float, high: float) -> bool:
-    """Whether these are no probabilities, though none is below zero, as of one class at first."""
-    return low >= 0 and not _LEAST_LIKELY <= high <= 1
+def _are_scores(api: str, name: str, shape: Sequence[int], low: float, high: float) -> bool:
+    """Whether these are no probabilities, though none is below zero, as of few classes at first."""
+    if api == WITH_LOGITS:
+        return low >= 0 and not _LEAST_LIKELY <= high <= 1
+    if api == CROSS_ENTROPY and name == "input":  # zero itself is where ReLU cuts off
+        classes = shape[min(1, len(shape) - 1)]
+        return low > 0 and not 1 / classes <= high <= 1
+    return False
 
 
 def _classes(event: CallEvent) -> Iterator[Reading]:
