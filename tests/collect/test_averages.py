@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.averages import CHANGED, WANTED
+from traincheck.collect.averages import WANTED
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
 CHECKPOINT = Needs(kinds=frozenset({"checkpoint"}))
@@ -51,7 +52,7 @@ def train(decays, *, held=False, other=False, swapped=False, **options):
 def marks(tmp_path, decays, needs=None, **options):
     with recording(tmp_path / "run", needs=needs) as run:
         train(decays, **options)
-    return run.marks(CHANGED)
+    return run.marks(Marks.LOADED_CHANGED)
 
 
 def test_a_copy_is_told_from_an_average(tmp_path):

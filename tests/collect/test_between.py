@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.between import BETWEEN
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
 NEEDS = Needs(states=frozenset({"parameter@between"}), kinds=frozenset({"mark"}))
@@ -34,7 +34,10 @@ def clamp(net):
 def looks(tmp_path, *given, needs=NEEDS, **options):
     with recording(tmp_path / ("all" if needs is None else "some"), needs=needs) as run:
         train(*given, **options)
-    return [(mark.step, mark.data["owner"], mark.data["names"]) for mark in run.marks(BETWEEN)]
+    return [
+        (mark.step, mark.data["owner"], mark.data["names"])
+        for mark in run.marks(Marks.BETWEEN_STEPS)
+    ]
 
 
 def test_what_is_written_to_is_named(tmp_path):

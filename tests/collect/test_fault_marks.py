@@ -16,7 +16,7 @@ from tests.learning import learn
 from tests.learning import report_of as report_of_learned
 from traincheck.collect import run_manifest
 from traincheck.collect.faults import MAX_FAULTS
-from traincheck.schema.apis import DROPPED
+from traincheck.schema.apis import Marks
 from traincheck.schema.layout import FAULTS_GLOB
 
 
@@ -58,9 +58,9 @@ def test_no_finding_where_we_fail(tmp_path, monkeypatch, target, at):
     assert report_of(run.events).findings == []
     report = report_of_learned(learned, run.events)
     assert report.findings == []
-    assert at in [mark.step for mark in run.marks(DROPPED)]
+    assert at in [mark.step for mark in run.marks(Marks.DROPPED)]
     torn = {event.step for event in run.of("step") if not event.recorded}
-    assert torn == {mark.step for mark in run.marks(DROPPED)}
+    assert torn == {mark.step for mark in run.marks(Marks.DROPPED)}
     (off,) = run.marks("instrument disabled")
     assert off.data["instrument"] == FAULTS[target]
 
@@ -107,4 +107,4 @@ def test_nothing_is_left_where_nothing_failed(tmp_path):
     with recording(tmp_path / "run") as run:
         train(2)
     assert not list((tmp_path / "run").glob(FAULTS_GLOB))
-    assert not run.marks(DROPPED)
+    assert not run.marks(Marks.DROPPED)

@@ -13,7 +13,8 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from tests.collect.recording import recording
 from traincheck.collect.tokens import token_facts
-from traincheck.collect.workers import MARK, states, watched
+from traincheck.collect.workers import states, watched
+from traincheck.schema.apis import Marks
 
 EOS = 1
 
@@ -113,7 +114,7 @@ def test_workers_tell_what_they_draw_from_and_batches_which_rows(tmp_path):
         loader = DataLoader(Noisy(), 2, shuffle=True, num_workers=2, multiprocessing_context="fork")
         for _ in loader:
             pass
-    told = [mark.data for mark in run.marks(MARK)]
+    told = [mark.data for mark in run.marks(Marks.WORKER)]
     assert sorted((d["worker"], d["loader"], d["epoch"]) for d in told) == [
         (0, "loader0", 0),
         (1, "loader0", 0),
@@ -142,7 +143,7 @@ def test_a_loop_may_be_given_its_dataset_under_any_name(tmp_path, monkeypatch):
         kind = dataloader._DatasetKind.Map
         args, kwargs = watched(run.session, loop, None, (kind, [dataset], 5, None, 1, 2), {})
         loop(*args, **kwargs)
-    (mark,) = run.marks(MARK)
+    (mark,) = run.marks(Marks.WORKER)
     assert (mark.data["worker"], mark.data["workers"], mark.data["seed"]) == (1, 2, "5")
     assert mark.data["start"]["dataset.own"] == mark.data["after"]["dataset.own"]
     assert mark.data["start"]["dataset.of_class"] != mark.data["after"]["dataset.of_class"]

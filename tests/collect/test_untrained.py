@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.untrained import UNTRAINED
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
 NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
@@ -46,7 +46,7 @@ def copies(student, teacher):
 def test_weights_that_rest_and_when_is_looked(tmp_path):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(net().requires_grad_(False))
-    marks = run.marks(UNTRAINED)
+    marks = run.marks(Marks.UNTRAINED)
     assert [mark.step for mark in marks] == [*range(8), 9]
     assert len({mark.data["weights"] for mark in marks}) == 1
 
@@ -55,7 +55,7 @@ def test_weights_that_rest_and_when_is_looked(tmp_path):
 def test_weights_that_move(tmp_path, move):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(net().requires_grad_(False), move)
-    marks = run.marks(UNTRAINED)
+    marks = run.marks(Marks.UNTRAINED)
     assert len({mark.data["weights"] for mark in marks}) == len(marks) == 9
 
 
@@ -63,7 +63,7 @@ def test_a_model_in_a_model_is_told_by_its_path(tmp_path):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         both = nn.ModuleDict({"teacher": net(), "student": net()})
         train(both["teacher"], student=both["student"])
-    assert {mark.data["model"] for mark in run.marks(UNTRAINED)} == {"ModuleDict.teacher"}
+    assert {mark.data["model"] for mark in run.marks(Marks.UNTRAINED)} == {"ModuleDict.teacher"}
 
 
 def test_nothing_of_others(tmp_path):
@@ -74,10 +74,10 @@ def test_nothing_of_others(tmp_path):
         train(student, student=student)
         train(nn.Dropout(0.5), student=nn.Linear(4, 4))
         train(nn.LazyLinear(2), steps=1)
-    assert run.marks(UNTRAINED) == []
+    assert run.marks(Marks.UNTRAINED) == []
 
 
 def test_nothing_where_nobody_asks(tmp_path):
     with recording(tmp_path / "run", needs=Needs()) as run:
         train(copy.deepcopy(net()))
-    assert run.marks(UNTRAINED) == []
+    assert run.marks(Marks.UNTRAINED) == []

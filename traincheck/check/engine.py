@@ -19,7 +19,7 @@ from traincheck.check.thinning import ThinGate
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
-from traincheck.schema.apis import DROPPED, PROCESS, TELLING
+from traincheck.schema.apis import TELLING, Marks
 from traincheck.schema.claims import Invariant, Needs, Schedule
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
@@ -288,7 +288,7 @@ class Engine:
         key = (event.rank, event.stream.partition("-")[0])
         process = self._processes.get(key)
         if process is None:
-            is_told = isinstance(event, MarkEvent) and event.text == PROCESS
+            is_told = isinstance(event, MarkEvent) and event.text == Marks.PROCESS
             view = View.of(event) if is_told else View()  # type: ignore[arg-type]
             ring = self._witness.ring(event.rank, view)
             process = self._processes[key] = Process(self._checks, view, self._run, ring)
@@ -302,13 +302,13 @@ class Engine:
         elif isinstance(event, OptimizerEvent):
             if process.ring is not None:
                 process.ring.optimizers.append(event)
-        elif isinstance(event, MarkEvent) and event.text == "instrument disabled":
+        elif isinstance(event, MarkEvent) and event.text == Marks.INSTRUMENT_DISABLED:
             name = instrument_named(str(event.data.get("instrument")))
             if name is None:
                 self._gap(process, event)
             else:
                 process.instrument_failed(name, str(event.data.get("reason", "it failed")))
-        elif isinstance(event, MarkEvent) and event.text == DROPPED:
+        elif isinstance(event, MarkEvent) and event.text == Marks.DROPPED:
             self._gap(process, event)
 
     def _gap(self, process: Process, mark: MarkEvent) -> None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from traincheck.check.engine import Engine
+from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent
 from traincheck.schema.findings import Finding
-
-_PROCESS_MARK = "process"
 
 Tell = Callable[[Finding], None]
 
@@ -56,7 +55,7 @@ class Watched:
         self.optimizers[event.id] = event.cls
 
     def _mark(self, event: MarkEvent) -> None:
-        if event.text == _PROCESS_MARK:
+        if event.text == Marks.PROCESS:
             process = (event.rank, event.stream.partition("-")[0])
             self.processes.add(process)
             if event.data.get("worker"):

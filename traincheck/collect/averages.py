@@ -14,11 +14,11 @@ import torch
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import PLAIN_TYPES, fingerprint
+from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
-CHANGED = "loaded model changed"
 WANTED = "average@loaded"
 _ENDS = 4  # of steps: the one of the load may be over, and an average shows in three
 _MOST = 8  # models at a time
@@ -111,7 +111,7 @@ class Averages:
                 "parameters": len(tensors),
                 "equal": equal,
             }
-            em.event("mark", {"text": CHANGED, "data": data})
+            em.event("mark", {"text": Marks.LOADED_CHANGED, "data": data})
         entry.ends += 1
         return entry.ends < _ENDS
 

@@ -12,11 +12,11 @@ import torch
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, is_at_hand
+from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
-BETWEEN = "parameters between steps"
 MOMENT = "between"  # in ``parameter@between``
 _FIRST, _EVERY = 4, 10  # the first steps, and then each tenth
 _LARGEST = 1 << 22  # elements of an optimizer that are looked at
@@ -50,7 +50,7 @@ class Between:
         now = self._digests(owner, optimizer)
         names = [name for name, digest in now.items() if seen.digests.get(name, digest) != digest]
         data = {"owner": owner, "names": names[:_MOST_NAMES], "parameters": len(names)}
-        em.event("mark", {"text": BETWEEN, "data": data})
+        em.event("mark", {"text": Marks.BETWEEN_STEPS, "data": data})
 
     def after(self, owner: str, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped."""

@@ -11,13 +11,12 @@ import torch
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, is_at_hand
+from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
     from traincheck.collect.tracker import Root
 
-EVALUATED = "evaluated"
-WROTE = "evaluation wrote"
 MOMENT = "evaluation"  # in ``parameter@evaluation``
 _FIRST, _EVERY = 8, 10  # evaluations at which is looked
 _FORWARDS = 2  # of each: the first one may initialize or normalize
@@ -76,7 +75,9 @@ class Evaluated:
         self._digests = [fingerprint(tensor) for tensor in self._found.values()]
         if model.forwards == 1:
             values = dict(list(zip(self._found, self._digests))[:_MOST_VALUES])
-            em.event("mark", {"text": EVALUATED, "data": {"model": root.name, "values": values}})
+            em.event(
+                "mark", {"text": Marks.EVALUATED, "data": {"model": root.name, "values": values}}
+            )
         if training:  # modules may mean to write then
             self._found = {}
             return
@@ -104,7 +105,7 @@ class Evaluated:
         )
         if names:
             data = {"model": root.name, "names": names[:_MOST_NAMES], "parameters": len(names)}
-            em.event("mark", {"text": WROTE, "data": data})
+            em.event("mark", {"text": Marks.EVALUATION_WROTE, "data": data})
 
     def _progress(self) -> tuple[int, int, int]:
         steps = self._session.steps

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traincheck.collect.instruments._base import Instrument
-from traincheck.schema.apis import DROPPED
+from traincheck.schema.apis import Marks
 from traincheck.schema.layout import faults_file_name
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ class Faults:
             instrument.remove()
             self._session.instruments[instrument.name] = f"off: {error!r}"
             reason = {"instrument": instrument.name, "reason": repr(error)}
-            self._mark("instrument disabled", reason)
+            self._mark(Marks.INSTRUMENT_DISABLED, reason)
             self.leave_note()
         elif self._counts[name] == 1:
             last = traceback.extract_tb(error.__traceback__)[-1:]
             at = f"{Path(last[0].filename).name}:{last[0].lineno}" if last else ""
             self._reasons[name] = f"{error!r} at {at}" if at else repr(error)
-            self._mark("fault", {"in": name, "reason": repr(error), "at": at})
+            self._mark(Marks.FAULT, {"in": name, "reason": repr(error), "at": at})
             self.leave_note()
 
     def _instrument_of(self, source: Any) -> Instrument | None:
@@ -98,7 +98,7 @@ class Faults:
         if step == self.gap:
             return
         self.lost += 1
-        if self._mark(DROPPED, {"records": self.lost}):
+        if self._mark(Marks.DROPPED, {"records": self.lost}):
             self.gap, self.lost = step, 0
 
     def _mark(self, text: str, data: dict[str, Any]) -> bool:

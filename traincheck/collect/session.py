@@ -32,7 +32,7 @@ from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
-from traincheck.schema.apis import DROPPED, MARKS, PROCESS
+from traincheck.schema.apis import MARKS, Marks
 from traincheck.schema.claims import THIN, Schedule
 from traincheck.schema.layout import lost_file_name, unused_file_name
 
@@ -137,7 +137,7 @@ class Session:
                 if any(self.steps.counters.values()):
                     self._write_step(em, complete=self.steps.is_between)
             if self.faults.lost and em is not None:
-                em.event("mark", {"text": DROPPED, "data": {"records": self.faults.lost}})
+                em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})
             self.faults.leave_note()
             self._tell_unused()
             self.flush()
@@ -241,7 +241,7 @@ class Session:
             "worker": self.is_worker,
             "world_size": _world_size(),
         }
-        em.event("mark", {"text": PROCESS, "data": data})
+        em.event("mark", {"text": Marks.PROCESS, "data": data})
 
     def rates_of(self, optimizer: torch.optim.Optimizer) -> list[float]:
         """The learning rate of each group, as it is now; none where one of them is no number."""

@@ -24,6 +24,7 @@ from traincheck.collect.stats import Numbers
 from traincheck.collect.structure import structure
 from traincheck.collect.summarize import dotted
 from traincheck.collect.variables import GRADIENT, Looker, Variable
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
 _ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
@@ -312,7 +313,7 @@ class Tracker:
         facts = structure(top, root.name)
         for key, value in facts["tokens"].items():  # models that differ say nothing
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
-        em.event("mark", {"text": "model", "data": facts})
+        em.event("mark", {"text": Marks.MODEL, "data": facts})
 
     def _follow(
         self, em: Emitter, name: str, role: str, slot: Slot, cls: str, known: Any

@@ -13,11 +13,11 @@ from torch.nn.parameter import is_lazy
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, hex128
+from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
-UNTRAINED = "untrained"
 MOMENT = "untrained"  # in ``parameter@untrained``
 _FIRST, _EVERY = 8, 10  # steps with such a call at which is looked
 _SAMPLES = 16  # parameters, spread over the model
@@ -51,7 +51,9 @@ class Untrained:
         if use.steps <= _FIRST or not use.steps % _EVERY:
             weights = self._weights(module)
             if weights is not None:
-                em.event("mark", {"text": UNTRAINED, "data": {"model": path, "weights": weights}})
+                em.event(
+                    "mark", {"text": Marks.UNTRAINED, "data": {"model": path, "weights": weights}}
+                )
 
     def _weights(self, module: torch.nn.Module) -> str | None:
         """What differs once any of the parameters was written to; None if one is being trained.

@@ -19,11 +19,11 @@ import torch
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from traincheck.collect.emit import hidden
+from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
-MARK = "worker"
 _MAX_DEPTH = 3  # of attributes below the dataset: dataset.dataset.transform.rng
 _MAX_ITEMS = 32  # of one object or sequence
 _MAX_OBJECTS = 256
@@ -86,7 +86,7 @@ def _tell_after_first(session: Session, dataset: Any, facts: dict[str, Any]) -> 
         try:
             facts["after"] = states(dataset)
             em = session.local.em or session.emitter()
-            em.event("mark", {"text": MARK, "data": facts})
+            em.event("mark", {"text": Marks.WORKER, "data": facts})
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(watched, error)
         return fetched

@@ -14,6 +14,7 @@ from traincheck.infer.propose import by_scope
 from traincheck.infer.view import Features, Groups, Views, features_of, with_gaps
 from traincheck.relations._programs import Sketch
 from traincheck.relations._variables import is_judged
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example
@@ -187,9 +188,9 @@ class _Process:
 
     def _look(self, mark: MarkEvent) -> None:
         """Take note of what the process does not record."""
-        if mark.text == "process":
+        if mark.text == Marks.PROCESS:
             self._sight = View.of(mark)
-        elif mark.text == "instrument disabled":
+        elif mark.text == Marks.INSTRUMENT_DISABLED:
             name = instrument_named(str(mark.data.get("instrument")))
             if name is not None:
                 self._sight.off[name] = str(mark.data.get("reason", "it failed"))

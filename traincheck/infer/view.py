@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traincheck.check.routing import Router
 from traincheck.check.thinning import thinned
-from traincheck.schema.apis import DROPPED, PROCESS, TELLING, Families
+from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example
@@ -36,7 +36,7 @@ def with_gaps(events: Iterable[Event]) -> Iterator[Event]:
     """Events as a check is told them: where some are missing, absence is no evidence."""
     for event in events:
         yield event
-        if isinstance(event, MarkEvent) and event.text == DROPPED:
+        if isinstance(event, MarkEvent) and event.text == Marks.DROPPED:
             yield event.gap
 
 
@@ -57,7 +57,7 @@ def selective(event: Event, needs: Needs) -> Event | None:
         moment = _MOMENTS.get(role) or ("zero_grad" if change == "cleared" else "backward")
         is_wanted = change in TELLING or any(map(needs.looks, (f"{role}@{moment}", f"{role}@*")))
         return event if is_wanted else None
-    if kind == "mark" and event.text == PROCESS:  # type: ignore[union-attr]
+    if kind == "mark" and event.text == Marks.PROCESS:  # type: ignore[union-attr]
         data = {**event.data, "recorded": needs_json(needs)}  # type: ignore[union-attr]
         return event.replace(data=data)
     return event if kind in _ALWAYS or kind in needs.kinds else None

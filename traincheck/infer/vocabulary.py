@@ -13,7 +13,7 @@ from typing import Any
 from traincheck.relations._names import SEVERAL_RANKS, STEP, ProgramName
 from traincheck.relations._programs import Sketch, alike, file_of
 from traincheck.relations._variables import variable_of
-from traincheck.schema.apis import PROCESS, TELLING, Families
+from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StateEvent
 from traincheck.schema.protocols import Relation
@@ -102,7 +102,7 @@ class Listener:
             self._calls.add((f"{_COLLECTIVE}{event.op}", None, None, None))
         elif isinstance(event, MarkEvent):
             self._program.observe(event)
-            if event.text == PROCESS:
+            if event.text == Marks.PROCESS:
                 self._levels |= {str(event.data.get("level", "default"))}
                 self._packages = tuple(map(str, event.data.get("packages") or ()))
 

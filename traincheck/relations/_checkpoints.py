@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -21,8 +21,7 @@ from traincheck.schema.events import (
 MODEL, OPTIMIZER, SCHEDULER = "model", "optimizer", "scheduler"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
 TRAINED, COUNTS = "trained", "counts"
-EVALUATED, LEFT = "evaluated", "left"  # texts of marks begin with the first, and what they tell
-_WROTE = "evaluation wrote"
+EVALUATED, LEFT = "evaluated", "left"
 _MOST_NAMES = 8  # parameters of one evaluation that count as examples
 _MOST_COUNTED = 64  # values of one load or save that count as examples
 # A value that comes back tells twice: its name and its shape must both be those of the model.
@@ -148,7 +147,7 @@ class Evaluations:
     def _mark(self, event: MarkEvent, began: Mapping[str, str], fresh: Set[str]) -> Iterator[Fact]:
         model = str(event.data.get("model"))
         values, names = event.data.get("values"), event.data.get("names")
-        if event.text == EVALUATED and isinstance(values, Mapping):
+        if event.text == Marks.EVALUATED and isinstance(values, Mapping):
             self._seen[model] = event
             known = (values.keys() & began.keys()) - fresh
             has_moved = any(values[name] != began[name] for name in known)
@@ -159,7 +158,7 @@ class Evaluations:
             if known and (has_moved or was_first):  # a first update may be one by a rate of zero
                 weight = min(_MOST_NAMES, len(known))
                 yield Fact((EVALUATED, model), has_moved, weight, model, event, (event,))
-        elif event.text == _WROTE and isinstance(names, Sequence) and names:
+        elif event.text == Marks.EVALUATION_WROTE and isinstance(names, Sequence) and names:
             self._seen.pop(model, None)
             yield Fact((LEFT, model), False, 1, str(names[0]), event, (event,))
 

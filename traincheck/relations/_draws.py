@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, RngEvent, StepEvent
 from traincheck.schema.resumptions import Resumed, Resumptions
 from traincheck.schema.values import tensors_in
@@ -25,7 +25,6 @@ _MIN_ORDER = 8  # so many samples do not come in one order twice
 _MOST_KEPT = 4096
 _MOST_INDICES = 1 << 20  # of an epoch that are remembered
 _MOST_COMPARED = 32  # workers that one is held against
-_WORKER = "worker"
 
 Key = tuple[str, str, str]  # of, what it is of, among
 
@@ -130,7 +129,7 @@ class Repeats:
         elif isinstance(event, RngEvent):
             yield from self._state(event)
         elif isinstance(event, MarkEvent):
-            if event.text == _WORKER and "loader" in event.data:
+            if event.text == Marks.WORKER and "loader" in event.data:
                 self._waiting.append(event)
         elif isinstance(event, StepEvent):
             self._training_of(event).turn()

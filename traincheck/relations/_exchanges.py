@@ -9,10 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from traincheck.schema.apis import DROPPED
+from traincheck.schema.apis import Marks
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 
-_ENTERED = "collective entered"
 _PAIRWISE = frozenset({"send", "recv"})
 _ASYNCHRONOUS = frozenset({"isend", "irecv"})
 _ANY_SHAPE = frozenset({"barrier", "all_to_all", "all_gather_object", "broadcast_object_list"})
@@ -72,11 +71,11 @@ class Exchanges:
         elif isinstance(event, StepEvent):
             self._is_over = not event.recorded  # calls were made that nobody saw
         elif isinstance(event, MarkEvent):
-            if event.text == _ENTERED:
+            if event.text == Marks.COLLECTIVE_ENTERED:
                 entered = CollectiveEvent(*event.header, **event.data)
                 self._inside.add(_own(entered))
                 yield from self._enter(entered)
-            self._is_over |= event.text == DROPPED
+            self._is_over |= event.text == Marks.DROPPED
 
     def _back(self, event: CollectiveEvent) -> Iterator[Pair]:
         if _own(event) in self._inside:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._programs import file_of, program_of
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import Event, MarkEvent
 
 SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0
@@ -121,7 +121,7 @@ class ProgramName:
 
     def observe(self, event: Event) -> None:
         """Take note of the mark that begins a file."""
-        if isinstance(event, MarkEvent) and event.text == "process" and self.name is None:
+        if isinstance(event, MarkEvent) and event.text == Marks.PROCESS and self.name is None:
             self.name = program_of(event)
 
     def fits(self, params: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from traincheck.relations._reading import number
 from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.values import TensorSummary
 
@@ -124,7 +124,7 @@ class RunSteps:
         """Enter ``event``; the steps that are complete by it."""
         if isinstance(event, MarkEvent):
             size = event.world_size
-            if event.text in ("process", "process group") and size is not None:
+            if event.text in (Marks.PROCESS, Marks.PROCESS_GROUP) and size is not None:
                 self._world = max(self._world, size)
             return
         if self._world == 1 or event.step is None:

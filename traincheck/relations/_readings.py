@@ -24,7 +24,7 @@ from traincheck.relations._reading import (
     number,
 )
 from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -238,7 +238,7 @@ class Readings:
             self._moves.optimizer(event)
         elif isinstance(event, CheckpointEvent):
             self._moves.checkpoint(event)
-        elif isinstance(event, MarkEvent) and event.text == "process group":
+        elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS_GROUP:
             self._scale.grouped(event)
         return ()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from traincheck.relations._ranks import RunSteps
 from traincheck.relations._readings import LOSSES, OVER_CLASSES, LossScale
 from traincheck.relations._variables import is_judged, is_skipped
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 
 BACKWARDS, RANKS, TOKENS = "backwards", "ranks", "tokens"
@@ -107,7 +107,7 @@ class Shares:
         found: list[Share] = []
         if isinstance(event, CallEvent):
             updates.call(event)
-        elif isinstance(event, MarkEvent) and event.text == "process group":
+        elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS_GROUP:
             updates.grouped(event)
         elif isinstance(event, StepEvent):
             for share in updates.step(event):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from traincheck.schema.apis import DROPPED
+from traincheck.schema.apis import Marks
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
@@ -17,7 +17,6 @@ SHAPE = "TC411"
 _PAIRWISE = frozenset({"send", "recv", "isend", "irecv"})  # not all ranks take part
 _ANY_SHAPE = frozenset({"barrier", "all_to_all", "all_gather_object", "broadcast_object_list"})
 _MOST_WAITING = 4096
-_ENTERED = "collective entered"
 
 
 class CollectiveLog:
@@ -45,9 +44,9 @@ class CollectiveLog:
         if isinstance(event, StepEvent):
             self._is_over = not event.recorded  # calls were made that nobody saw
         elif isinstance(event, MarkEvent):
-            if event.text == _ENTERED:
+            if event.text == Marks.COLLECTIVE_ENTERED:
                 return self._enter(_collective(event), is_back=False)
-            self._is_over = event.text == DROPPED
+            self._is_over = event.text == Marks.DROPPED
         return ()
 
     def finish(self) -> Sequence[Violation]:

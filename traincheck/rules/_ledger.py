@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from traincheck.rules._forwards import Forward, Forwards
 from traincheck.rules._resting import Resting
-from traincheck.schema.apis import MODAL, Families, is_loose
+from traincheck.schema.apis import MODAL, Families, Marks, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     BatchEvent,
@@ -248,9 +248,9 @@ class Ledger:
         return sorted({self.name(identity) for identity in identities})
 
     def _enter_mark(self, event: MarkEvent) -> None:
-        if event.text == "untrained":
+        if event.text == Marks.UNTRAINED:
             self.resting.enter(event)
-        elif event.text == "model":
+        elif event.text == Marks.MODEL:
             self.strided.update(event.data.get("strided") or ())
             modules = event.data.get("modules") or {}
             off = {path for path, f in modules.items() if f.get("requires_grad") is False}

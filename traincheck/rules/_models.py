@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -14,7 +15,6 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 MODELS = Needs(kinds=frozenset({"mark"}))
 NORMS = frozenset({"batch norm", "instance norm", "norm"})
 CONVOLUTION, LINEAR, EMBEDDING = "convolution", "linear", "embedding"
-_MARK = "model"
 _SHOWN = 4
 
 Facts = Mapping[str, Any]
@@ -49,7 +49,7 @@ class Model:
 
 def model_of(event: Event) -> Model | None:
     """The model that the event tells of."""
-    if not isinstance(event, MarkEvent) or event.text != _MARK:
+    if not isinstance(event, MarkEvent) or event.text != Marks.MODEL:
         return None
     data = event.data
     return Model(

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
@@ -230,7 +230,7 @@ class RankBooks:
         self._last, self._ready = event, ()
         if isinstance(event, MarkEvent):
             size = event.world_size
-            if event.text in ("process", "process group") and size is not None:
+            if event.text in (Marks.PROCESS, Marks.PROCESS_GROUP) and size is not None:
                 self._world = max(self._world, size)
         elif event.step is None or self._world == 1:
             pass  # a DataLoader worker, or nobody to compare with

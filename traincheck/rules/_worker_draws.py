@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from traincheck.rules._loaders import BATCHES, Loader, TrainingLoaders
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event, MarkEvent, StepEvent
 
-MARK = "worker"
 WORKERS = BATCHES | Needs(kinds=frozenset({"mark"}))
 _MAX_EPOCHS = 64
 
@@ -36,7 +36,7 @@ class WorkerBook:
     def observe(self, event: Event) -> Iterator[Worker]:
         """Enter an event; workers whose turn it is to be judged, at the end of a step."""
         self._training.observe(event)
-        if isinstance(event, MarkEvent) and event.text == MARK:
+        if isinstance(event, MarkEvent) and event.text == Marks.WORKER:
             worker = _worker(event)
             if worker is not None:
                 self._waiting.append(worker)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_LOOKS = (Marks.EVALUATED, Marks.EVALUATION_WROTE)
 
 
 class WrittenInEvaluation:
@@ -62,7 +65,7 @@ class Writes(SingleEvents):
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
-        if not isinstance(event, MarkEvent) or event.text not in ("evaluated", "evaluation wrote"):
+        if not isinstance(event, MarkEvent) or event.text not in _LOOKS:
             return []
         self.triggered += 1
         names = event.data.get("names")

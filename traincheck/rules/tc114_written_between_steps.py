@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import Families, is_loose
+from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -74,7 +74,7 @@ class Looks(SingleEvents):
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
             self._is_loaded |= event.op.startswith("load")
-        if not isinstance(event, MarkEvent) or event.text != "parameters between steps":
+        if not isinstance(event, MarkEvent) or event.text != Marks.BETWEEN_STEPS:
             return []
         is_loaded, self._is_loaded = self._is_loaded, False
         if is_loaded:

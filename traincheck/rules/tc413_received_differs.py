@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from traincheck.schema.apis import DROPPED
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -78,7 +78,7 @@ class Deliveries:
         if isinstance(event, StepEvent):
             self._is_over = not event.recorded  # calls were made that nobody saw
         elif isinstance(event, MarkEvent):
-            self._is_over = event.text == DROPPED
+            self._is_over = event.text == Marks.DROPPED
         return []
 
     def finish(self) -> list[Violation]:

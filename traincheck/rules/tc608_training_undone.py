@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
@@ -96,7 +96,7 @@ class FirstWeights(SingleEvents):
                 self._load = None
                 self._seen.clear()
         elif isinstance(event, MarkEvent):
-            if event.text == "evaluated" and self._stepped:
+            if event.text == Marks.EVALUATED and self._stepped:
                 self._evaluated(event)
         elif isinstance(event, StageEvent):
             self._is_used |= self._load is not None and event.stage == "eval"

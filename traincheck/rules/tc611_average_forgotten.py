@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-_CHANGED = "loaded model changed"
 _UPDATES = 3  # one that copies, and two that do not
 _MOST = 16  # loads at a time
 
@@ -84,7 +84,7 @@ class ResumedAverages(SingleEvents):
         elif isinstance(event, StepEvent):
             if not event.recorded:
                 self._loaded.clear()
-        elif isinstance(event, MarkEvent) and event.text == _CHANGED:
+        elif isinstance(event, MarkEvent) and event.text == Marks.LOADED_CHANGED:
             return self._change(event)
         return []
 

@@ -7,16 +7,6 @@ import re
 EVAL_STAGE = "eval"
 STAGES = ("init", "train", EVAL_STAGE, "checkpoint")
 ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
-PROCESS = "process"  # text of the first mark of a file
-DROPPED = "dropped"  # text of the mark where events are missing
-# Texts of marks that traincheck makes; a user's mark with one of them is told apart.
-MARKS = frozenset(
-    {
-        PROCESS, DROPPED, "collective entered", "evaluated", "evaluation wrote", "fault",
-        "instrument disabled", "loaded model changed", "model", "parameters between steps",
-        "process group", "untrained", "worker",
-    }
-)  # fmt: skip
 TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
 
 # Functions that do another thing in evaluation: their calls tell the module around and its mode.
@@ -46,6 +36,27 @@ def is_loose(name: str) -> bool:
 def is_operator(api: str) -> bool:
     """Whether this names a function or method of tensors, of which level deep takes more calls."""
     return _OPERATOR.match(api) is not None
+
+
+class Marks:
+    """Texts of the marks that traincheck makes; a user's mark with one of them is told apart."""
+
+    PROCESS = "process"  # the first of a file
+    DROPPED = "dropped"  # where events are missing
+    COLLECTIVE_ENTERED = "collective entered"  # of a call that may never come back
+    EVALUATED = "evaluated"
+    EVALUATION_WROTE = "evaluation wrote"
+    FAULT = "fault"
+    INSTRUMENT_DISABLED = "instrument disabled"
+    LOADED_CHANGED = "loaded model changed"
+    MODEL = "model"
+    BETWEEN_STEPS = "parameters between steps"
+    PROCESS_GROUP = "process group"
+    UNTRAINED = "untrained"
+    WORKER = "worker"
+
+
+MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())
 
 
 class Families:

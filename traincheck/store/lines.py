@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from traincheck.schema.apis import DROPPED
+from traincheck.schema.apis import Marks
 from traincheck.schema.codec import decode, decode_lines, foreign_number
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 
@@ -177,9 +177,9 @@ class EventFile:
             self._next = event.seq + 1
             if missing > 0:
                 if missing == event.seq and self._process is not None:
-                    mended.append(MarkEvent(*event.header, text="process", data=self._process))
+                    mended.append(MarkEvent(*event.header, text=Marks.PROCESS, data=self._process))
                 data = {"records": missing}
-                mended.append(MarkEvent(*event.header, text=DROPPED, data=data))
+                mended.append(MarkEvent(*event.header, text=Marks.DROPPED, data=data))
                 self._is_torn = True
             if self._is_torn and isinstance(event, StepEvent):
                 mended.append(event.replace(recorded=False))

@@ -18,11 +18,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from math import inf
 
+from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.store.lines import EventFile
 from traincheck.store.order import RankClock, merge_streams
-
-PROCESS = "process"  # text of the mark that begins a file
 
 
 class LiveStream:
@@ -109,7 +108,7 @@ class LiveRank:
             for event in events:
                 if event.kind == "step":
                     self._step_ends.append((event.time_ns, round_number))
-                elif event.kind == "mark" and event.text == PROCESS:  # type: ignore[union-attr]
+                elif event.kind == "mark" and event.text == Marks.PROCESS:  # type: ignore[union-attr]
                     self.world_size = event.world_size or self.world_size  # type: ignore[union-attr]
         if grew:
             self.grew_at_s, self.is_gone = now_s, False

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from traincheck.errors import TraceFormatError
+from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name, storage_notes
 from traincheck.store.lines import CHUNK_BYTES, EventFile, Skip, SkipLog
@@ -166,7 +167,7 @@ def _process_facts(paths: Sequence[Path]) -> dict[str, Any]:
         try:
             with path.open("rb") as file:
                 record = orjson.loads(file.readline(_FIRST_LINE_BYTES))
-            if record["k"] == "mark" and record["text"] == "process":
+            if record["k"] == "mark" and record["text"] == Marks.PROCESS:
                 return dict(record["data"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # events() counts and describes what is wrong with the line

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -28,6 +28,8 @@ from traincheck.schema.events import (
 
 _MOST = 1000  # different texts kept of what a program may make up at will
 _FORWARD = ".forward"
+# What each run has, or is told elsewhere.
+_KNOWN_MARKS = frozenset({Marks.PROCESS, Marks.COLLECTIVE_ENTERED, Marks.LOADED_CHANGED})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -231,7 +233,7 @@ class _Counting:
         _count(self.summary.warnings, (event.category, event.text, event.where))
 
     def _mark(self, event: MarkEvent) -> None:
-        if event.text not in ("process", "collective entered", "loaded model changed"):
+        if event.text not in _KNOWN_MARKS:
             facts = ", ".join(f"{name}={value}" for name, value in event.data.items())
             _count(self.summary.marks, (event.text, facts))
 

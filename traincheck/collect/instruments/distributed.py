@@ -17,6 +17,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded, span_wrapper
+from traincheck.schema.apis import Marks
 
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
@@ -29,7 +30,6 @@ _PEER = {"send": "dst", "recv": "src"}
 _Group: Any = getattr(dist, "ProcessGroup", ())
 # Those that take the sizes of parts: then shapes may differ between ranks
 _SIZES = ("input_split_sizes", "output_split_sizes")
-ENTERED = "collective entered"  # the mark of a call that may never come back
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
 DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
 
@@ -74,7 +74,7 @@ class Distributed(Instrument):
                     session.tracker.compare_ranks()
                 em = session.local.em or session.emitter()
                 data = {"rank": dist.get_rank(), "world_size": world_size}
-                em.event("mark", {"text": "process group", "data": data})
+                em.event("mark", {"text": Marks.PROCESS_GROUP, "data": data})
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._wrap_init, error)
             return result
@@ -140,7 +140,9 @@ class Distributed(Instrument):
             if not self._digests:
                 guarded(em, self._entered, "collective", fields)
                 return original(*args, **kwargs)
-            guarded(em, self._entered, "mark", {"text": ENTERED, "data": {**fields}})
+            guarded(
+                em, self._entered, "mark", {"text": Marks.COLLECTIVE_ENTERED, "data": {**fields}}
+            )
             result = None
             try:
                 result = original(*args, **kwargs)
