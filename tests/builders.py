@@ -19,6 +19,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
+    CheckpointEvent,
     Event,
     MarkEvent,
     OptimizerEvent,
@@ -223,6 +224,10 @@ class TraceBuilder:
         for name in names:
             self._state(self._parameters()[name], "parameter", "content")
         return self
+
+    def load(self, target: str, **fields: Any) -> TraceBuilder:
+        """State is loaded into a module."""
+        return self._add(CheckpointEvent, op="load_state_dict", target=target, **fields)
 
     def freeze(self, *names: str, frozen: bool = True) -> TraceBuilder:
         """``requires_grad`` of these parameters is switched off (or on again)."""

@@ -133,6 +133,8 @@ def test_hyper_parameters_never_change():
     (finding,) = report_of(kept, changed.build()).findings
     assert (finding.severity, finding.observed) == ("warning", "weight_decay changed")
     assert report_of(kept, loop(2, trace=loop(2).change_groups(lr=0.5)).build()).findings == []
+    cycled = loop(2).change_groups(betas=[0.9, 0.99], max_momentum=0.95)  # by OneCycleLR
+    assert report_of(kept, loop(2, trace=cycled).build()).findings == []
 
 
 def test_other_hyper_parameters_than_in_the_reference_are_advice():

@@ -7,7 +7,6 @@ import pickle
 import re
 from importlib.metadata import EntryPoint
 from itertools import pairwise
-from typing import Any
 
 import jsonschema
 import orjson
@@ -20,7 +19,7 @@ from traincheck.relations._table import BUILT_IN, RELATIONS
 from traincheck.relations.order import Order
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CheckpointEvent, StateEvent
+from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
 from traincheck.schema.values import TensorSummary, tensor_json
@@ -37,11 +36,6 @@ def copy(trace: TraceBuilder, source: str, target: str) -> None:
         known = {key: getattr(last[name], key) for key in kept}
         path = f"{target}.{name.partition('.')[2]}"
         trace._add(StateEvent, name=path, change="content", identity=hash(path), **known)
-
-
-def load(trace: TraceBuilder, target: str, **fields: Any) -> None:
-    """State is loaded."""
-    trace._add(CheckpointEvent, op="load_state_dict", target=target, **fields)
 
 
 def rich_run() -> TraceBuilder:
@@ -64,8 +58,8 @@ def rich_run() -> TraceBuilder:
             trace.write("Target.w")
             copy(trace, "Net", "Copy")
         if number % 10 == 9:
-            load(trace, "Net", missing=[], unexpected=[], matched=6, entries=6)
-            load(trace, "torch.optim.adam.Adam", owner="opt0", entries=6)
+            trace.load("Net", missing=[], unexpected=[], matched=6, entries=6)
+            trace.load("torch.optim.adam.Adam", owner="opt0", entries=6)
         if number % 3 == 2:
             trace.evaluate()
     return trace

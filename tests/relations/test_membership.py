@@ -155,6 +155,20 @@ def test_a_frozen_parameter_that_momentum_moves_is_told_in_any_program():
     assert broken(decide("membership", claim, run(5).build())) == []
 
 
+def test_what_a_checkpoint_brings_is_no_write_to_what_is_frozen():
+    """Of the step after, if the load comes behind an update; and no more than that."""
+    claims = {"is": "unmoved"}, {**BASE, "is": "still", "under": "Net.fc1"}
+    for claim in claims:
+        for first_written, found in ((1, []), (2, [(2, Symptom.SILENT_WRITE, BODY[0])])):
+            trace = run(1).load("Net")
+            for step in (1, 2):
+                trace.begin_step().zero_grad().forward("Net").backward(HEAD)
+                trace.optimizer_step(skip=set(BODY))
+                if step == first_written:
+                    trace.write(BODY[0])
+            assert broken(decide("membership", claim, trace.build())) == found
+
+
 def test_an_embedding_that_is_not_sparse_any_more_is_told():
     def run(sparse: bool, steps: int = 9) -> TraceBuilder:
         trace = TraceBuilder().process().model("Net", {"users.weight": "E"}).optimizer()

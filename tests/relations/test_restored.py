@@ -15,21 +15,16 @@ LOADED = {**BASE, "what": "loads", "of": "Net", "value": 4}
 OPTIMIZER = {**BASE, "what": "also", "of": "Net optimizer", "value": True}
 
 
-def load(trace: TraceBuilder, target: str, **fields: object) -> TraceBuilder:
-    trace._add(CheckpointEvent, op="load_state_dict", target=target, **fields)
-    return trace
-
-
 def resumed(*, entries: int = 4, optimizer: bool = True, scheduler: bool = True) -> TraceBuilder:
     """A run that is resumed in step 3."""
     trace = TraceBuilder().process().model("Net", MLP).optimizer()
     made = "torch.optim.lr_scheduler.LinearLR.__init__"
     trace.call(made, family=Families.SCHEDULER_CREATED, owner="opt0").steps(3)
-    load(trace, "Net", missing=[], unexpected=[], matched=entries, entries=4)
+    trace.load("Net", missing=[], unexpected=[], matched=entries, entries=4)
     if optimizer:
-        load(trace, "torch.optim.adam.Adam", owner="opt0", entries=4)
+        trace.load("torch.optim.adam.Adam", owner="opt0", entries=4)
     if scheduler:
-        load(trace, "torch.optim.lr_scheduler.LinearLR")
+        trace.load("torch.optim.lr_scheduler.LinearLR")
     return trace
 
 
@@ -73,7 +68,7 @@ def test_a_run_that_is_not_resumed_says_nothing():
 def test_a_state_that_is_no_copy_is_told_in_any_program():
     claim = {"what": "copies", "of": "", "value": True}
     other = TraceBuilder().process(argv0="other.py").model("Net", MLP).optimizer().steps(2)
-    load(other, "Net", missing=[], unexpected=[], matched=4, entries=4, shared=4)
+    other.load("Net", missing=[], unexpected=[], matched=4, entries=4, shared=4)
     assert broken(decide("restored", claim, other.build())) == [(1, Symptom.NOT_RESTORED, "Net")]
     assert broken(decide("restored", claim, resumed().build())) == []
 
@@ -118,7 +113,7 @@ def averaged(*loaded: str) -> list:
     """Weights are loaded again and again after updates: an average of them, or the first ones."""
     trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(2)
     for content in loaded:
-        load(trace, "Net", matched=4, entries=4, values={"Net.fc1.weight": content}).steps(2)
+        trace.load("Net", matched=4, entries=4, values={"Net.fc1.weight": content}).steps(2)
     return [
         event.replace(summary=event.summary.replace(fingerprint="xxh3-128:first"))
         if event.kind == "state" and (event.name, event.change) == ("Net.fc1.weight", "new")

@@ -29,7 +29,14 @@ from traincheck.relations._subtrees import expand, matcher
 from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.events import (
+    CallEvent,
+    CheckpointEvent,
+    Event,
+    OptimizerEvent,
+    StateEvent,
+    StepEvent,
+)
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _MOST_COUNTED = 8  # variables of one step that count as examples
@@ -66,6 +73,10 @@ _BROKEN = {
 }
 
 
+# Steps: its own, and that of the look after the next update, if it came between update and end.
+_LOADED = 2
+
+
 @dataclass(slots=True)
 class _Claim:
     index: int
@@ -90,6 +101,7 @@ class MembershipDecider:
         self._is_blind = False  # variables and optimizers may have come that nobody saw
         self._updates: dict[int, CallEvent] = {}  # of this step, by span
         self._moved: set[str] = set()  # parameters that changed while they were frozen
+        self._loaded: dict[str, int] = {}  # module -> steps in which a look may find it
         self._lookups = Lookups()
         self._last: Examples = ()
 
@@ -103,8 +115,12 @@ class MembershipDecider:
             self._book.observe(event)
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
+        elif isinstance(event, CheckpointEvent):
+            if event.op == "load_state_dict" and event.target:
+                self._loaded[event.target] = _LOADED
         elif isinstance(event, StepEvent):
             self._is_blind |= event.is_gap
+            self._excuse_loaded()
             examples = self._decide(event) if is_judged(event) else ()
             self._book.turn(event)
             self._updates.clear()
@@ -123,6 +139,16 @@ class MembershipDecider:
     def finish(self) -> Examples:
         """Nothing: an unfinished step proves nothing."""
         return ()
+
+    def _excuse_loaded(self) -> None:
+        """What a checkpoint brought is no doing of the step in which a look finds it."""
+        for target, left in [*self._loaded.items()]:
+            self._loaded[target] = left - 1
+            if not left:
+                del self._loaded[target]
+                continue
+            for names in (self._moved, self._book.changed["parameter"]):
+                names -= {name for name in names if name.startswith(f"{target}.")}
 
     def _decide(self, event: StepEvent) -> Examples:
         if self._version != self._variables.version:

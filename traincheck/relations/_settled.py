@@ -24,6 +24,8 @@ HYPER, KEPT, MODES, SAMPLES = "hyper", "kept", "modes", "samples"
 KINDS = frozenset({ARGUMENTS, BATCH, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES})
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # for schedules to say
+_CYCLES = "max_momentum"  # OneCycleLR leaves it where it moves momentum against the rate
+_CYCLED = ("betas", "momentum")
 _WHOLE = frozenset(
     {"axis", "dim", "groups", "ignore_index", "padding_idx"}
 )  # numbers that mean one
@@ -181,9 +183,10 @@ class Optimizers:
             is_ = [_hyper(group.hyper) for group in now.groups]
             subject = Subject(api=f"{now.cls}.__init__")
             yield Fact(Key(HYPER, f"{name} {now.cls}"), _by_name(is_[: len(was)]), event, subject)
+            cycled = _CYCLED if any(_CYCLES in group for group in is_) else ()
             kept = {
                 key: all(key not in b or a.get(key) == b[key] for a, b in zip(was, is_))
-                for key in {key for group in was for key in group}
+                for key in {key for group in was for key in group}.difference(cycled)
             }
             yield Fact(Key(KEPT), kept, event, subject)
 

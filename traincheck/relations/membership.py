@@ -89,6 +89,8 @@ class Membership(UsualRelation):
         calls = frozenset({Families.OPTIMIZER_STEP} if what in (ONCE, REACHED, UNMOVED) else ())
         if what == SPARSE:
             calls = Lookups.CALLS | Lookups.MODULES
+        if what in (STILL, UNMOVED):
+            kinds |= {"checkpoint"}
         return Needs(states=frozenset(states), calls=calls, kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
