@@ -447,6 +447,7 @@ BLOCK = {
     "args": {"training": True},
 }
 
+F_CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 BLOCK_TEXT = "In train.py, during every Block.forward, functional.dropout is called"
 
 
@@ -455,6 +456,18 @@ def test_a_call_with_its_flags():
     wrong = outcome(BLOCK, inside(net(), 1, omit=True))
     assert wrong == [(0, Symptom.MISSING_CALL, "Net.block")]
     assert len(outcome(BLOCK, inside(inside(net(), 1), 1, flag=False))) == 1
+
+
+def test_a_model_that_computes_its_own_loss_is_used_without_labels_too():
+    """Text is generated with it; in training the loss is missed."""
+    claim = {"outer": "__main__.Block.forward", "inner": F_CROSS_ENTROPY, "args": {}}
+
+    def used(*, grad_enabled: bool) -> TraceBuilder:
+        block = {"module": "Net.block", "family": Families.MODULE, "grad_enabled": grad_enabled}
+        return net().begin_step().call(claim["outer"], start_ns=1, **block).end_step()
+
+    assert outcome(claim, used(grad_enabled=False)) == []
+    assert outcome(claim, used(grad_enabled=True)) == [(0, Symptom.MISSING_CALL, "Net.block")]
 
 
 def test_a_class_of_another_script_is_another_class():

@@ -16,6 +16,7 @@ from traincheck.relations._names import (
     short,
     shown,
 )
+from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import Variables, is_judged
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
@@ -223,6 +224,7 @@ class CallDecider:
                 self._modes.append(index)
             else:
                 self._landmarks.append((index, LANDMARKS[inner] and inner))
+        self._of_losses = {index for index, params in claims if params["inner"] in LOSSES}
         self._last = dict.fromkeys(self._params, -1)  # claim -> start of its last inner call
         self._roots: dict[str, CallEvent] = {}  # last training forward of each root
         self._due: list[tuple[int, Example]] = []  # said when an optimizer applies the gradients
@@ -249,12 +251,17 @@ class CallDecider:
             elif event.family in _MODE_FAMILIES or event.api == Families.BACKWARD:
                 return self._applied(event)
         claims = self._outer.get(event.api)
-        if claims is None or event.exception is not None:
-            return ()
+        return () if claims is None or event.exception is not None else self._ended(event, claims)
+
+    def _ended(self, event: CallEvent, claims: Sequence[int]) -> Examples:
+        """What there is to say of an outer call."""
         start, last = event.start_ns, self._last
         claims = [i for i in claims if self.program.fits(self._params[i])]
+        if not event.grad_enabled:  # a model that computes its own loss is used without labels
+            claims = [i for i in claims if i not in self._of_losses]
         if all(last[i] >= start for i in claims):
-            key = (event.api, event.training, event.autocast, self.program.name)
+            modes = event.training, event.autocast, event.grad_enabled
+            key = (event.api, *modes, self.program.name)
             known = self._whole.get(key)
             if known is None:
                 example = self._around(event)
