@@ -63,6 +63,18 @@ def test_a_call_of_a_model_and_its_parts(tmp_path):
     assert root.start_ns <= first.start_ns <= first.time_ns <= root.time_ns
 
 
+def test_the_mode_of_a_wrapped_model_is_its_own(tmp_path):
+    """`wrapper.module.eval()` leaves the flag of the wrapper as it was."""
+    with recording(tmp_path) as run:
+        wrapper = nn.DataParallel(Net())
+        wrapper.module.eval()
+        wrapper(torch.zeros(2, 3)).sum().backward()
+        wrapper.train()
+        wrapper(torch.zeros(2, 3)).sum().backward()
+    roots = [e for e in run.calls(Families.MODULE) if e.root]
+    assert [(e.module, e.training) for e in roots] == [("Net", False), ("Net", True)]
+
+
 def test_evaluation_is_told_from_training(tmp_path):
     with recording(tmp_path) as run:
         model = Net()

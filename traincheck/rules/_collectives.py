@@ -120,7 +120,7 @@ def _difference(first: CollectiveEvent, other: CollectiveEvent) -> str | None:
     """The rule that tells how two calls differ that should be one."""
     if first.op != other.op:
         return ORDER
-    if first.variable != other.variable and None not in (first.variable, other.variable):
+    if first.variable and other.variable and _are_others(first.variable, other.variable):
         return ORDER
     if first.uneven or other.uneven or first.op in _ANY_SHAPE:
         return None
@@ -128,6 +128,14 @@ def _difference(first: CollectiveEvent, other: CollectiveEvent) -> str | None:
         return None
     same = list(first.shape) == list(other.shape) and first.dtype == other.dtype
     return None if same else SHAPE
+
+
+def _are_others(name: str, other: str) -> bool:
+    """Whether these are two variables; a rank may hold the model of others as a part of its own."""
+    (root, _, path), (its_root, _, its_path) = name.partition("."), other.partition(".")
+    if root == its_root:
+        return path != its_path
+    return not (f".{path}".endswith(f".{its_path}") or f".{its_path}".endswith(f".{path}"))
 
 
 def _told(event: CollectiveEvent) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from traincheck.rules._ranks import REPLICAS, RankMonitor, RunStep
 from traincheck.rules._replicas import cause_of
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_AGREED = 3  # the first step of Adam moves weights by their rate, whatever the gradient
 
 
 class ReplicasDiffer:
@@ -14,8 +18,8 @@ class ReplicasDiffer:
     What it checks:
         At the end of every step, each parameter that changed has the same bits on all ranks, if it
         is meant to: it belongs to a model in DistributedDataParallel, or it was equal on all ranks
-        after earlier steps of a run whose ranks exchange tensors. Parameters are compared by name
-        and step, with exact fingerprints.
+        after three steps in a row, in a run whose ranks exchange tensors. Parameters are compared
+        by name and step, with exact fingerprints.
 
     Why it matters:
         Each rank trains a model of its own. The loss looks normal, the gradient norm too; what is
@@ -28,8 +32,9 @@ class ReplicasDiffer:
 
     Stays quiet on:
         Buffers (running statistics differ on healthy runs); sharded parameters (FSDP, DTensor) and
-        those without elements; ranks that train models of their own; local SGD; parameters that
-        differ from the start; ranks that ended early; what TC403, TC404 and TC405 tell, as they
+        those without elements; ranks that train models of their own; local SGD, whose ranks agree
+        after an average only, or by chance after the first step; parameters that differ from the
+        start; ranks that ended early; what TC403, TC404 and TC405 tell, as they
         know the cause.
 
     Fix:
@@ -53,8 +58,8 @@ class ReplicasDiffer:
             "itself, or a collective is missing or lost data."
         ),
         fix=(
-            "Build DistributedDataParallel last, call the wrapper and not the model inside it, and "
-            "do nothing to parameters or gradients on one rank only."
+            "Do nothing to parameters or gradients on one rank only; with DistributedDataParallel, "
+            "wrap the model last, and call the wrapper and not the model inside it."
         ),
     )
     needs = REPLICAS
@@ -70,7 +75,8 @@ class Replicas(RankMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._told: set[str] = set()
-        self._shared: set[str] = set()  # equal after a step that changed them on all ranks
+        self._agreed: Counter[str] = Counter()  # steps in a row that left them equal on all ranks
+        self._shared: set[str] = set()  # equal after so many steps that it is meant
         self._exchanged = False
 
     def judge(self, step: RunStep) -> list[Violation]:
@@ -88,7 +94,10 @@ class Replicas(RankMonitor):
             by_evidence = {n for n in different if n in self._shared or _is_norm(n, step, equal)}
         self.triggered += bool(agree or wrapped or by_evidence)
         if self._exchanged:
-            self._shared |= agree
+            for name in different:
+                self._agreed.pop(name, None)
+            self._agreed.update(agree)
+            self._shared |= {name for name in agree if self._agreed[name] >= _AGREED}
         found = sorted((wrapped | by_evidence) - self._told)
         self._told.update(found)
         return [self._violation(name, different[name], step) for name in found]

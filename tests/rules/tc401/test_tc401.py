@@ -43,16 +43,26 @@ def test_fires_with_all_names_at_once() -> None:
     assert (finding.first_step, finding.variables) == (0, ALL)
 
 
-def test_fires_without_a_wrapper_when_ranks_had_agreed() -> None:
+def by_hand(*apart: int, steps: int = 6) -> list[Event]:
+    """Without a wrapper; in these steps the ranks differ in one parameter."""
+
     def play(rank: RankBuilder) -> None:
-        for number in range(4):
-            if number == 2:
-                rank.go_apart("Net.fc2.bias")
+        for number in range(steps):
+            rank.apart = {"Net.fc2.bias"} if number in apart else set()
             rank.begin_step().zero_grad().forward().backward()
             rank.collective().optimizer_step()  # type: ignore[attr-defined]
 
-    finding = fires("TC401", two_ranks(play, wrap=False))
-    assert (finding.first_step, finding.variables) == (2, ("Net.fc2.bias",))
+    return two_ranks(play, wrap=False)
+
+
+def test_fires_without_a_wrapper_when_ranks_had_agreed() -> None:
+    finding = fires("TC401", by_hand(3, 4, 5))
+    assert (finding.first_step, finding.variables) == (3, ("Net.fc2.bias",))
+
+
+def test_quiet_on_weights_that_are_averaged_by_hand() -> None:
+    """Now and then; after the first step small weights agree by chance, as Adam moves them."""
+    assert quiet("TC401", by_hand(1, 2, 4, 5)) is Verdict.HELD
 
 
 def tensor_parallel(norm_apart: bool, *, beside: bool = True) -> list[Event]:

@@ -38,6 +38,14 @@ def test_quiet_on_the_same_order() -> None:
     assert quiet("TC410", run([ONE, TWO], [ONE, TWO])) is Verdict.HELD
 
 
+def test_a_rank_that_holds_the_model_of_the_others_as_a_part() -> None:
+    """A parameter server; other weights of that part are others still."""
+    served = ("broadcast", "Server.net.fc1.weight"), ("broadcast", "Net.fc1.weight")
+    assert quiet("TC410", run(*[[one] for one in served])) is Verdict.HELD
+    other = ("broadcast", "Net.fc2.weight")
+    assert "fc2" in fires("TC410", run([served[0]], [other])).observed
+
+
 def test_quiet_on_messages_between_two() -> None:
     events = run([("send", None), ONE], [("recv", None), ("send", None), ONE])
     assert quiet("TC410", events) is Verdict.HELD

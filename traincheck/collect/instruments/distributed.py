@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,7 +44,7 @@ class Distributed(Instrument):
 
     def install(self) -> None:
         self._numbers: Counter[str] = Counter()
-        self._names: dict[int, str] = {}
+        self._names: dict[int, tuple[str, weakref.ref[torch.Tensor]]] = {}
         self._named_at: tuple[int, int] | None = None
         if not dist.is_available():
             return
@@ -193,12 +194,21 @@ class Distributed(Instrument):
         if now != self._named_at:
             self._named_at = now
             self._names = {
-                id(thing): name
+                id(thing): (name, weakref.ref(parameter))
                 for name, parameter in tracker.live_parameters()
                 for thing in (parameter, parameter.grad)
                 if thing is not None
             }
-        return self._names.get(id(tensor))
+        found = self._names.get(id(tensor))
+        parameter = found[1]() if found is not None else None
+        # Its gradient may have been replaced since, and another tensor stand at that address
+        if (
+            found is None
+            or parameter is None
+            or not (tensor is parameter or tensor is parameter.grad)
+        ):
+            return None
+        return found[0]
 
 
 def _peer(op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:

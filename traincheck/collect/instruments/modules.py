@@ -16,6 +16,7 @@ from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.evaluated import Evaluated
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.naming import unwrap
 from traincheck.collect.shifts import ONCE
 from traincheck.collect.stats import with_fingerprint
 from traincheck.collect.summarize import dotted, encode, escaped
@@ -29,8 +30,8 @@ _MOST_PLANS = 1 << 16  # modules made in each step must not grow the training pr
 _ONE_ARGUMENT = b',"training":%b,"args":{"0":%b},"result":%b%b'
 
 # Which module, state of the tree and whether it is outermost, head of its records, whether wanted,
-# template of those of a call with one argument
-_Plan: TypeAlias = tuple[weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool, bytes]
+# template of those of a call with one argument, whether it wraps the one whose mode is told
+_Plan: TypeAlias = tuple[weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool, bytes, bool]
 
 
 class Modules(Instrument):
@@ -162,7 +163,8 @@ class Modules(Instrument):
                 self._root = root
                 if root.name not in session.modes:
                     session.modes[root.name] = root.ref
-                session.called_modes[root.name] = bool(getattr(module, "training", True))
+                training = bool(getattr(unwrap(module), "training", True))
+                session.called_modes[root.name] = training
                 if grad:
                     if session.switch.looks or not root.is_tracked:
                         session.tracker.track(em, root)
@@ -171,7 +173,6 @@ class Modules(Instrument):
                     if session.numbers.follows_batches:
                         session.numbers.look_for_shifts((*args, *kwargs.values()))
                 else:
-                    training = getattr(module, "training", True)
                     self._evaluated.enter(em, root, training=training)
                     if training and self._untrained.is_wanted:
                         self._untrained.enter(em, module, path)
@@ -234,7 +235,7 @@ class Modules(Instrument):
                 or exception is not None
                 or kwargs
                 or len(args) != 1
-                or _SYNC in module.__dict__
+                or found[5]
             ):
                 body = self._body(em, span[0], module, args, kwargs, result, found, is_root=is_root)
                 if body is not None:
@@ -269,7 +270,7 @@ class Modules(Instrument):
         *,
         is_root: bool,
     ) -> bytes | None:
-        _, _, head, is_wanted, _ = plan
+        _, _, head, is_wanted, _, _ = plan
         numbers = self.session.numbers
         told = None
         if numbers.is_due or (is_root and numbers.activation):
@@ -290,7 +291,7 @@ class Modules(Instrument):
             given.append(b'"%b":%b' % (_SYNC.encode(), encode(bool(sync))))
         return b'%b,"training":%b,"args":{%b},"result":%b%b' % (
             head,
-            b"true" if getattr(module, "training", True) else b"false",
+            b"true" if getattr(unwrap(module), "training", True) else b"false",
             b",".join(given),
             encode(result) if told is None else told,
             b"" if is_grad_enabled() and not self.session.switch.autocast else context(),
@@ -316,7 +317,8 @@ class Modules(Instrument):
         head = self._heads.get((api, path, is_root)) or self._head(api, path, is_root=is_root)
         known = (tracker.maps, is_root)  # `child` may have found that modules changed
         wanted = self._wants(api, is_root=is_root)
-        plan = weakref.ref(module), known, head, wanted, escaped(head) + _ONE_ARGUMENT
+        is_around = unwrap(module) is not module or _SYNC in module.__dict__
+        plan = weakref.ref(module), known, head, wanted, escaped(head) + _ONE_ARGUMENT, is_around
         if path is not None:  # else it may be found later
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
