@@ -128,12 +128,29 @@ class Page:
 
 @dataclass(slots=True)
 class Rank:
-    """What is known of one training process. known: the last look at each parameter."""
+    """What is known of one training process.
+
+    known: the last look at each parameter. held: what each optimizer holds, by name. aside: steps
+    so far that had nothing to do with what ranks train together.
+    """
 
     wraps: dict[str, Wrap] = field(default_factory=dict)
+    held: dict[str, frozenset[str]] = field(default_factory=dict)
+    aside: int = 0
     known: dict[str, StateEvent] = field(default_factory=dict)
     is_local: bool = False  # ranks are meant to go apart between two averagings
     is_sharded: bool = False  # FSDP: a name stands for a piece
+
+    def is_aside(self, page: Page) -> bool:
+        """Whether a step trained only what is in no wrapper: a probe on the features, on one rank.
+
+        It has no place among the steps of the other ranks.
+        """
+        updates = page.updates()
+        if not self.wraps or not updates or page.collectives or page.forwards():
+            return False
+        names = frozenset[str]().union(*(self.held.get(c.owner or "", ()) for c in updates))
+        return bool(names) and not any(w.covers(n) for w in self.wraps.values() for n in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,8 +265,10 @@ class RankBooks:
             self._open[key].collectives.append(event)
         elif isinstance(event, CallEvent):
             self._enter_call(key, event)
-        elif isinstance(event, OptimizerEvent) and _is_local(event.cls):
-            self._facts[key].is_local = True
+        elif isinstance(event, OptimizerEvent):
+            rank = self._facts[key]
+            rank.is_local |= _is_local(event.cls)
+            rank.held[event.id] = frozenset(n for group in event.groups for n in group.params)
 
     def _enter_call(self, key: tuple[int, str], call: CallEvent) -> None:
         if call.api == DDP_INIT:
@@ -275,17 +294,22 @@ class RankBooks:
                 return  # events were lost; the step goes on
         page.end = event
         del self._open[key]
+        rank = self._facts[key]
+        if rank.is_aside(page):
+            rank.aside += 1
+            self._open[key].states.update(page.states)
+            return
         order = self._order[event.rank]
         if pid not in order:
             order.append(pid)
         if event.step is None:
             return
-        place = (order.index(pid), event.step)
+        place = (order.index(pid), event.step - rank.aside)
         waiting = self._waiting[place]
-        waiting[event.rank] = (page, self._facts[key])
+        waiting[event.rank] = (page, rank)
         if len(waiting) == self._world:
             del self._waiting[place]
-            yield self._close(event.step, waiting)
+            yield self._close(min(e.step for e in _ends(waiting) if e.step is not None), waiting)
         elif len(self._waiting) > _MOST_WAITING:
             del self._waiting[min(self._waiting)]
 
@@ -343,6 +367,10 @@ class RankKeeper:
 
     def finish(self) -> Sequence[Violation]:
         return ()
+
+
+def _ends(parts: Mapping[int, tuple[Page, Rank]]) -> list[StepEvent]:
+    return [page.end for page, _ in parts.values() if page.end is not None]
 
 
 def _is_local(name: str) -> bool:

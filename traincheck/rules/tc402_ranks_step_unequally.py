@@ -82,7 +82,9 @@ class EqualSteps(RankMonitor):
                     (c.api for p in step.pages.values() for c in p.updates() if c.owner == owner),
                     "torch.optim.Optimizer.step",
                 )
-                return [self._violation(step, label, "optimizer steps", rank, _totals(updates))]
+                what = f"steps of {owner}" if owner else "optimizer steps"
+                made = {number: found[owner] for number, found in updates.items()}
+                return [self._violation(step, label, what, rank, made)]
         forwards = {
             rank: sum(call.args.get(SYNC) is True for call in page.forwards())
             for rank, page in step.pages.items()
@@ -116,7 +118,3 @@ class EqualSteps(RankMonitor):
             observed=observed,
             evidence=tuple(calls),
         )
-
-
-def _totals(updates: dict[int, Counter[str]]) -> dict[int, int]:
-    return {rank: sum(counts.values()) for rank, counts in updates.items()}

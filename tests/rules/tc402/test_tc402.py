@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tests.builders import MLP
 from tests.checking import fires, quiet
 from tests.ranks import RankBuilder, two_ranks
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 
@@ -59,3 +61,33 @@ def test_quiet_when_a_rank_ends_earlier_or_trains_for_itself() -> None:
     events = two_ranks(lambda rank: rank.steps(3 + rank.rank))
     assert quiet("TC402", events) is Verdict.HELD
     assert quiet("TC402", two_ranks(skipping, wrap=False)) is Verdict.NOT_TRIGGERED
+
+
+def probing(*, skips: bool) -> list[Event]:
+    """Rank 0 trains a probe on the features between two epochs; then rank 1 may skip a step."""
+    weights = [f"Net.{name}" for name in MLP]
+
+    def epoch(rank: RankBuilder, *, updates: int = 3) -> None:
+        for number in range(3):
+            rank.begin_step().zero_grad().forward("Net").backward(only=weights)
+            if number < updates:
+                rank.optimizer_step()
+
+    def play(rank: RankBuilder) -> None:
+        epoch(rank)
+        if rank.rank == 0:
+            probe = [f"Probe.{name}" for name in MLP]
+            rank.model("Probe", MLP).optimizer(names=probe)
+            for _ in range(2):
+                rank.begin_step().zero_grad("opt1").backward(only=probe).optimizer_step("opt1")
+        epoch(rank, updates=2 if skips and rank.rank else 3)
+        epoch(rank)
+
+    return two_ranks(play)
+
+
+def test_what_one_rank_trains_for_itself_has_no_place_among_the_steps() -> None:
+    assert quiet("TC402", probing(skips=False)) is Verdict.HELD
+    assert quiet("TC401", probing(skips=False)) is Verdict.HELD
+    finding = fires("TC402", probing(skips=True))
+    assert "rank 1 makes 0 steps of opt0" in finding.observed
