@@ -17,9 +17,10 @@ class ReplicasDiffer:
 
     What it checks:
         At the end of every step, each parameter that changed has the same bits on all ranks, if it
-        is meant to: it belongs to a model in DistributedDataParallel, or it was equal on all ranks
-        after three steps in a row, in a run whose ranks exchange tensors. Parameters are compared
-        by name and step, with exact fingerprints.
+        is meant to: it belongs to a model in DistributedDataParallel, or, in a run whose ranks
+        exchange tensors, it was equal on all ranks after three steps in a row, or after one if its
+        gradient is reduced in this step. Parameters are compared by name and step, with exact
+        fingerprints.
 
     Why it matters:
         Each rank trains a model of its own. The loss looks normal, the gradient norm too; what is
@@ -91,7 +92,8 @@ class Replicas(RankMonitor):
         by_evidence: set[str] = set()
         if self._exchanged and not any(r.is_sharded or r.is_local for r in step.ranks.values()):
             equal = agree | self._shared
-            by_evidence = {n for n in different if n in self._shared or _is_norm(n, step, equal)}
+            meant = self._shared | (self._agreed.keys() & _reduced(step))
+            by_evidence = {n for n in different if n in meant or _is_norm(n, step, equal)}
         self.triggered += bool(agree or wrapped or by_evidence)
         if self._exchanged:
             for name in different:
@@ -122,6 +124,15 @@ class Replicas(RankMonitor):
             + ", ".join(f"rank {rank}: {digests[rank][-8:]}" for rank in sorted(looks)[:4]),
             evidence=evidence,
         )
+
+
+def _reduced(step: RunStep) -> set[str]:
+    """Parameters that, or whose gradients, every rank reduces in this step."""
+    found = (
+        {c.variable for c in page.collectives if c.op == "all_reduce" and c.variable is not None}
+        for page in step.pages.values()
+    )
+    return set.intersection(*found)
 
 
 def _digest(look: StateEvent) -> str:

@@ -43,14 +43,14 @@ def test_fires_with_all_names_at_once() -> None:
     assert (finding.first_step, finding.variables) == (0, ALL)
 
 
-def by_hand(*apart: int, steps: int = 6) -> list[Event]:
+def by_hand(*apart: int, steps: int = 6, reduced: str | None = None) -> list[Event]:
     """Without a wrapper; in these steps the ranks differ in one parameter."""
 
     def play(rank: RankBuilder) -> None:
         for number in range(steps):
             rank.apart = {"Net.fc2.bias"} if number in apart else set()
             rank.begin_step().zero_grad().forward().backward()
-            rank.collective().optimizer_step()  # type: ignore[attr-defined]
+            rank.collective(variable=reduced).optimizer_step()  # type: ignore[attr-defined]
 
     return two_ranks(play, wrap=False)
 
@@ -58,6 +58,11 @@ def by_hand(*apart: int, steps: int = 6) -> list[Event]:
 def test_fires_without_a_wrapper_when_ranks_had_agreed() -> None:
     finding = fires("TC401", by_hand(3, 4, 5))
     assert (finding.first_step, finding.variables) == (3, ("Net.fc2.bias",))
+
+
+def test_a_gradient_that_every_rank_reduces_is_to_be_the_same() -> None:
+    assert fires("TC401", by_hand(1, 2, reduced="Net.fc2.bias")).first_step == 1
+    assert quiet("TC401", by_hand(1, 2, reduced="Net.fc1.bias")) is Verdict.HELD
 
 
 def test_quiet_on_weights_that_are_averaged_by_hand() -> None:
