@@ -82,7 +82,11 @@ def shape(name: str) -> dict[str, str]:
     return {"program": "train.py", "shape": name}
 
 
-def wrong(name: str, rates, scheduler: str = "CosineAnnealingLR"):
+OF = {"linear": "LinearLR", "exponential": "ExponentialLR", "falls": "StepLR"}
+
+
+def wrong(name: str, rates, scheduler: str | None = None):
+    scheduler = scheduler or OF.get(name, "CosineAnnealingLR")
     return [
         step for step, *_ in broken(decide("schedule", shape(name), run(rates, scheduler).build()))
     ]
@@ -102,7 +106,9 @@ def test_a_scheduler_that_is_stepped_twice_leaves_the_curve():
     del rates[8]
     assert wrong("cosine", rates)[0] == 8
     (example, *_) = [
-        e for e in decide("schedule", shape("cosine"), run(rates).build()) if not e.holds
+        e
+        for e in decide("schedule", shape("cosine"), run(rates, "CosineAnnealingLR").build())
+        if not e.holds
     ]
     assert example.symptom is Symptom.SCHEDULE
     assert "Net.fc1.weight goes from" in example.observed
@@ -115,6 +121,14 @@ def test_a_schedule_that_begins_anew_rises():
     assert wrong("falls", [*linear(6), *linear(6)]) == [6]
     assert wrong("warm-up", [*warm(10), *warm(3)]) == [11, 12]  # the first is below where it was
     assert wrong("warm-up", warm(10)) == []
+
+
+def test_another_scheduler_has_another_curve():
+    """The user's choice: a warm-up before it, restarts, one that is stepped by batch."""
+    assert wrong("cosine", linear(9), "LinearLR") == []
+    assert wrong("falls", warm(9), "SequentialLR") == []
+    assert wrong("warm-up", [*linear(6), *linear(6)], "CosineAnnealingWarmRestarts") == []
+    assert wrong("falls", [*linear(6), *linear(6)], "MultiStepLR") == [6]
 
 
 def test_a_scheduler_that_is_never_stepped_leaves_the_rate_still():
@@ -156,20 +170,29 @@ def test_parameters_that_no_version_wrote_are_refused():
         decide("schedule", shape("sawtooth"), [])
 
 
-def by_epoch(epochs: int, batches: int, *, every: str | None = "epoch", rate: float = 0.1) -> list:
+def by_epoch(
+    epochs: int,
+    batches: int,
+    *,
+    every: str | None = "epoch",
+    rate: float = 0.1,
+    name: str = "StepLR",
+    loader: str = "loader0",
+) -> list:
     """A scheduler that is stepped after each epoch, or after each batch, or never; None: none."""
     trace = TraceBuilder().process().model("Net", MLP).optimizer()
     if every is not None:
-        api = "torch.optim.lr_scheduler.StepLR.__init__"
+        api = f"torch.optim.lr_scheduler.{name}.__init__"
         trace.call(api, family=Families.SCHEDULER_CREATED, owner="opt0")
     trace.train()
     for epoch in range(epochs):
         for index in range(batches):
             trace.optimizers["opt0"].hyper["lr"] = rate / (epoch + 1)
-            trace.begin_step().batch(index=index, epoch=epoch)
+            place = (loader, epoch) if loader else (f"loader{epoch}", 0)  # made anew each time
+            trace.begin_step().batch(place[0], index=index, epoch=place[1])
             trace.zero_grad().forward().backward().optimizer_step()
             if every == "batch" or (every == "epoch" and index == batches - 1):
-                api = "torch.optim.lr_scheduler.StepLR.step"
+                api = f"torch.optim.lr_scheduler.{name}.step"
                 trace.call(api, family=Families.SCHEDULER_STEP, owner="opt0")
             trace.end_step()
     return trace.build()
@@ -178,7 +201,11 @@ def by_epoch(epochs: int, batches: int, *, every: str | None = "epoch", rate: fl
 def test_a_scheduler_that_is_stepped_once_an_epoch():
     claims = [i for i in learn(by_epoch(4, 6)).invariants if "an epoch ends" in i.text]
     assert len(claims) == 1
-    for healthy in (by_epoch(6, 3), by_epoch(2, 20), by_epoch(1, 8, every="never")):
+    by_batch = by_epoch(3, 6, every="batch", name="OneCycleLR")
+    for healthy in (
+        *(by_epoch(6, 3), by_epoch(2, 20), by_epoch(1, 8, every="never"), by_batch),
+        by_epoch(6, 3, loader=""),
+    ):
         assert report_of(claims, healthy).findings == []
     without = report_of(claims, by_epoch(6, 3, every=None))
     assert set(without.verdicts.values()) == {Verdict.NOT_TRIGGERED}, "it trains at one rate"
@@ -186,3 +213,18 @@ def test_a_scheduler_that_is_stepped_once_an_epoch():
     assert report_of(claims, by_epoch(3, 6, every="batch")).findings[0].first_step == 1
     for other in (by_epoch(12, 1, every="batch"), by_epoch(4, 6, every="batch")):
         assert not any("an epoch ends" in i.text for i in learn(other).invariants)
+
+
+def test_batches_of_an_evaluation_begin_no_epoch():
+    """The loop itself draws its samples without a loader."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    trace.call("torch.optim.lr_scheduler.StepLR.__init__", family=Families.SCHEDULER_CREATED)
+    for epoch in range(4):
+        trace.train()
+        for _ in range(6):
+            trace.step(omit={"batch"})
+        trace.call("torch.optim.lr_scheduler.StepLR.step", family=Families.SCHEDULER_STEP)
+        trace.train(False)._set_stage("eval")
+        trace.batch("loader1", index=3, epoch=epoch)._set_stage("train")
+    claims = [i for i in learn(by_epoch(4, 6)).invariants if "an epoch ends" in i.text]
+    assert report_of(claims, trace.build()).findings == []

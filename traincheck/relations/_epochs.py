@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import EVAL_STAGE, Families
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
@@ -30,10 +30,13 @@ class Turn(NamedTuple):
 class Turns:
     """Follows one process. An epoch is one of the loader whose batch the next backward is of.
 
+    It may be another loader than before, and batches of an evaluation say nothing.
+
     Of a run that makes no scheduler there is nothing to say: it trains at one rate on purpose.
     """
 
     _batch: BatchEvent | None = None
+    _epoch: tuple[str, int] | None = None  # of the last batch that was trained on: of which loader
     _is_known: bool = False  # a backward came since the last update, and its batch is known
     _is_new: bool = False
     _is_stepped: bool = False
@@ -43,7 +46,7 @@ class Turns:
     def observe(self, event: Event) -> Turn | None:
         """What ended with ``event``, if it is an update."""
         if isinstance(event, BatchEvent):
-            self._batch = event
+            self._batch = None if event.stage == EVAL_STAGE else event
         elif isinstance(event, StepEvent):
             if not event.recorded:
                 self._is_first = True
@@ -59,7 +62,9 @@ class Turns:
             self._has_scheduler = self._is_stepped = True
         elif family == Families.BACKWARD and self._batch is not None:
             self._is_known = True
-            self._is_new |= self._batch.index == 0 and self._batch.epoch > 0
+            epoch = self._batch.loader, self._batch.epoch
+            self._is_new |= self._batch.index == 0 and self._epoch not in (None, epoch)
+            self._epoch = epoch
             self._batch = None
         elif family == Families.OPTIMIZER_STEP and self._is_known:
             turn = Turn(self._is_new, self._is_stepped, event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.relations._variables import is_judged, is_skipped
@@ -26,6 +26,31 @@ TEXTS = {
 _TOLERANCE = 1e-5  # relative: rates are computed anew or by recursion, and differ by rounding
 _ROUNDING = 1e-9  # relative: what differs by less has not changed
 _KEPT = 5  # distinct rates: what the widest shape looks at
+# What a scheduler promises by its name; others may do anything later on.
+CURVES = {"CosineAnnealingLR": COSINE, "ExponentialLR": EXPONENTIAL, "LinearLR": LINEAR}
+FALLING = frozenset(
+    {"ExponentialLR", "LinearLR", "MultiStepLR", "PolynomialLR", "ReduceLROnPlateau", "StepLR"}
+)
+RETURNING = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR"})
+KNOWN = RETURNING | FALLING | {"CosineAnnealingLR", "OneCycleLR"}
+_BY_BATCH = frozenset({"CyclicLR", "OneCycleLR"})
+
+
+def is_meant(shape: str, schedulers: Collection[str]) -> bool:
+    """Whether rates are to have this shape in a run with schedulers of these classes.
+
+    It may have been given another one than the run that was learned from.
+    """
+    classes = set(schedulers)
+    if shape in CURVES.values():
+        return len(classes) == 1 and CURVES.get(min(classes)) == shape
+    if shape == FALLS:
+        is_warm_up = "LinearLR" in classes and len(classes) > 1
+        return bool(classes) and classes <= FALLING and not is_warm_up
+    if shape == CONSTANT:
+        return not classes
+    others = {BY_EPOCH: _BY_BATCH, WARM_UP: RETURNING}.get(shape, frozenset())
+    return classes.isdisjoint(others)
 
 
 @dataclass(slots=True, eq=False)

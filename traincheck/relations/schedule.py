@@ -12,11 +12,12 @@ from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._rates import (
     BY_EPOCH,
     CONSTANT,
-    COSINE,
-    EXPONENTIAL,
+    CURVES,
+    FALLING,
     FALLS,
-    LINEAR,
+    KNOWN,
     MOVES,
+    RETURNING,
     SHAPES,
     TEXTS,
     WARM_UP,
@@ -24,6 +25,7 @@ from traincheck.relations._rates import (
     Rate,
     Rates,
     fits,
+    is_meant,
 )
 from traincheck.relations._variables import is_skipped
 from traincheck.schema.apis import Families
@@ -33,13 +35,6 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
-# What a scheduler promises by its name; others may do anything later on.
-_CURVES = {"CosineAnnealingLR": COSINE, "ExponentialLR": EXPONENTIAL, "LinearLR": LINEAR}
-_FALLING = frozenset(
-    {"ExponentialLR", "LinearLR", "MultiStepLR", "PolynomialLR", "ReduceLROnPlateau", "StepLR"}
-)
-_RETURNING = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR"})
-_KNOWN = _RETURNING | _FALLING | {"CosineAnnealingLR", "OneCycleLR"}
 _PATIENCE = 3  # steps that a rate may stay what it was at first, before it counts as not moving
 _MIN_EPOCHS = 2  # that begin with a step of a scheduler, before that is no accident
 
@@ -67,7 +62,8 @@ class Schedule(UsualRelation):
 
     Not said:
         How large a rate is, where a curve ends, how long it takes. Curves of schedulers that may
-        do anything (a LambdaLR) but for a rise after a fall. Anything about other programs.
+        do anything (a LambdaLR) but for a rise after a fall, and of runs with a scheduler of
+        another class. Anything about other programs.
     """
 
     name = "schedule"
@@ -147,16 +143,16 @@ class ScheduleProposer:
             if not self._has_scheduler:
                 yield CONSTANT
             return
-        is_known = bool(classes) and classes <= _KNOWN
+        is_known = bool(classes) and classes <= KNOWN
         if is_known or any(rate.has_fallen for rate in rates):  # a warm-up alone may end in a rest
             yield MOVES
-        if classes & _RETURNING:
+        if classes & RETURNING:
             return
-        if len(classes) == 1 and classes <= _CURVES.keys():
-            yield _CURVES[min(classes)]
-        if classes and classes <= _FALLING and not any(rate.has_risen for rate in rates):
+        if len(classes) == 1 and classes <= CURVES.keys():
+            yield CURVES[min(classes)]
+        if classes and classes <= FALLING and not any(rate.has_risen for rate in rates):
             yield FALLS
-        elif self._is_warm_up and not classes & _CURVES.keys():
+        elif self._is_warm_up and not classes & CURVES.keys():
             yield WARM_UP
 
 
@@ -194,7 +190,8 @@ class ScheduleDecider:
 
     def _of_turn(self, turn: Turn) -> Iterator[tuple[int, Example]]:
         for index, params in enumerate(self._claims):
-            if params["shape"] == BY_EPOCH and self._program.fits(params):
+            is_asked = params["shape"] == BY_EPOCH and self._program.fits(params)
+            if is_asked and is_meant(BY_EPOCH, self._rates.schedulers):
                 yield index, _HELD if turn.is_regular else out_of_turn(turn)
 
     def _stillness(self, look: Look) -> Look | None:
@@ -210,7 +207,7 @@ class ScheduleDecider:
         return first_still if rate.changes > 1 else None
 
     def _judge(self, shape: str, look: Look, still: Look | None) -> Example | None:
-        if look.is_new or shape == BY_EPOCH:
+        if look.is_new or shape == BY_EPOCH or not is_meant(shape, self._rates.schedulers):
             return None
         if shape == MOVES:
             if still is not None:
@@ -218,8 +215,6 @@ class ScheduleDecider:
             return None if look.was is None else _HELD
         if look.was is None:
             return _HELD if shape in (CONSTANT, FALLS) else None
-        if shape == CONSTANT and self._rates.schedulers:
-            return None
         rose = look.value > look.was
         if shape == CONSTANT:
             holds: bool | None = False
