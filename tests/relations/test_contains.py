@@ -367,6 +367,24 @@ def test_an_expert_that_is_not_asked_for():
     assert outcome(FIRST, trace()) == [(0, Symptom.NO_GRADIENT, experts[2])]
 
 
+def test_an_expert_that_goes_without_in_a_few_steps():
+    """Where each one was asked for in all steps of the reference; for good is another matter."""
+    experts = [f"Net.experts.{number}.weight" for number in range(3)]
+    shapes = {name.removeprefix("Net."): (4, 4) for name in experts} | {"gate.weight": (3, 4)}
+
+    def trace(*without: int) -> TraceBuilder:
+        made = net(shapes)
+        for number in range(16):
+            made.step(no_gradient=experts[2:] if number in without else ())
+        return made
+
+    assert outcome(GRADIENTS, trace(5, 6, 9)) == []
+    assert outcome(GRADIENTS, trace(*range(5, 16)))[0] == (5, Symptom.NO_GRADIENT, experts[2])
+    frozen = net(shapes).step().step()
+    frozen.freeze(experts[2]).step(no_gradient=experts[2:], not_updated=experts[2:])
+    assert outcome(GRADIENTS, frozen)[0] == (2, Symptom.FROZEN, experts[2])
+
+
 def test_a_network_that_only_tells_what_an_image_looks_like():
     image = TraceBuilder().process().model("Net", MLP).optimizer(names=(), foreign={"opt0[0].0": 9})
     assert outcome(PARAMETERS, image.steps(3)) == []

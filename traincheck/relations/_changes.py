@@ -25,6 +25,7 @@ from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _NEW = frozenset({"parameter@new"})
+_ROUTED = 8  # steps in a row that an expert may go without
 
 # What may be claimed: (outer window, role, change) -> what it takes to see it.
 TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
@@ -287,22 +288,29 @@ class ChangeDecider:
                 if is_kept and not self._is_idle(variable):
                     yield claim.index, self._negative(claim, event, variable)
             elif not self._is_excused(claim, variable, event):
-                since = self._overdue(claim, event, variable)
+                since = self._overdue(claim, event, variable, changed)
                 if since is not None:
                     yield claim.index, self._negative(claim, since, variable)
 
-    def _overdue(self, claim: _Claim, event: StepEvent, variable: Variable) -> StepEvent | None:
+    def _overdue(
+        self, claim: _Claim, event: StepEvent, variable: Variable, changed: AbstractSet[str]
+    ) -> StepEvent | None:
         """The step in which a change was first missed, once it has been missed for too long."""
-        if within(claim.params) == 1:
-            return event
+        patience = within(claim.params)
         key, alike = (variable.name, variable.identity), _alike(variable.name)
-        if key in claim.reached:
+        if patience == 1:
+            # Experts that stand in a list may go without once, in runs in which they never did
+            is_trained = self._variables.parameter_of(variable).requires_grad
+            if not (is_trained and key in claim.reached and alike in map(_alike, changed)):
+                return event
+            patience = _ROUTED
+        elif key in claim.reached:
             claim.fickle.add(alike)  # an expert that is not asked for in each step, say
         if alike in claim.fickle or self._is_blind:
             return None
         lapses = claim.lapses.setdefault(key, [])
         lapses.append(event)
-        if len(lapses) < within(claim.params):
+        if len(lapses) < patience:
             return None
         return claim.lapses.pop(key)[0]
 
