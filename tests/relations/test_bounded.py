@@ -108,6 +108,16 @@ def test_what_a_sum_is_divided_by_must_be_a_count():
     assert not any(SCALE in text for text in texts(learn(trace.build())))
 
 
+def test_a_small_term_beside_the_loss_is_no_other_number_of_terms():
+    reference = learn(updates(begin(), 10).build()).invariants
+    for factor, found in ((1.01, 0), (0.9, 0), (2.0, 1), (0.5, 1)):
+        trace = begin()
+        for _ in range(4):
+            update(trace, factor=factor)
+        told = [f for f in report_of(reference, trace.build()).findings if f.code == "bounded"]
+        assert len(told) == found
+
+
 def test_a_penalty_beside_the_loss_takes_a_larger_share_while_the_loss_falls():
     drifting, counted = begin(), begin()
     for number in range(10):

@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
+from traincheck.relations._counts import COMPILED
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict
@@ -64,6 +65,25 @@ def test_the_last_window_of_an_epoch_may_hold_fewer_backwards_but_two_in_a_row_m
     assert broken(decide("count", four, more.build())) == [
         (3, Symptom.EXTRA_CALL, Families.BACKWARD)
     ]
+
+
+def test_what_a_compiled_model_calls_is_not_seen():
+    """And a model that is not compiled any more is called all the same."""
+
+    def bare(*, compiled: bool) -> list[Event]:
+        trace = begin()
+        for _ in range(8):
+            trace.begin_step().zero_grad()
+            if compiled:
+                trace.call(COMPILED, family=Families.MODULE, root=True, module="Net")
+            trace.backward().optimizer_step()
+        return trace.build()
+
+    layers, wrapper = claim(FORWARD, 2), claim(COMPILED, 1, module="Net")
+    assert broken(decide("count", layers, bare(compiled=True))) == []
+    assert broken(decide("count", layers, bare(compiled=False)))[0][0] == 0
+    assert broken(decide("count", wrapper, loop(8).build())) == []
+    assert broken(decide("count", wrapper, bare(compiled=True))) == []
 
 
 def test_under_accumulation_calls_are_counted_for_each_backward():

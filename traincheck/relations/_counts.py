@@ -40,7 +40,11 @@ _MIN_DISTINCT = 3  # counts, before what divides them all means anything
 _INIT = "torch.nn.init."
 COLLECTIVE = "torch.distributed."
 # Whoever counts must hear of these, to know where a window ends and when a model is evaluated.
-FRAME = frozenset({_F.BACKWARD, *_UPDATES, *_MODES})
+# And of this one: what is called within a compiled model is not seen.
+COMPILED = "torch._dynamo.eval_frame.OptimizedModule.forward"
+FRAME = frozenset({_F.BACKWARD, *_UPDATES, *_MODES, COMPILED})
+# Without these nothing is learned, or nothing that was meant.
+ESSENTIAL = frozenset({_F.BACKWARD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.ZERO_GRAD})
 
 
 def key_of(event: CallEvent) -> Key:

@@ -41,6 +41,7 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
+_COUNTED = 1.4  # times as much, from which on another number of terms was added up
 _PATIENCE = {
     LEAST_SHARE: 5,
     FLAT: 5,
@@ -191,6 +192,8 @@ class BoundedDecider:
             return ((index, _HELD),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
         patience = _PATIENCE.get(reading.key.quantity, 1)
         is_exact = reading.key.quantity == LOSS_SCALE and params["low"] == params["high"]
+        if is_exact and 1 / _COUNTED < reading.value / params["low"] < _COUNTED:
+            return ()  # a term that was added; a batch more or less makes twice or half of it
         if is_exact and reading.value < params["low"]:
             patience = 2
         waiting = self._waiting[index]

@@ -10,6 +10,8 @@ from traincheck.relations._counting import LATER, CountProposer, word
 from traincheck.relations._counts import (
     BACKWARD,
     COLLECTIVE,
+    COMPILED,
+    ESSENTIAL,
     FRAME,
     LANDMARKS,
     Key,
@@ -109,8 +111,8 @@ class Count(UsualRelation):
         return {"program": params["program"], **whose, "outer": LATER}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """Landmarks are errors; another function more or less is a warning."""
-        severity = "error" if claim.params["api"] in LANDMARKS else "warning"
+        """A missing update is an error; clipping, a schedule, another function may be meant."""
+        severity = "error" if claim.params["api"] in ESSENTIAL else "warning"
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
@@ -127,6 +129,9 @@ class CountDecider:
             if params["form"] not in _FORMS or params["times"] < 1:
                 raise ValueError(f"nothing is known of {dict(params)}")
         self._windows = Windows(wanted=frozenset(self._keys))
+        # Whether the program was compiled when it was learned from, and is so now
+        self._was_compiled = any(api == COMPILED for api, _ in self._keys)
+        self._is_compiled = False
         self._short: dict[int, Example] = {}  # too few backwards: perhaps an epoch's last
         self._positives = [((index, _HELD),) for index in range(len(claims))]
         self._last = Joined()
@@ -134,6 +139,7 @@ class CountDecider:
     def observe(self, event: Event) -> Examples:
         if isinstance(event, CallEvent):
             self._windows.call(event)
+            self._is_compiled |= event.api == COMPILED
         elif isinstance(event, CollectiveEvent):
             self._windows.collective(event)
         elif isinstance(event, StepEvent):
@@ -174,11 +180,19 @@ class CountDecider:
         waiting = self._short.pop(index, None)
         if holds:
             return self._positives[index]
+        if count < times and self._is_hidden(key[0]):
+            return ()
         negative = self._negative(params, page, count)
         if key == BACKWARD and count < times:
             self._short[index] = negative
             return () if waiting is None else ((index, waiting),)
         return ((index, negative),)
+
+    def _is_hidden(self, api: str) -> bool:
+        """Whether it may be called where it is not seen: within a model that is compiled now."""
+        if api in LANDMARKS or api.startswith(COLLECTIVE):
+            return False
+        return api == COMPILED or (self._is_compiled and not self._was_compiled)
 
     def _negative(self, params: Mapping[str, Any], page: Page, count: int) -> Example:
         per_backward = params["per"] == Families.BACKWARD
