@@ -472,7 +472,7 @@ BLOCK_TEXT = "In train.py, during every Block.forward, functional.dropout is cal
 def test_a_call_with_its_flags():
     assert outcome(BLOCK, inside(net(), 3)) == []
     wrong = outcome(BLOCK, inside(net(), 1, omit=True))
-    assert wrong == [(0, Symptom.MISSING_CALL, "Net.block")]
+    assert wrong == [(0, Symptom.MISSING_CALL, BLOCK["inner"])]
     assert len(outcome(BLOCK, inside(inside(net(), 1), 1, flag=False))) == 1
 
 
@@ -485,7 +485,7 @@ def test_a_model_that_computes_its_own_loss_is_used_without_labels_too():
         return net().begin_step().call(claim["outer"], start_ns=1, **block).end_step()
 
     assert outcome(claim, used(grad_enabled=False)) == []
-    assert outcome(claim, used(grad_enabled=True)) == [(0, Symptom.MISSING_CALL, "Net.block")]
+    assert outcome(claim, used(grad_enabled=True)) == [(0, Symptom.MISSING_CALL, F_CROSS_ENTROPY)]
 
 
 def test_a_class_of_another_script_is_another_class():

@@ -86,6 +86,12 @@ def test_what_a_compiled_model_calls_is_not_seen():
     assert broken(decide("count", wrapper, bare(compiled=True))) == []
 
 
+def test_accumulation_over_another_number_of_batches_is_a_setting():
+    four = claim(Families.BACKWARD, 4)
+    for micro in (1, 2, 8):
+        assert broken(decide("count", four, loop(6, micro=micro).build())) == []
+
+
 def test_under_accumulation_calls_are_counted_for_each_backward():
     reference = learn(loop(10, micro=4).build())
     assert "In train.py, Linear.forward is called exactly 2 times for each backward." in texts(

@@ -283,9 +283,9 @@ class CallDecider:
             step=event.step,
             rank=event.rank,
             stage=event.stage,
-            subject=Subject(api=params["inner"], module=event.module),
+            subject=Subject(api=params["inner"]),
             expected=f"{short(params['inner'])} is called{how} during {short(event.api)}",
-            observed="there was no such call",
+            observed="there was no such call" + (f" in {event.module}" if event.module else ""),
             evidence=(event,),
             symptom=Symptom.MISSING_CALL,
         )

@@ -73,7 +73,9 @@ class Count(UsualRelation):
         api = claim.params["api"]
         is_call = not api.startswith(COLLECTIVE)
         kinds = {"mark", "step"} | (set() if is_call else {"collective"})
-        return Needs(calls=FRAME | within_modules(*[api] * is_call), kinds=frozenset(kinds))
+        return Needs(
+            calls=FRAME | within_modules(COMPILED, *[api] * is_call), kinds=frozenset(kinds)
+        )
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
@@ -132,6 +134,7 @@ class CountDecider:
         # Whether the program was compiled when it was learned from, and is so now
         self._was_compiled = any(api == COMPILED for api, _ in self._keys)
         self._is_compiled = False
+        self._have_held: set[int] = set()
         self._short: dict[int, Example] = {}  # too few backwards: perhaps an epoch's last
         self._positives = [((index, _HELD),) for index in range(len(claims))]
         self._last = Joined()
@@ -179,7 +182,10 @@ class CountDecider:
             holds = count >= times and (params["form"] == "least" or count % times == 0)
         waiting = self._short.pop(index, None)
         if holds:
+            self._have_held.add(index)
             return self._positives[index]
+        if key == BACKWARD and index not in self._have_held:
+            return ()  # accumulation over another number of batches, from the start
         if count < times and self._is_hidden(key[0]):
             return ()
         negative = self._negative(params, page, count)
