@@ -86,6 +86,23 @@ def test_what_a_compiled_model_calls_is_not_seen():
     assert broken(decide("count", wrapper, bare(compiled=True))) == []
 
 
+def test_an_expert_that_is_not_asked_for_in_some_steps():
+    """One of two that the reference asks in every step; for good it is another matter."""
+
+    def asked(*without: int) -> list[Event]:
+        trace = begin()
+        for number in range(16):
+            trace.begin_step().zero_grad()
+            for expert in range(2 - (number in without)):
+                trace.call(FORWARD, family=Families.MODULE, module=f"Net.experts.{expert}")
+            trace.backward().optimizer_step()
+        return trace.build()
+
+    both = claim(FORWARD, 2)
+    assert broken(decide("count", both, asked(3, 4, 9))) == []
+    assert broken(decide("count", both, asked(*range(5, 16))))[0][0] == 5
+
+
 def test_accumulation_over_another_number_of_batches_is_a_setting():
     four = claim(Families.BACKWARD, 4)
     for micro in (1, 2, 8):
@@ -163,7 +180,7 @@ def test_where_nobody_sets_the_mode_back_no_call_is_missing():
     whole = claim(FORWARD, layers)
     trace = steps(begin(), 3).evaluate(back_to_train=False)
     assert broken(decide("count", whole, steps(trace, 3).build())) == []
-    assert broken(decide("count", claim(FORWARD, layers + 1), steps(trace, 3).train().build()))
+    assert broken(decide("count", claim(FORWARD, layers + 1), steps(trace.train(), 9).build()))
     part = steps(begin(), 3).call(Families.EVAL, module="Net.fc1", family=Families.EVAL)
     assert broken(decide("count", whole, steps(part, 3).build())) == []
 

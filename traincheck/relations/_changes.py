@@ -10,6 +10,7 @@ from typing import Any
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, selector_text, short
 from traincheck.relations._variables import (
+    ROUTED,
     StepBook,
     Variable,
     Variables,
@@ -25,7 +26,6 @@ from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _NEW = frozenset({"parameter@new"})
-_ROUTED = 8  # steps in a row that an expert may go without
 
 # What may be claimed: (outer window, role, change) -> what it takes to see it.
 TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
@@ -303,7 +303,7 @@ class ChangeDecider:
             is_trained = self._variables.parameter_of(variable).requires_grad
             if not (is_trained and key in claim.reached and alike in map(_alike, changed)):
                 return event
-            patience = _ROUTED
+            patience = ROUTED
         elif key in claim.reached:
             claim.fickle.add(alike)  # an expert that is not asked for in each step, say
         if alike in claim.fickle or self._is_blind:

@@ -16,6 +16,7 @@ from traincheck.schema.apis import TELLING, is_loose
 from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
 
+ROUTED = 8  # steps in a row that an expert may go without
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
 # Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.
 _MAY_STAY = frozenset({"max_exp_avg_sq", "mu", "eta", "step_size"})

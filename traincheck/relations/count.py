@@ -22,6 +22,7 @@ from traincheck.relations._counts import (
 )
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._variables import ROUTED
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
@@ -29,6 +30,7 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
+_LAST = 2  # windows in a row with too few backwards: the last one of an epoch may have few
 _FORMS = frozenset({"exactly", "least", "multiple"})
 
 
@@ -135,7 +137,8 @@ class CountDecider:
         self._was_compiled = any(api == COMPILED for api, _ in self._keys)
         self._is_compiled = False
         self._have_held: set[int] = set()
-        self._short: dict[int, Example] = {}  # too few backwards: perhaps an epoch's last
+        # Windows in a row: perhaps an epoch's last, or experts that were not asked
+        self._waiting: dict[int, list[Example]] = {}
         self._positives = [((index, _HELD),) for index in range(len(claims))]
         self._last = Joined()
 
@@ -149,7 +152,7 @@ class CountDecider:
             page = self._windows.step(event)
             if page is None:
                 if not event.recorded:
-                    self._short.clear()
+                    self._waiting.clear()
             elif not page.is_free:
                 return self._last.join([self._judge(i, page) for i in range(len(self._params))])
         else:
@@ -180,19 +183,33 @@ class CountDecider:
             holds = count == times
         else:
             holds = count >= times and (params["form"] == "least" or count % times == 0)
-        waiting = self._short.pop(index, None)
-        if holds:
-            self._have_held.add(index)
-            return self._positives[index]
+        if not holds:
+            return self._lapse(index, page, count)
+        self._have_held.add(index)
+        self._waiting.pop(index, None)
+        return self._positives[index]
+
+    def _lapse(self, index: int, page: Page, count: int) -> Examples:
+        """What to make of a window that does not hold."""
+        params, key = self._params[index], self._keys[index]
         if key == BACKWARD and index not in self._have_held:
             return ()  # accumulation over another number of batches, from the start
-        if count < times and self._is_hidden(key[0]):
+        times = _times(params, page)
+        patience = 1
+        if count < times:
+            if self._is_hidden(key[0]):
+                return ()
+            if key == BACKWARD:
+                patience = _LAST
+            elif count and key[0].endswith(".forward"):
+                patience = ROUTED
+        waiting = self._waiting.setdefault(index, [])
+        waiting.append(self._negative(params, page, count))
+        if len(waiting) < patience:
             return ()
-        negative = self._negative(params, page, count)
-        if key == BACKWARD and count < times:
-            self._short[index] = negative
-            return () if waiting is None else ((index, waiting),)
-        return ((index, negative),)
+        if patience == 1:
+            return ((index, self._waiting.pop(index)[-1]),)
+        return ((index, waiting.pop(0)),)
 
     def _is_hidden(self, api: str) -> bool:
         """Whether it may be called where it is not seen: within a model that is compiled now."""
@@ -206,7 +223,7 @@ class CountDecider:
         is_early = page.first and bool(params.get("late"))
         if is_early:
             among = ", before the first update"
-        times = params["times"] * (page.backwards if per_backward else 1)
+        times = _times(params, page)
         symptom = Symptom.MISSING_CALL if count < times else Symptom.EXTRA_CALL
         return Example(
             holds=False,
@@ -220,3 +237,9 @@ class CountDecider:
             evidence=(page.event,),
             symptom=Symptom.WRONG_ORDER if is_early else symptom,
         )
+
+
+def _times(params: Mapping[str, Any], page: Page) -> int:
+    """How many calls there are to be in a window."""
+    times: int = params["times"]
+    return times * page.backwards if params["per"] == Families.BACKWARD else times
