@@ -18,6 +18,7 @@ from benchmarks import harness
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.api import check
 from traincheck.check import live
+from traincheck.cli import _live
 from traincheck.cli import main as entry
 from traincheck.collect import launch as launching
 from traincheck.collect.halt import Halt
@@ -49,6 +50,7 @@ class Run:
         self.command: list[str] = []
         self.settings = Settings(directory="", run_id="")
         monkeypatch.setattr(launching, "launch", self._launch)
+        monkeypatch.setattr(_live, "_PATIENCE_S", 60.0)  # on a busy machine, too
 
     def __call__(self, *words: str, command: str = "run") -> int:
         self.monkeypatch.setattr(sys, "argv", ["traincheck", command, *words])
