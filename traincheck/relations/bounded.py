@@ -192,7 +192,7 @@ class BoundedDecider:
             return ((index, _HELD),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
         patience = _PATIENCE.get(reading.key.quantity, 1)
         is_exact = reading.key.quantity == LOSS_SCALE and params["low"] == params["high"]
-        if is_exact and 1 / _COUNTED < reading.value / params["low"] < _COUNTED:
+        if is_exact and params["low"] / _COUNTED < reading.value < params["low"] * _COUNTED:
             return ()  # a term that was added; a batch more or less makes twice or half of it
         if is_exact and reading.value < params["low"]:
             patience = 2
