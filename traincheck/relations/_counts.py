@@ -54,6 +54,11 @@ def key_of(event: CallEvent) -> Key:
     return event.api, None
 
 
+def is_listed(module: str | None) -> bool:
+    """Whether a module is one of a list, or a part of one, as experts are."""
+    return module is not None and any(part.isdecimal() for part in module.split("."))
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """One window. step: in which it began. first: nothing is known of what came before it.

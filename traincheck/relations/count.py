@@ -17,6 +17,7 @@ from traincheck.relations._counts import (
     Key,
     Page,
     Windows,
+    is_listed,
     often_of,
     subject_of,
 )
@@ -136,6 +137,7 @@ class CountDecider:
         # Whether the program was compiled when it was learned from, and is so now
         self._was_compiled = any(api == COMPILED for api, _ in self._keys)
         self._is_compiled = False
+        self._unlisted = {api for api, _ in self._keys if api.endswith(".forward")}
         self._have_held: set[int] = set()
         # Windows in a row: perhaps an epoch's last, or experts that were not asked
         self._waiting: dict[int, list[Example]] = {}
@@ -146,6 +148,8 @@ class CountDecider:
         if isinstance(event, CallEvent):
             self._windows.call(event)
             self._is_compiled |= event.api == COMPILED
+            if event.api in self._unlisted and is_listed(event.module):
+                self._unlisted.discard(event.api)
         elif isinstance(event, CollectiveEvent):
             self._windows.collective(event)
         elif isinstance(event, StepEvent):
@@ -201,7 +205,7 @@ class CountDecider:
                 return ()
             if key == BACKWARD:
                 patience = _LAST
-            elif count and key[0].endswith(".forward"):
+            elif count and key[0].endswith(".forward") and key[0] not in self._unlisted:
                 patience = ROUTED
         waiting = self._waiting.setdefault(index, [])
         waiting.append(self._negative(params, page, count))
