@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks import harness
 from tests.collect.recording import read_folder
-from traincheck.rules._ranks import DDP_FORWARD, DDP_INIT, SYNC
-from traincheck.schema.apis import Families
+from traincheck.rules._ranks import SYNC
+from traincheck.schema.apis import DDP_FORWARD, DDP_INIT, JOIN, Families
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
 
 SCRIPT = """
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.algorithms.join import Join
 
 
 class Net(nn.Module):
@@ -37,6 +38,8 @@ def work(rank, path):
         optimizer.zero_grad()
         model(torch.full((2, 2), 1.0 + rank)).sum().backward()
         optimizer.step()
+    Join([model], True)
+    Join([model], enable=False)
     tensor = torch.full((3,), float(rank))
     dist.all_reduce(tensor)
     dist.broadcast(tensor, src=0)
@@ -139,6 +142,14 @@ def test_what_ddp_exchanges_and_whether_a_forward_arms_it(ranks):
         assert [e.args[SYNC] for e in forwards] == [True, True]
         (group,) = [e for e in events if e.kind == "mark" and e.text == "process group"]
         assert group.data == {"rank": rank, "world_size": 2}
+
+
+def test_whether_a_rank_may_run_out_of_inputs(ranks):
+    for events in ranks.values():
+        assert [e.args for e in events if e.kind == "call" and e.api == JOIN] == [
+            {"enable": True},
+            {"enable": False},
+        ]
 
 
 def test_weights_of_the_ranks_stay_equal(ranks):

@@ -7,8 +7,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.ranks import RankBuilder, two_ranks
-from traincheck.relations._ranks import DDP_HOOK
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import DDP_HOOK, JOIN, Families
 from traincheck.schema.findings import Symptom
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
@@ -109,10 +108,10 @@ def test_what_may_be_meant_says_nothing_of_several_backwards(options):
     assert decide("loss", BACKWARDS, updates(2, **options).build()) == []
 
 
-def ranked(factors: tuple[float, float], *, wrap: bool = True, hook: bool = False, **options):
+def ranked(factors: tuple[float, float], *, wrap: bool = True, hook: str = "", **options):
     def play(rank: RankBuilder) -> None:
         if hook:
-            rank.call(DDP_HOOK, args={})
+            rank.call(hook, args={"enable": True})
         for _ in range(8):
             update(rank, factor=factors[rank.rank], **options)
 
@@ -133,7 +132,8 @@ def test_a_loss_that_is_divided_by_the_labels_of_all_ranks():
 
 def test_ranks_that_are_averaged_in_other_ways_say_nothing():
     assert decide("loss", RANKS, ranked((0.75, 0.25), wrap=False)) == []
-    assert decide("loss", RANKS, ranked((0.75, 0.25), hook=True)) == []
+    for hook in (DDP_HOOK, JOIN):
+        assert decide("loss", RANKS, ranked((0.75, 0.25), hook=hook)) == []
     assert decide("loss", RANKS, ranked((0.75, 0.5))) == []  # a weight
     assert decide("loss", RANKS, ranked((0.5, 0.5), losses=2)) == []
     assert decide("loss", RANKS, updates(factor=0.5).build()) == []

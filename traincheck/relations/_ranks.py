@@ -14,12 +14,10 @@ from typing import Any
 
 from traincheck.relations._reading import number
 from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import Families, Marks
+from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families, Marks
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.values import TensorSummary
 
-DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
-DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
 _EXACT = ("xxh3-128:", "mix-128:", "xxh3:")  # of whole tensors, not of a shard or a part
 _MOST_WAITING = 256  # steps that one rank may be ahead of another
 
@@ -63,7 +61,7 @@ class RankFacts:
 
     known: dict[Key, Content | None] = field(default_factory=dict)
     wrapped: set[str] = field(default_factory=set)
-    is_hooked: bool = False  # how gradients are exchanged is the program's own
+    is_apart: bool = False  # how gradients are exchanged, or in how many steps, is its own way
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class RunStep:
     @property
     def wrapped(self) -> set[str]:
         """Parameters that every rank has given to DistributedDataParallel."""
-        if any(facts.is_hooked for facts in self.by_rank.values()):
+        if any(facts.is_apart for facts in self.by_rank.values()):
             return set()
         return set.intersection(*(facts.wrapped for facts in self.by_rank.values()))
 
@@ -143,8 +141,8 @@ class RunSteps:
             yield from self._end(key, event)
 
     def _call(self, facts: RankFacts, call: CallEvent) -> None:
-        if call.api == DDP_HOOK:
-            facts.is_hooked = True
+        if call.api == DDP_HOOK or (call.api == JOIN and call.args.get("enable") is True):
+            facts.is_apart = True
         elif call.api == DDP_INIT:
             size = call.args.get("group_size")
             if size in (None, self._world):

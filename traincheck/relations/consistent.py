@@ -18,9 +18,8 @@ from traincheck.relations._consistent import (
     ConsistentProposer,
 )
 from traincheck.relations._names import ROLE_NAMES, SEVERAL_RANKS, in_program, short
-from traincheck.relations._ranks import DDP_HOOK, DDP_INIT
 from traincheck.relations._run_program import SEEN
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 
 
@@ -77,7 +76,7 @@ class Consistent(UsualRelation):
             return Needs(states=states, kinds=frozenset({"collective", "mark", "step"}))
         role = params["role"]
         looks = some(f"{role}@{MOMENTS[role]}") | SEEN | ({"parameter@ranks"} & {f"{role}@ranks"})
-        calls = frozenset({DDP_INIT, DDP_HOOK} if params.get("of") == WRAPPED else ())
+        calls = frozenset({DDP_INIT, DDP_HOOK, JOIN} if params.get("of") == WRAPPED else ())
         return Needs(
             states=frozenset(looks),
             calls=calls,

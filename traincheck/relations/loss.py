@@ -7,7 +7,6 @@ from typing import Any
 
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._memory import Examples
-from traincheck.relations._ranks import DDP_HOOK, DDP_INIT
 from traincheck.relations._readings import LOSSES, OVER_CLASSES
 from traincheck.relations._shares import (
     BACKWARDS,
@@ -17,7 +16,7 @@ from traincheck.relations._shares import (
     Share,
     Shares,
 )
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, some
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -91,7 +90,7 @@ class Loss(UsualRelation):
                 stats=some(*OVER_CLASSES, "batch"),
             )
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
-        calls |= {DDP_INIT, DDP_HOOK} if kind == RANKS else set()
+        calls |= {DDP_INIT, DDP_HOOK, JOIN} if kind == RANKS else set()
         return Needs(calls=calls, kinds=frozenset({"mark", "step"}), stats=some(*OVER_CLASSES))
 
     def text(self, claim: Hypothesis) -> str:

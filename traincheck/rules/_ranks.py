@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.schema.apis import Families, Marks
+from traincheck.schema.apis import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
@@ -25,9 +25,6 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.findings import Violation
 
-DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
-DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
-DDP_FORWARD = "torch.nn.parallel.distributed.DistributedDataParallel.forward"
 FSDP_FORWARD = "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel.forward"
 SYNC = "require_backward_grad_sync"  # argument of DDP_FORWARD: whether it arms the exchange
 
@@ -37,7 +34,9 @@ _LOCAL = ("localsgd", "local_sgd", "noop_hook", "diloco", "hierarchical")
 _MOST_WAITING = 256  # steps that one rank may be ahead of another
 
 REPLICAS = Needs(
-    calls=frozenset({DDP_INIT, DDP_HOOK, DDP_FORWARD, Families.MODULE, Families.OPTIMIZER_STEP}),
+    calls=frozenset(
+        {DDP_INIT, DDP_HOOK, JOIN, DDP_FORWARD, Families.MODULE, Families.OPTIMIZER_STEP}
+    ),
     states=frozenset({"parameter@step", "parameter@ranks"}),
     kinds=frozenset({"collective", "mark", "optimizer", "step"}),
 )
@@ -138,7 +137,7 @@ class Rank:
     held: dict[str, frozenset[str]] = field(default_factory=dict)
     aside: int = 0
     known: dict[str, StateEvent] = field(default_factory=dict)
-    is_local: bool = False  # ranks are meant to go apart between two averagings
+    is_local: bool = False  # ranks are meant to go apart until an average, or to take other steps
     is_sharded: bool = False  # FSDP: a name stands for a piece
 
     def is_aside(self, page: Page) -> bool:
@@ -278,6 +277,8 @@ class RankBooks:
         elif call.api == DDP_HOOK:
             if _is_local(str(call.args.get("hook"))):
                 self._facts[key].is_local = True
+        elif call.api == JOIN:  # a rank whose inputs have ended waits for the others
+            self._facts[key].is_local |= call.args.get("enable") is True
         elif (call.family or call.api) in _KEPT:
             if call.api == FSDP_FORWARD:
                 self._facts[key].is_sharded = True

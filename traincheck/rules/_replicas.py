@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from traincheck.rules._ranks import DDP_FORWARD, SYNC, Page, RankMonitor, RunStep, Wrap
-from traincheck.schema.apis import Families
+from traincheck.rules._ranks import SYNC, Page, RankMonitor, RunStep, Wrap
+from traincheck.schema.apis import DDP_FORWARD, Families
 from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 

@@ -34,9 +34,9 @@ class ReplicasDiffer:
     Stays quiet on:
         Buffers (running statistics differ on healthy runs); sharded parameters (FSDP, DTensor) and
         those without elements; ranks that train models of their own; local SGD, whose ranks agree
-        after an average only, or by chance after the first step; parameters that differ from the
-        start; ranks that ended early; what TC403, TC404 and TC405 tell, as they
-        know the cause.
+        after an average only, or by chance after the first step; `Join`, with which a rank may be
+        out of inputs before the others; parameters that differ from the start; ranks that ended
+        early; what TC403, TC404 and TC405 tell, as they know the cause.
 
     Fix:
         Let the gradients of every micro-batch that ends in a step pass through the wrapper, and do

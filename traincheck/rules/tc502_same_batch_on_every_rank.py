@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from traincheck.rules._loaders import BATCHES, DATA_LOADER, TrainingLoaders, content_of
+from traincheck.schema.apis import DDP_INIT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-_DDP = "torch.nn.parallel.DistributedDataParallel.__init__"
 _PROOF = 2  # different batches that all ranks share
 _OPEN = 64  # batches that wait for the other ranks
 
@@ -53,7 +53,7 @@ class SameBatchOnEveryRank:
         ),
         fix="Build the training loader with sampler=DistributedSampler(dataset).",
     )
-    needs = BATCHES | Needs(calls=frozenset({_DDP}))
+    needs = BATCHES | Needs(calls=frozenset({DDP_INIT}))
 
     def monitor(self) -> RankBatches:
         return RankBatches()
@@ -73,7 +73,7 @@ class RankBatches:
 
     def observe(self, event: Event) -> list[Violation]:
         self._training.observe(event)
-        if isinstance(event, CallEvent) and event.api == _DDP:
+        if isinstance(event, CallEvent) and event.api == DDP_INIT:
             self._ranks.add(event.rank)
         elif isinstance(event, BatchEvent) and event.stage == "train" and len(self._ranks) > 1:
             self._enter(event)

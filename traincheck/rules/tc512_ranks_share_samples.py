@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from traincheck.rules._loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.schema.apis import DDP_INIT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-_DDP = "torch.nn.parallel.DistributedDataParallel.__init__"
 _PROOF, _BATCHES = 32, 3  # samples that two ranks have in common, in so many batches
 _RATIO = 8  # so many times those that come again on one rank, as copies within the data would
 _MOST = 8192  # samples of an epoch and rank that are remembered
@@ -59,7 +59,7 @@ class RanksShareSamples:
         ),
         fix="Build the training loader with sampler=DistributedSampler(dataset).",
     )
-    needs = BATCHES | Needs(calls=frozenset({_DDP}))
+    needs = BATCHES | Needs(calls=frozenset({DDP_INIT}))
 
     def monitor(self) -> RankSamples:
         return RankSamples()
@@ -102,7 +102,7 @@ class RankSamples:
 
     def observe(self, event: Event) -> list[Violation]:
         self._training.observe(event)
-        if isinstance(event, CallEvent) and event.api == _DDP:
+        if isinstance(event, CallEvent) and event.api == DDP_INIT:
             self._ranks.add(event.rank)
         elif isinstance(event, BatchEvent):
             if event.stage == "train" and len(self._ranks) > 1 and event.samples:

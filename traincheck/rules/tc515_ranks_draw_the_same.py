@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traincheck.rules._random_states import Page, RandomStates
+from traincheck.schema.apis import DDP_INIT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-
-_DDP = "torch.nn.parallel.DistributedDataParallel.__init__"
 
 
 class RanksDrawTheSame:
@@ -51,7 +50,7 @@ class RanksDrawTheSame:
         likely_cause="All ranks are seeded with the same number.",
         fix="Seed with seed + rank once the model is built, which must be the same on all ranks.",
     )
-    needs = Needs(calls=frozenset({_DDP}), kinds=frozenset({"batch", "rng", "step"}))
+    needs = Needs(calls=frozenset({DDP_INIT}), kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"
 
     def __init__(self, steps: int = 4) -> None:
@@ -73,7 +72,7 @@ class Equal(RandomStates):
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
-            if event.api == _DDP:
+            if event.api == DDP_INIT:
                 self._wrapping.add(event.rank)
             return []
         return super().observe(event)

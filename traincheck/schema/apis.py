@@ -59,6 +59,13 @@ class Marks:
 MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())
 
 
+# Calls of models and inputs that ranks share.
+DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
+DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
+DDP_FORWARD = "torch.nn.parallel.distributed.DistributedDataParallel.forward"
+JOIN = "torch.distributed.algorithms.join.Join.__init__"  # a rank may run out of inputs
+
+
 class Families:
     """Names shared by all members of an API family; learned and built-in checks speak of these."""
 

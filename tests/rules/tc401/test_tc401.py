@@ -11,6 +11,7 @@ from tests.checking import fires, quiet, report_of
 from tests.ranks import RankBuilder, merged, two_ranks
 from traincheck.check.engine import Engine
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
+from traincheck.schema.apis import JOIN
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Verdict
 
@@ -153,6 +154,15 @@ def test_quiet_on_local_sgd() -> None:
         rank.go_apart().steps(3)
 
     assert quiet("TC401", two_ranks(play)) is not Verdict.VIOLATED
+
+
+@pytest.mark.parametrize(("enable", "verdict"), [(True, Verdict.HELD), (False, Verdict.VIOLATED)])
+def test_quiet_where_a_rank_may_be_out_of_inputs(enable: bool, verdict: Verdict) -> None:
+    def play(rank: RankBuilder) -> None:
+        rank.steps(2).call(JOIN, args={"enable": enable})
+        rank.go_apart().steps(3)
+
+    assert report_of(two_ranks(play), [ReplicasDiffer()]).verdicts["TC401"] is verdict
 
 
 def test_a_rank_that_died_is_no_fault_and_is_told() -> None:

@@ -18,7 +18,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded, span_wrapper
-from traincheck.schema.apis import Marks
+from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Marks
 
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
@@ -31,8 +31,6 @@ _PEER = {"send": "dst", "recv": "src"}
 _Group: Any = getattr(dist, "ProcessGroup", ())
 # Those that take the sizes of parts: then shapes may differ between ranks
 _SIZES = ("input_split_sizes", "output_split_sizes")
-DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
-DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
 
 
 class Distributed(Instrument):
@@ -62,6 +60,10 @@ class Distributed(Instrument):
         if self.wants_call(DDP_HOOK):
             ddp = torch.nn.parallel.DistributedDataParallel
             self.replace(ddp, "register_comm_hook", self._wrap_hook)
+        if self.wants_call(JOIN):
+            from torch.distributed.algorithms.join import Join  # only where ranks are
+
+            self.replace(Join, "__init__", self._wrap_join)
 
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self.session
@@ -118,6 +120,16 @@ class Distributed(Instrument):
             hook = next(iter((*args[2:], *kwargs.values())), None)
             named = {"hook": dotted(hook if hasattr(hook, "__qualname__") else type(hook))}
             return {"api": DDP_HOOK, "args": named, "where": where()}
+
+        return span_wrapper(original, self.session, describe)
+
+    def _wrap_join(self, original: Callable[..., None]) -> Callable[..., None]:
+        def describe(
+            em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        ) -> dict[str, Any]:
+            named = {**dict(zip(("joinables", "enable"), args[1:])), **kwargs}
+            enabled = {"enable": bool(named.get("enable", True))}
+            return {"api": JOIN, "args": enabled, "where": where()}
 
         return span_wrapper(original, self.session, describe)
 
