@@ -51,6 +51,8 @@ def work(rank, path):
         dist.send(torch.ones(2), dst=1)
     else:
         dist.recv(torch.zeros(2), src=0)
+    dist.all_reduce(model.module.layer.weight.grad.data)
+    dist.all_reduce(torch.zeros(1, 2))
     dist.destroy_process_group()
     print("rank", rank, model.module.layer.weight.tolist(), flush=True)
 
@@ -100,8 +102,8 @@ def test_collectives_are_numbered_alike(ranks):
         ("broadcast", True, 1),
         ("all_reduce", True, 2),
     ]  # fmt: skip
-    assert [op for op, _, _ in found[0]][3:] == ["barrier", "send"]
-    assert [op for op, _, _ in found[1]][3:] == ["barrier", "recv"]
+    assert [op for op, _, _ in found[0]][3:5] == ["barrier", "send"]
+    assert [op for op, _, _ in found[1]][3:5] == ["barrier", "recv"]
     assert (found[0][3][1:], found[1][3][1:]) == ((False, 0), (False, 0))
     assert found[0][4][1:] == found[1][4][1:] == (True, 3)
 
@@ -117,6 +119,12 @@ def test_content_before_and_after(ranks):
     assert (reduce[0].shape, reduce[0].dtype) == ([3], "float32")
     later = [e for e in ranks[0] if e.kind == "collective"][2]
     assert (later.before is not None, later.after) == (True, None), "it may still be under way"
+
+
+def test_a_gradient_has_the_name_of_its_parameter_by_data_too(ranks):
+    for events in ranks.values():
+        found = [e.variable for e in events if e.kind == "collective"]
+        assert found[-2:] == ["Net.layer.weight", None]
 
 
 def test_ddp_is_seen_and_seen_through(ranks):

@@ -115,6 +115,24 @@ class Page:
         """Training calls of a DDP wrapper."""
         return [c for c in self.calls if c.api == DDP_FORWARD and c.grad_enabled]
 
+    def reduced(self) -> set[str]:
+        """Parameters that are reduced in all ranks of the job after backward and before the update.
+
+        There it is their gradients; averages of weights come after the update.
+        """
+        first = min((c.seq for c in self.family(Families.BACKWARD)), default=None)
+        last = max((c.seq for c in self.updates()), default=None)
+        if first is None or last is None:
+            return set()
+        return {
+            c.variable
+            for c in self.collectives
+            if c.op == "all_reduce"
+            and c.group == "world"
+            and c.variable is not None
+            and first < c.seq < last
+        }
+
     @property
     def reduces_by_hand(self) -> bool:
         """Whether the script exchanges more than single numbers by itself."""
@@ -129,12 +147,13 @@ class Page:
 class Rank:
     """What is known of one training process.
 
-    known: the last look at each parameter. held: what each optimizer holds, by name. aside: steps
-    so far that had nothing to do with what ranks train together.
+    known: the last look at each parameter. begun: the first one. held: what each optimizer holds,
+    by name. aside: steps so far that had nothing to do with what ranks train together.
     """
 
     wraps: dict[str, Wrap] = field(default_factory=dict)
     held: dict[str, frozenset[str]] = field(default_factory=dict)
+    begun: dict[str, StateEvent] = field(default_factory=dict)
     aside: int = 0
     known: dict[str, StateEvent] = field(default_factory=dict)
     is_local: bool = False  # ranks are meant to go apart until an average, or to take other steps
@@ -190,18 +209,29 @@ class RunStep:
         common = set.intersection(*(set(page.states) for page in self.pages.values()))
         return {name for name in common if self._digests(name) and self._unequal(name) is None}
 
+    def began_equal(self, name: str) -> bool | None:
+        """Whether a parameter had one content when it was first seen; None if that is not known."""
+        digests = self._digests(name, {n: rank.begun for n, rank in self.ranks.items()})
+        return None if digests is None else len(set(digests.values())) == 1
+
+    def reduced(self) -> set[str]:
+        """Parameters whose gradients every rank reduces: between backward and the update."""
+        return set.intersection(*(page.reduced() for page in self.pages.values()))
+
     def _unequal(self, name: str) -> dict[int, StateEvent] | None:
         digests = self._digests(name)
         if digests is None or len(set(digests.values())) == 1:
             return None
         return {rank: self.ranks[rank].known[name] for rank in digests}
 
-    def _digests(self, name: str) -> dict[int, str] | None:
-        """The content on each rank; None where it cannot be compared."""
+    def _digests(
+        self, name: str, looks: Mapping[int, Mapping[str, StateEvent]] | None = None
+    ) -> dict[int, str] | None:
+        """The content on each rank, the last one if none is given; None if not comparable."""
         found: dict[int, str] = {}
         forms = set()
         for number, rank in self.ranks.items():
-            look = rank.known.get(name)
+            look = (rank.known if looks is None else looks[number]).get(name)
             summary = None if look is None else look.summary
             if summary is None or not (summary.fingerprint or "").startswith(_COMPARABLE):
                 return None
@@ -260,6 +290,11 @@ class RankBooks:
         if isinstance(event, StateEvent):
             if event.role == "parameter" and event.change not in ("unknown", "flags"):
                 self._open[key].states[event.name] = event
+                begun = self._facts[key].begun
+                if event.change == "gone":
+                    begun.pop(event.name, None)
+                else:
+                    begun.setdefault(event.name, event)
         elif isinstance(event, CollectiveEvent):
             self._open[key].collectives.append(event)
         elif isinstance(event, CallEvent):

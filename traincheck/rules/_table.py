@@ -73,6 +73,7 @@ from traincheck.rules.tc410_collectives_out_of_order import CollectivesOutOfOrde
 from traincheck.rules.tc411_collective_shapes_differ import CollectiveShapesDiffer
 from traincheck.rules.tc412_clip_norms_differ import ClipNormsDiffer
 from traincheck.rules.tc413_received_differs import ReceivedDiffers
+from traincheck.rules.tc414_ranks_start_apart import RanksStartApart
 from traincheck.rules.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
 from traincheck.rules.tc502_same_batch_on_every_rank import SameBatchOnEveryRank
 from traincheck.rules.tc503_shuffled_order_repeats import ShuffledOrderRepeats
@@ -218,6 +219,7 @@ RULES: tuple[Rule, ...] = (
     CollectiveShapesDiffer(),
     ClipNormsDiffer(),
     ReceivedDiffers(),
+    RanksStartApart(),
     StreamRepeatedByWorkers(),
     SameBatchOnEveryRank(),
     ShuffledOrderRepeats(),

@@ -6,6 +6,8 @@ from collections import Counter
 
 from traincheck.rules._ranks import REPLICAS, RankMonitor, RunStep
 from traincheck.rules._replicas import cause_of
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
@@ -18,9 +20,9 @@ class ReplicasDiffer:
     What it checks:
         At the end of every step, each parameter that changed has the same bits on all ranks, if it
         is meant to: it belongs to a model in DistributedDataParallel, or, in a run whose ranks
-        exchange tensors, it was equal on all ranks after three steps in a row, or after one if its
-        gradient is reduced in this step. Parameters are compared by name and step, with exact
-        fingerprints.
+        exchange tensors, it was equal on all ranks after three steps in a row, or, if its gradient
+        is reduced in this step, after one or from the start. Parameters are compared by name and
+        step, with exact fingerprints.
 
     Why it matters:
         Each rank trains a model of its own. The loss looks normal, the gradient norm too; what is
@@ -35,8 +37,8 @@ class ReplicasDiffer:
         Buffers (running statistics differ on healthy runs); sharded parameters (FSDP, DTensor) and
         those without elements; ranks that train models of their own; local SGD, whose ranks agree
         after an average only, or by chance after the first step; `Join`, with which a rank may be
-        out of inputs before the others; parameters that differ from the start; ranks that ended
-        early; what TC403, TC404 and TC405 tell, as they know the cause.
+        out of inputs before the others; parameters that differ from the start (TC414);
+        ranks that ended early; what TC403, TC404 and TC405 tell, as they know the cause.
 
     Fix:
         Let the gradients of every micro-batch that ends in a step pass through the wrapper, and do
@@ -63,7 +65,7 @@ class ReplicasDiffer:
             "wrap the model last, and call the wrapper and not the model inside it."
         ),
     )
-    needs = REPLICAS
+    needs = REPLICAS | Needs(calls=frozenset({Families.BACKWARD}))
     scope = "run"
 
     def monitor(self) -> Replicas:
@@ -93,6 +95,7 @@ class Replicas(RankMonitor):
         if self._exchanged and not any(r.is_sharded or r.is_local for r in step.ranks.values()):
             equal = agree | self._shared
             meant = self._shared | (self._agreed.keys() & _reduced(step))
+            meant |= {name for name in step.reduced() if step.began_equal(name)}
             by_evidence = {n for n in different if n in meant or _is_norm(n, step, equal)}
         self.triggered += bool(agree or wrapped or by_evidence)
         if self._exchanged:

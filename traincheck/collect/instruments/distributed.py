@@ -42,7 +42,7 @@ class Distributed(Instrument):
 
     def install(self) -> None:
         self._numbers: Counter[str] = Counter()
-        self._names: dict[int, tuple[str, weakref.ref[torch.Tensor]]] = {}
+        self._names: dict[tuple[int, torch.Size], tuple[str, weakref.ref[torch.Tensor]]] = {}
         self._named_at: tuple[int, int] | None = None
         if not dist.is_available():
             return
@@ -206,21 +206,28 @@ class Distributed(Instrument):
         if now != self._named_at:
             self._named_at = now
             self._names = {
-                id(thing): (name, weakref.ref(parameter))
+                address: (name, weakref.ref(parameter))
                 for name, parameter in tracker.live_parameters()
                 for thing in (parameter, parameter.grad)
-                if thing is not None
+                if (address := _address(thing)) is not None
             }
-        found = self._names.get(id(tensor))
-        parameter = found[1]() if found is not None else None
-        # Its gradient may have been replaced since, and another tensor stand at that address
-        if (
-            found is None
-            or parameter is None
-            or not (tensor is parameter or tensor is parameter.grad)
-        ):
+        address = _address(tensor)
+        found = None if address is None else self._names.get(address)
+        parameter = None if found is None else found[1]()
+        if found is None or parameter is None:
             return None
-        return found[0]
+        # Its gradient may have been replaced since, and another tensor stand at that address
+        is_still = address in (_address(parameter), _address(parameter.grad))
+        return found[0] if is_still else None
+
+
+def _address(tensor: torch.Tensor | None) -> tuple[int, torch.Size] | None:
+    """What a tensor and its ``.data`` have in common; None of one without memory of its own."""
+    try:
+        start = 0 if tensor is None else tensor.data_ptr()
+    except (RuntimeError, TypeError):
+        return None
+    return (start, tensor.shape) if tensor is not None and start else None
 
 
 def _peer(op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
