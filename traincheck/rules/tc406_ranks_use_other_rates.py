@@ -19,8 +19,8 @@ class RanksUseOtherRates:
         with different rates hold different models from then on, and only one of them is saved.
 
     Fires on:
-        A scheduler that is stepped on one rank only; ReduceLROnPlateau that is given the metric of
-        each rank's own share of the data; a rate that is computed from the rank.
+        A scheduler that is stepped, or restored, on one rank only; ReduceLROnPlateau that is given
+        the metric of each rank's own share of the data; a rate that is computed from the rank.
 
     Stays quiet on:
         Ranks with equal rates; ranks that train models of their own; local SGD.
@@ -39,12 +39,12 @@ class RanksUseOtherRates:
         severity="error",
         title="Ranks update {variables} with different learning rates",
         likely_cause=(
-            "A scheduler is stepped on one rank only, or is given a metric that each rank computes "
-            "for itself: {observed}."
+            "A scheduler is stepped on one rank only, a checkpoint was loaded on one rank only, or "
+            "each rank gives the scheduler a metric of its own: {observed}."
         ),
         fix=(
-            "Step the scheduler on all ranks alike; all_reduce the metric before it is given to "
-            "ReduceLROnPlateau."
+            "Step the scheduler, and load its state, on all ranks alike; all_reduce the metric "
+            "before it is given to ReduceLROnPlateau."
         ),
     )
     needs = REPLICAS
