@@ -271,6 +271,11 @@ def test_gradients_that_are_far_larger_than_ever_seen():
     assert report_of(norm, with_gradients(50.0, 3)).findings == []
     assert report_of(norm, with_gradients(70.0, 3)).findings[0].step == 0
     assert not any("gradients of" in text for text in texts(learn(with_gradients(2.0, 11))))
+    tried = [
+        e.replace(counters={**e.counters, "backward": 8, "zero_grad": 8}) if e.kind == "step" else e
+        for e in with_gradients(70.0, 3)
+    ]
+    assert report_of(norm, tried).findings == []  # a line search, at points that it gave up
 
 
 def test_it_says_nothing_of_another_program():

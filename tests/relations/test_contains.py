@@ -64,6 +64,17 @@ def test_a_frozen_parameter_is_called_frozen():
     assert outcome(GRADIENTS, trace)[0] == (0, Symptom.FROZEN, "Net.fc1.bias")
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_an_average_that_moves_has_no_gradient(held):
+    """Else nothing would say that the claim is one about what is not frozen."""
+    average = "Net.fc2.weight"
+    trace = TraceBuilder().process().model("Net", MLP, frozen={average})
+    trace.optimizer(names=None if held else [f"Net.{name}" for name in MLP if name != "fc2.weight"])
+    for _ in range(10):
+        trace.write(average).step()
+    assert {name for *_, name in outcome(FIRST, trace)} == {average}
+
+
 def test_one_frozen_later_is_called_frozen_from_then_on():
     trace = net().steps(2).freeze("Net.fc1.weight").steps(1, no_gradient={"Net.fc1.weight"})
     assert [found[:2] for found in outcome(GRADIENTS, trace)] == [(2, Symptom.FROZEN)]

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
 MOMENT = "between"  # in ``parameter@between``
-_FIRST, _EVERY = 4, 10  # the first steps, and then each tenth
+# The first steps, and then some of which no period of a loop is a multiple: what it does in each
+# fifth step to its own weights would else be in all looks.
+_FIRST, _EVERY = 4, 11
 _LARGEST = 1 << 22  # elements of an optimizer that are looked at
 _MOST_NAMES = 20
 

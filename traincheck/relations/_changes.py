@@ -170,6 +170,7 @@ class ChangeDecider:
         self._version = -1
         self._is_blind = False  # what a variable did once may not have been recorded
         self._trained: set[str] = set()  # names of the parameters that optimizers hold
+        self._trainable: set[str] = set()  # of these, those that are not frozen, as averages are
         self._held: dict[int, Example] = {}  # id of a context -> the example that held in it
         self._last = Joined()
 
@@ -205,7 +206,9 @@ class ChangeDecider:
     def _decide(self, event: StepEvent) -> Iterator[Examples]:
         if self._version != self._variables.version:
             self._version = self._variables.version
-            self._trained = {variable.name for variable in self._variables.held_parameters()}
+            held = self._variables.held_parameters()
+            self._trained = {variable.name for variable in held}
+            self._trainable = {variable.name for variable in held if variable.requires_grad}
             for claim in self._claims:
                 claim.variables = select(self._variables, claim.params)
                 claim.populations.clear()
@@ -229,7 +232,7 @@ class ChangeDecider:
         else:
             changed = self._during(update) - book.unknown[role]
         if within(claim.params) > 1:
-            changed = changed | book.changed["parameter"]
+            changed = changed | (book.changed["parameter"] & self._trainable)
         if names <= changed and (role in ("buffer", "gradient") or bases <= book.reached):
             modes = [self._mode(variable) for variable in variables] if role == "buffer" else ()
             key = (owner, bool(self._updates), *modes)

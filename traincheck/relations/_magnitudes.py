@@ -88,7 +88,7 @@ class Gradients:
             wrong = self._non_finite
             at: Event = event if wrong is None else wrong
             found.append(Reading(Key(NON_FINITE, name=GRADIENT), float(wrong is not None), at))
-        if not self._norms or self._is_lost or self._is_partial:
+        if not self._norms or self._is_lost or self._is_partial or _is_search(event):
             return found
         norm = math.hypot(*self._norms.values())
         largest = self._known[max(self._norms, key=lambda name: self._norms[name])]
@@ -106,6 +106,13 @@ class Gradients:
         """A bias may have no gradient but noise: the next layer takes what it adds away."""
         summary = self._known[name].summary
         return summary is not None and len(summary.shape) > 1
+
+
+def _is_search(event: StepEvent) -> bool:
+    """Whether one update tried several points: those that a line search gives up may be far off."""
+    counters = event.counters
+    updates = counters.get("optimizer_step", 0)
+    return min(counters.get("backward", 0), counters.get("zero_grad", 0)) > updates > 0
 
 
 @dataclass(slots=True)

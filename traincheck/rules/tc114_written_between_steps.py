@@ -26,7 +26,7 @@ class WrittenBetweenSteps:
 
     Fires on:
         Weights that are copied, scaled, clamped or averaged in the loop in three looks in a row:
-        looks are taken at the first steps, and then before each tenth.
+        looks are taken at the first steps, and then before each eleventh.
 
     Stays quiet on:
         Weights that were loaded; parameters that two optimizers hold; the first step; models on a

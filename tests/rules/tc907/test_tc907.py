@@ -20,6 +20,14 @@ def test_fires_once_for_an_optimizer() -> None:
 
 def test_quiet_without_decay() -> None:
     assert quiet("TC907", model(LAYERS).steps(2).build()) is Verdict.NOT_TRIGGERED
+    least = model(LAYERS, trace=net(**{**DECAY, "weight_decay": 1e-8}))
+    assert quiet("TC907", least.steps(2).build()) is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_an_optimizer_of_the_programs_own() -> None:
+    """Which may leave biases out by itself."""
+    own = model(LAYERS, trace=net(**{**DECAY, "cls": "__main__.LARS"}))
+    assert quiet("TC907", own.steps(2).build()) is Verdict.NOT_TRIGGERED
 
 
 def test_quiet_on_weights_alone() -> None:
