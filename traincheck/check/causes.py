@@ -399,8 +399,14 @@ WORDING: Mapping[Symptom, Wording] = {
     ),
     _S.SCHEDULE: Wording(
         title="The learning rate does not follow the training",
-        likely_cause="The scheduler{where} is stepped more or less often than it expects to be.",
-        fix="Step the scheduler once for each unit that its schedule counts.",
+        likely_cause=(
+            "The scheduler{where} is stepped more or less often than it expects to be; or, where "
+            "the loop sets the rate, it no longer writes it to optimizer.param_groups."
+        ),
+        fix=(
+            "Step the scheduler once for each unit that its schedule counts; write rates that are "
+            "set by hand to every group of optimizer.param_groups."
+        ),
         near=Families.SCHEDULER_STEP,
     ),
     _S.SILENT_WRITE: Wording(

@@ -142,9 +142,10 @@ class Moment(NamedTuple):
 class StepFacts:
     """The books of one step.
 
-    gradients: the last look at each. changed: parameters that differ since; uncertain: whose looks
-    could not tell. numbers: of parameters, the last look that took any. uses: paths of the modules
-    that were called, in order; the first call of each. forwards: in order of their first.
+    gradients: the last look at each. changed: parameters that differ since; flipped: that were
+    frozen, or are no longer, at some moment of it; uncertain: whose looks could not tell. numbers:
+    of parameters, the last look that took any. uses: paths of the modules that were called, in
+    order; the first call of each. forwards: in order of their first.
     """
 
     event: StepEvent
@@ -154,6 +155,7 @@ class StepFacts:
     gradients: Mapping[int, StateEvent]
     reached: frozenset[int]
     changed: frozenset[int]
+    flipped: frozenset[int]
     uncertain: frozenset[int]
     numbers: Mapping[int, StateEvent]
 
@@ -287,6 +289,8 @@ class Ledger:
                 self._page.changed.add(event.identity)
             elif event.change == "unknown":
                 self._page.uncertain.add(event.identity)
+            elif event.change == "flags":
+                self._page.flipped.add(event.identity)
             if event.summary is not None and event.summary.stats:
                 self._page.numbers[event.identity] = event
             known = self.parameters.get(event.identity)
@@ -352,6 +356,7 @@ class Ledger:
             gradients=page.gradients(),
             reached=reached,
             changed=frozenset(page.changed),
+            flipped=frozenset(page.flipped),
             uncertain=frozenset(page.uncertain),
             numbers=page.numbers,
         )
@@ -438,6 +443,7 @@ class _Page:
     uses: dict[str, CallEvent] = field(default_factory=dict)
     forwards: Forwards = field(default_factory=Forwards)
     changed: set[int] = field(default_factory=set)
+    flipped: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
     numbers: dict[int, StateEvent] = field(default_factory=dict)
 

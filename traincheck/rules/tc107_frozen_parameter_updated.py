@@ -28,7 +28,8 @@ class FrozenParameterUpdated:
     Stays quiet on:
         Parameters whose gradient is None; those that were frozen from the start and are written by
         other code (momentum encoders, averaged weights); weights clipped or normalized by hand;
-        parameters that no stepping optimizer holds.
+        parameters that no stepping optimizer holds, or that are frozen during the step of another
+        one only (a discriminator while the generator learns).
 
     Fix:
         Set the gradient of what is frozen to None (zero_grad(set_to_none=True)), or build the
@@ -79,7 +80,9 @@ class FrozenUpdates(StepMonitor):
             self._trained |= {i for i in present if books[i].requires_grad}
             frozen = {i for i in present & self._trained if not books[i].requires_grad}
             self.triggered += bool(frozen)
-            for identity in sorted(frozen & facts.changed, key=self.ledger.name):
+            # One that is frozen for another update only is not when its own comes
+            moved = (frozen & facts.changed) - facts.flipped
+            for identity in sorted(moved, key=self.ledger.name):
                 count, first = self._streak.get(identity, (0, facts.event.step))
                 streak[identity] = (count + 1, first)
                 if count + 1 >= _CONFIRMED:

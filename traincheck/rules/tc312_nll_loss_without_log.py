@@ -1,4 +1,4 @@
-"""TC312: nll_loss or ctc_loss is given something else than log-probabilities of its classes."""
+"""TC312: nll_loss, ctc_loss or kl_div is given something else than log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,27 +19,32 @@ from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary
 
-_CLASSES = {NLL: ("input", 1), CTC: ("log_probs", -1)}  # the argument, and the dim of classes
+_KL = f"{F}kl_div"
+# The argument, and the dim of classes; None where any of them may be
+_CLASSES = {NLL: ("input", 1), CTC: ("log_probs", -1), _KL: ("input", None)}
 _ROUNDING = 1e-3
 _CLEARLY = 0.1  # below the logarithm, more than half precision rounds
 
 
 class NllLossWithoutLog:
-    """TC312 nll-loss-without-log: the input of nll_loss or ctc_loss is no log-probability.
+    """TC312 nll-loss-without-log: the input of nll_loss, ctc_loss or kl_div is no log-probability.
 
     What it checks:
-        No element of the input of nll_loss, or of the log_probs of ctc_loss, is above zero, and the
-        greatest is at least the logarithm of one divided by the number of classes.
+        No element of the input of nll_loss or kl_div, or of the log_probs of ctc_loss, is above
+        zero; and, but for kl_div, the greatest is at least the logarithm of one divided by the
+        number of classes.
 
     Why it matters:
         nll_loss only picks the element of the target class, and ctc_loss adds up those along an
-        alignment. Without log_softmax before them, the loss falls without limit as outputs grow,
-        whatever the other classes do. With log_softmax over another dim than that of the classes,
+        alignment; kl_div takes its input for logarithms and the target for probabilities. Without
+        log_softmax before them, the loss falls without limit as outputs grow, whatever the other
+        classes do. With log_softmax over another dim than that of the classes,
         samples, pixels or moments compete instead of classes.
 
     Fires on:
-        Raw outputs, or probabilities, passed to nll_loss or ctc_loss. Outputs of log_softmax over a
-        dim that is larger than that of the classes, as long as none of them stands out.
+        Raw outputs, or probabilities, passed to nll_loss, ctc_loss or kl_div. Outputs of
+        log_softmax over a dim that is larger than that of the classes, as long as none of them
+        stands out.
 
     Stays quiet on:
         Outputs of log_softmax; losses that are computed without gradients.
@@ -51,6 +56,7 @@ class NllLossWithoutLog:
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
         https://docs.pytorch.org/docs/stable/generated/torch.nn.CTCLoss.html
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
     """
 
     info = CheckInfo(
@@ -86,7 +92,7 @@ class Positive:
             return []
         loss = call.api.removeprefix(F)
         if high <= _ROUNDING:
-            return _other_dim(call, loss, tensor, dim, high)
+            return [] if dim is None else _other_dim(call, loss, tensor, dim, high)
         if are_distributions(tensor):
             observed = "its rows are probabilities, softmax was used in place of log_softmax"
         else:

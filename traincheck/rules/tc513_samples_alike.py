@@ -118,7 +118,8 @@ def _is_odd(
         return False
     if number(tensor, "min") == number(tensor, "max"):
         return False
-    others = [other for name, other in leaves.items() if name != path]
+    # One that is the same in all rows, too, may stand in the same memory
+    others = [o for name, o in leaves.items() if name != path and number(o, "alike") != 1]
     if not all(_is_label(other) for other in others):
         return False
     if not others:

@@ -70,3 +70,18 @@ def test_ctc_loss_of_log_softmax_over_time() -> None:
 
 def test_quiet_on_ctc_loss_of_log_probabilities() -> None:
     assert quiet("TC312", speech(min=-6.0, max=-1.5)) is Verdict.HELD
+
+
+def distilled(**stats: float) -> list[Event]:
+    return loss_run("kl_div", input=tensor((64, 10), **stats), target=tensor((64, 10)))
+
+
+def test_kl_div_of_probabilities_or_raw_outputs() -> None:
+    softmax = distilled(min=0.01, max=0.7, row_sum_min=1.0, row_sum_max=1.0)
+    assert "probabilities" in fires("TC312", softmax).likely_cause
+    assert "kl_div" in fires("TC312", distilled(min=-3.0, max=2.0)).message
+
+
+def test_quiet_on_kl_div_of_log_probabilities() -> None:
+    """Over whichever dim: attention maps are compared, too."""
+    assert quiet("TC312", distilled(min=-9.0, max=-6.0)) is Verdict.HELD

@@ -41,7 +41,9 @@ def batches(leaves: Sequence[dict[str, Any]], count: int = 3, **more: Any) -> li
 BROKEN = batches([pictures(), labels()])
 
 
-@pytest.mark.parametrize("events", [BROKEN, batches([pictures()])])
+@pytest.mark.parametrize(
+    "events", [BROKEN, batches([pictures()]), batches([pictures(), pictures()])]
+)
 def test_fires_at_the_first_of_three_batches(events: list[Event]) -> None:
     finding = fires("TC513", events)
     assert (finding.first_step, finding.variables) == (0, ("loader0",))
