@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import LINEAR, TraceBuilder
 from tests.learning import broken, decide, learn, texts
+from traincheck.relations._flow import GRAD
 from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom
 
@@ -121,6 +122,27 @@ def test_results_that_require_grad():
     assert (
         "In train.py, the result of Linear.forward requires grad, if grad_enabled is true." in found
     )
+
+
+def penalized(count: int, grad: bool, *, optimizer: int | None = None) -> TraceBuilder:
+    """Gradients of an output to two inputs, of which the second one is linear in it."""
+    trace = TraceBuilder().process()
+    for _ in range(count):
+        found = [tensor(64, 2, grad=grad), tensor(3)]
+        args = {"outputs": tensor(64, 1, grad=True), "create_graph": grad}
+        trace.call(GRAD, args=args, result=found, parent=optimizer)
+    return trace.begin_step().step()
+
+
+@pytest.mark.parametrize("optimizer", [None, 7])
+def test_a_gradient_that_is_to_be_derived_again(optimizer):
+    said = "In train.py, the result of autograd.grad requires grad, if grad_enabled is true."
+    found = learned(penalized(30, grad=True, optimizer=optimizer))
+    assert [text for text in found if "result of" in text] == [said]
+    params = {"api": GRAD, "is": {"requires_grad": True}}
+    (example,) = decide("input_output", params, penalized(1, grad=False).build())
+    assert not example.holds
+    assert not any("result of" in text for text in learned(penalized(30, grad=False)))
 
 
 def test_a_module_by_itself_where_its_class_is_mixed():

@@ -17,19 +17,29 @@ MEMORY = 4096  # kinds of calls remembered, so that those that are alike are loo
 _VARIETY = 2  # values a dim must have taken, before an equal one means anything
 _COSMETIC = frozenset({"inplace", "out", "training"})  # change no result, or follow the mode
 _MAX_TENSORS = 4  # among the arguments that are compared
+GRAD = "torch.autograd.grad"
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
 
 
 def in_view(event: CallEvent) -> bool:
-    """Whether the call is one of a module, or of a function outside of every other call."""
-    return event.family == Families.MODULE or (
-        event.parent is None and event.api.startswith("torch.nn.functional.")
+    """Whether the call is one of a module, of autograd, or of a function outside of all others."""
+    return (
+        event.family == Families.MODULE
+        or event.api == GRAD
+        or (event.parent is None and event.api.startswith("torch.nn.functional."))
     )
 
 
 def tensor_at(event: CallEvent, name: str) -> dict[str, Any] | None:
-    """The comparable properties of a tensor, by name; None when there is no such tensor."""
+    """The comparable properties of a tensor, by name; None when there is no such tensor.
+
+    Of several gradients those of the first, which require grad if any of them does.
+    """
     value = event.result if name == RESULT else event.args.get(name)
+    if event.api == GRAD and isinstance(value, list):
+        tensors = [item for item in value if _is_tensor(item)]
+        any_grad = any(item.get("requires_grad") for item in tensors)
+        value = {**tensors[0], "requires_grad": any_grad} if tensors else None
     return _properties(value) if isinstance(value, dict) and "shape" in value else None
 
 
@@ -72,6 +82,9 @@ def kind_of(event: CallEvent) -> tuple[Any, ...]:
                 )
         elif isinstance(value, (bool, str)):
             parts += (name, value)
+    if event.api == GRAD:
+        given = tensor_at(event, RESULT)
+        parts.append(given is not None and given["requires_grad"])
     return tuple(parts)
 
 
@@ -121,6 +134,8 @@ class FlowProposer:
         pairs = [(RESULT, name) for name in (names if is_function else names[:1])]
         if is_function and len(names) > 1:
             pairs.append((names[1], names[0]))  # of a loss: target and prediction
+        if event.api == GRAD:  # all there is to say is whether more can be derived from it
+            pairs.clear()
         for pair in pairs:
             left, right = tensor_at(event, pair[0]), tensor_at(event, pair[1])
             if left is not None and right is not None:
