@@ -13,7 +13,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from time import monotonic_ns
 from types import TracebackType
@@ -297,8 +298,15 @@ class Session:
 
     # -- steps
 
-    def _stepping_optimizers(self) -> set[str]:
-        return {name for name, ref in list(self.optimizers.items()) if ref() is not None}
+    def _stepping_optimizers(self, done: AbstractSet[str]) -> set[str]:
+        """Those that are alive, and hold a parameter that none of ``done`` does."""
+        live = dict(self.live_optimizers())
+        updated = {id(p) for name in done & live.keys() for p in _parameters(live[name])}
+        return {
+            name
+            for name, found in live.items()
+            if not updated or any(id(p) not in updated for p in _parameters(found))
+        }
 
     def live_optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
         """Id and object of every optimizer that is still alive."""
@@ -310,8 +318,7 @@ class Session:
 
     def held(self) -> set[int]:
         """Identities of all parameters that some optimizer holds now."""
-        groups = [group for _, found in self.live_optimizers() for group in found.param_groups]
-        return {id(parameter) for group in groups for parameter in group["params"]}
+        return {id(p) for _, found in self.live_optimizers() for p in _parameters(found)}
 
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter a stage; recorded when it is another one."""
@@ -465,6 +472,10 @@ class Session:
         if self.faults.gap == self.clock.step:
             body += b',"recorded":false'
         em.ready("step", body if complete else body + b',"complete":false')
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _world_size() -> int:

@@ -10,6 +10,7 @@ docs/adr/0003 gives the cases.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 # Without any optimizer step or zero_grad, more backwards than this cannot be accumulation: each
@@ -17,6 +18,7 @@ from typing import Any
 MAX_ACCUMULATION = 128
 
 COUNTERS = ("batch", "forward", "backward", "zero_grad", "optimizer_step", "scaler_step")
+_NONE: frozenset[str] = frozenset()
 _ZEROS = dict.fromkeys(COUNTERS, 0)
 
 
@@ -25,17 +27,20 @@ class StepCounter:
 
     Args:
         on_end: called at the end of a step, before its number changes.
-        optimizers: ids of the optimizers that are alive; asked only until the first step has ended,
-            and when other optimizers step than did before.
+        optimizers: ids of the optimizers that are alive and hold something which those given, that
+            have stepped, do not; asked only until the first step has ended, and when other
+            optimizers step than did before.
     """
 
     __slots__ = (
         "_ever_stepped", "_ever_zeroed", "_expected", "_inside", "_is_cleared", "_is_endless",
-        "_is_uneven",
+        "_is_fed", "_is_spent", "_is_uneven",
         "_made", "_on_end", "_optimizers", "_stepped", "_zeroed", "counters", "manual", "step",
     )  # fmt: skip
 
-    def __init__(self, on_end: Callable[[], None], optimizers: Callable[[], set[str]]) -> None:
+    def __init__(
+        self, on_end: Callable[[], None], optimizers: Callable[[AbstractSet[str]], set[str]]
+    ) -> None:
         self.step = 0
         self.counters = _ZEROS.copy()
         self.manual = False  # the user marks steps; signals count but do not end them
@@ -47,6 +52,8 @@ class StepCounter:
         self._stepped: set[str] = set()
         self._zeroed: set[str] = set()
         self._is_cleared = False  # by zero_grad of an optimizer that has stepped
+        self._is_fed = False  # a batch came since the last backward
+        self._is_spent = False  # gradients were cleared unused: the next batch begins a step
         # Depth of optimizer steps: an LBFGS closure runs forward and backward in there
         self._inside = 0
         self._ever_stepped = False
@@ -65,13 +72,15 @@ class StepCounter:
         expected = self._next()
         if self._is_uneven or stepped >= expected:
             return True
-        return self._is_other and expected.isdisjoint(self._optimizers())
+        return self._is_other and expected.isdisjoint(self._optimizers(_NONE))
 
     def _next(self) -> set[str]:
         """The optimizers that are expected to step."""
         if self._expected is None:
-            return self._optimizers()
-        return self._made or self._expected
+            return self._optimizers(self._stepped) | self._stepped
+        if not self._made:
+            return self._expected
+        return self._made & (self._optimizers(self._stepped) | self._stepped) or self._made
 
     @property
     def _is_other(self) -> bool:
@@ -100,8 +109,9 @@ class StepCounter:
 
     def batch(self) -> None:
         """A batch was fetched with grad enabled."""
-        if self.is_between or self._is_other:
+        if self.is_between or self._is_other or self._is_spent:
             self.end()
+        self._is_fed = True
         self.counters["batch"] += 1
 
     def forward(self) -> None:
@@ -128,8 +138,9 @@ class StepCounter:
             not self._ever_stepped and not self._inside and not self.manual and counters["backward"]
         ):
             self._is_endless |= counters["backward"] >= MAX_ACCUMULATION
-            if (not self._optimizers() or self._is_endless) and not self._ever_zeroed:
+            if (not self._optimizers(_NONE) or self._is_endless) and not self._ever_zeroed:
                 self.end()
+        self._is_fed = False
         counters["backward"] += 1
 
     def zero_grad(self, optimizer: str | None) -> None:
@@ -143,7 +154,10 @@ class StepCounter:
             repeated = again and (self.is_between or optimizer in self._stepped)
             if repeated:
                 self._is_uneven |= not self.is_between and not self._is_other
-            if unused or repeated:
+            if unused and self.counters["batch"] and not self._is_fed:
+                # A step that is missing, or skipped; or the same batch is passed once more (SAM)
+                self._is_spent = True
+            elif unused or repeated:
                 self.end()
             self._is_cleared |= bool(self._stepped) and optimizer in (None, *self._stepped)
         self._ever_zeroed = True
@@ -177,5 +191,5 @@ class StepCounter:
             self._expected, self._made = self._stepped, set()
         self._stepped = set()
         self._zeroed = set()
-        self._is_cleared = False
+        self._is_cleared = self._is_fed = self._is_spent = False
         self.counters.update(_ZEROS)
