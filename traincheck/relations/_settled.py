@@ -215,13 +215,16 @@ def _by_name(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Samples:
-    """Rows that each model is trained on in a step, as a multiple of those of the first step."""
+    """Rows that each model is trained on in a step, as a multiple of those it began with.
+
+    With these begins what two steps in a row have: a first one may hold a part of the next, where
+    an optimizer is waited for that never steps, or be the short one at the end of an epoch.
+    """
 
     def __init__(self) -> None:
         self._now: Counter[str] = Counter()
         self._first: dict[str, int] = {}
-        self._late: set[str] = set()  # whose first step may have been the short one of an epoch
-        self._has_gap = False
+        self._last: dict[str, int] = {}
 
     def call(self, event: CallEvent) -> None:
         """A model was called from outside."""
@@ -235,20 +238,18 @@ class Samples:
     def step(self, event: StepEvent) -> Iterator[Fact]:
         """How many there were in a step that trained."""
         for module, count in self._now.items():
-            if module not in self._first and self._has_gap:
-                self._late.add(module)
-            elif module in self._late:
-                self._late.discard(module)
-                self._first[module] = max(count, self._first[module])
-            first = self._first.setdefault(module, count)
-            ratio = count / first if first else 1.0
-            yield Fact(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
+            if self._last.get(module) == count:
+                self._first.setdefault(module, count)
+            self._last[module] = count
+            first = self._first.get(module)
+            if first:
+                ratio = count / first
+                yield Fact(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
         self._now.clear()
 
     def skip(self) -> None:
         """A step did not train, or not all of it is known."""
         self._now.clear()
-        self._has_gap = True
 
 
 class Facts:

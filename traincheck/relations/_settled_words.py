@@ -95,7 +95,7 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
     elif params["of"] == KEPT:
         expected, observed = "the values that they began with", f"{', '.join(wanted)} changed"
     elif params["of"] == SAMPLES:
-        expected = "as many rows as in the first step"
+        expected = "as many rows as in the first steps"
         observed = f"{fact.values[first]:g} times as many"
     return Example(
         holds=False,
