@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor, listing
 from traincheck.rules._streak import Streak, extend
@@ -10,6 +11,7 @@ from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _DRY = 8  # steps of an optimizer in a row that find no gradient
+_THAWED = 20  # steps with a gradient, since it was unfrozen, of which none is one of its optimizer
 
 
 class ParameterNotInOptimizer:
@@ -27,7 +29,9 @@ class ParameterNotInOptimizer:
         An optimizer that was given a part of a model; a layer, head or whole model that was
         replaced, re-created or wrapped after the optimizer was built; an optimizer that holds only
         frozen parameters; eight steps in a row of optimizers that find no gradient, while another
-        model gets some: the next one is trained with the optimizer of the last.
+        model gets some: the next one is trained with the optimizer of the last; a parameter that is
+        unfrozen and gets gradients in twenty steps, while the only optimizer that holds it, that of
+        an earlier phase, does not step.
 
     Stays quiet on:
         Frozen parameters and those without a gradient; a loss network that passes gradients on and
@@ -71,12 +75,15 @@ class Membership(StepMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._dry: dict[str, Streak] = {}  # optimizers, in steps that had nothing for them
+        self._thawed: dict[int, Streak] = {}  # unfrozen, and no optimizer has stepped yet
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger
         if not facts.is_whole or ledger.has_gap:
             self._dry.clear()
+            self._thawed.clear()
             return []
+        self._note_thawed(facts)
         owners = {moment.call.owner for moment in facts.updates()}
         stepped = [holder for key, holder in ledger.holders.items() if key in owners]
         self._note_dry(stepped, facts)
@@ -84,9 +91,10 @@ class Membership(StepMonitor):
             return []
         self.triggered += 1
         held = ledger.held()
+        late = self._late(stepped, facts)
         orphans = [i for i in facts.reached - held if self._is_trained(i)]
         if not orphans:
-            return []
+            return late
         # Of a root that no optimizer touches nothing is certain, unless an optimizer holds what is
         # not trained.
         roots = {ledger.parameters[i].root for i in held if i in ledger.parameters}
@@ -95,11 +103,35 @@ class Membership(StepMonitor):
         observed = "; ".join(self._describe(holder) for holder in blamed)
         streaks = [self._dry.get(holder.event.id) for holder in blamed]
         since = next((s.first for s in streaks if s and s.count == _DRY), facts.event.step)
-        return [
+        return late + [
             self._violation(identity, facts, blamed, observed, since)
             for identity in sorted(orphans, key=ledger.name)
             if astray or ledger.parameters[identity].root in roots
         ]
+
+    def _note_thawed(self, facts: StepFacts) -> None:
+        for identity in facts.flipped:
+            self._thawed.pop(identity, None)
+            if self._is_trained(identity):
+                self._thawed[identity] = Streak(facts.event.step)
+
+    def _late(self, stepped: Sequence[Holder], facts: StepFacts) -> list[Violation]:
+        """What was unfrozen for an optimizer that has had its time."""
+        found = []
+        for identity in sorted(self._thawed):
+            if any(identity in holder.names for holder in stepped):
+                del self._thawed[identity]
+            elif identity in facts.reached:
+                streak = extend(self._thawed, identity, facts.event.step)
+                if streak.count >= _THAWED:
+                    observed = "; ".join(self._describe(holder) for holder in stepped)
+                    told = self._violation(identity, facts, stepped, observed, streak.first)
+                    cause = (
+                        f"{told.subject.variable} was unfrozen, but no optimizer that steps since "
+                        "then holds it: {observed}."
+                    )
+                    found.append(replace(told, likely_cause=cause))
+        return found
 
     def _note_dry(self, stepped: Sequence[Holder], facts: StepFacts) -> None:
         """Count steps in a row in which an optimizer steps and has nothing to apply."""

@@ -205,3 +205,30 @@ def test_fires_on_a_model_trained_with_the_optimizer_of_the_last() -> None:
 def test_quiet_while_its_own_model_gets_gradients_now_and_then() -> None:
     """Of a model that no optimizer touches nothing is certain: it may only pass gradients on."""
     assert quiet("TC101", taught(5).build()) is Verdict.HELD
+
+
+def unfrozen(steps: int, *, owner: str = "opt1", keep: int = 0) -> TraceBuilder:
+    """A body that opt0 has trained is unfrozen while opt1, which holds the head, trains."""
+    body = ["Net.fc1.weight", "Net.fc1.bias"]
+    trace = net().steps(3).freeze(*body).optimizer(names=HEAD)
+    for step in range(5 + steps):
+        trace.begin_step()
+        if step == 5:
+            trace.freeze(*body, frozen=False)
+        silent = body if step < 5 else []
+        trace.zero_grad("opt1").forward().backward(skip=silent).optimizer_step(owner)
+        if keep and step % keep == 0:
+            trace.optimizer_step("opt0")
+    return trace
+
+
+def test_fires_on_what_was_unfrozen_for_the_optimizer_of_an_earlier_phase() -> None:
+    finding = fires("TC101", unfrozen(24).build())
+    assert finding.first_step == 8
+    assert finding.variables == ("Net.fc1.bias", "Net.fc1.weight")
+
+
+def test_quiet_while_its_optimizer_may_still_step() -> None:
+    assert quiet("TC101", unfrozen(18).build()) is Verdict.HELD
+    assert quiet("TC101", unfrozen(24, keep=9).build()) is Verdict.HELD
+    assert quiet("TC101", unfrozen(24, owner="opt0").build()) is Verdict.HELD
