@@ -276,11 +276,12 @@ def where(evidence: Iterable[Event]) -> str | None:
 
 
 def _short_api(api: str | None) -> str | None:
-    """``torch.optim.Optimizer.step`` -> ``Optimizer.step``."""
+    """``torch.optim.Optimizer.step`` -> ``Optimizer.step``; ``autograd.grad``, as all have one."""
     if api is None:
         return None
     parts = api.split(".")
-    return ".".join(parts[-2:]) if len(parts) > 1 and parts[-2][:1].isupper() else parts[-1]
+    is_long = len(parts) > 1 and (parts[-2][:1].isupper() or parts[-1] == "grad")
+    return ".".join(parts[-2:]) if is_long else parts[-1]
 
 
 def _importance(finding: Finding) -> tuple[bool, int, int, int, str]:
