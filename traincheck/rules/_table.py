@@ -117,6 +117,7 @@ from traincheck.rules.tc712_overfitting import Overfitting
 from traincheck.rules.tc713_class_imbalance import ClassImbalance
 from traincheck.rules.tc714_dead_filters import DeadFilters
 from traincheck.rules.tc715_parameter_gradient_zero import ParameterGradientZero
+from traincheck.rules.tc716_evaluation_not_finite import EvaluationNotFinite
 from traincheck.rules.tc801_autocast_without_effect import AutocastWithoutEffect
 from traincheck.rules.tc802_position_buffer_in_half import PositionBufferInHalf
 from traincheck.rules.tc803_eps_vanishes import EpsVanishes
@@ -263,6 +264,7 @@ RULES: tuple[Rule, ...] = (
     ClassImbalance(),
     DeadFilters(),
     ParameterGradientZero(),
+    EvaluationNotFinite(),
     AutocastWithoutEffect(),
     PositionBufferInHalf(),
     EpsVanishes(),
