@@ -22,6 +22,8 @@ from traincheck.collect.halt import Halt
 from traincheck.report.text_report import one_line
 from traincheck.store.tail import TailReader
 
+from ._unheard import even_unheard
+
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
@@ -133,10 +135,8 @@ def tell(finding: Finding) -> bool:
 
 def say(text: str) -> None:
     """One line for people, beside what the program prints."""
-    try:
+    with even_unheard():
         click.echo(f"traincheck: {text}", err=True)
-    except OSError:  # nobody reads it
-        return
 
 
 def kept(directory: Path) -> str:

@@ -20,6 +20,7 @@ from traincheck.errors import UsageError
 
 from ._program import PROGRAM, ProgramCommand, invariant_needs
 from ._selection import config_option, configuration, ignore_option, select_option
+from ._unheard import even_unheard
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -124,7 +125,8 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
         return _checked(command, settings, directory, engine, options)
     outcome = launch(command, settings)
     if not options["quiet"]:
-        click.echo(_last_line(outcome, directory), err=True)
+        with even_unheard():
+            click.echo(_last_line(outcome, directory), err=True)
     return outcome.exit_status
 
 
@@ -146,7 +148,8 @@ def _checked(
     report = live.finish()
     if not options["quiet"]:
         summary = RunSummary(report=report, watched=live.watched, trace=kept(directory))
-        write_run_summary(summary, sys.stderr)
+        with even_unheard():
+            write_run_summary(summary, sys.stderr)
     return outcome.exit_status
 
 

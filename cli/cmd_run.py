@@ -21,6 +21,7 @@ from traincheck.schema.findings import Presentation
 
 from ._program import PROGRAM, ProgramCommand, refuse_nothing_to_check
 from ._selection import configuration, selection_options
+from ._unheard import even_unheard
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
@@ -106,7 +107,8 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     trace = _trace(directory, is_kept=bool(is_kept), had_traces=had_traces)
     report = replace(report, presentation=presentation)
     summary = RunSummary(report=report, watched=live.watched, trace=trace)
-    write_run_summary(summary, sys.stderr)
+    with even_unheard():
+        write_run_summary(summary, sys.stderr)
     return _FINDINGS if is_failing else outcome.exit_status
 
 

@@ -5,7 +5,6 @@ Loads a command only when it is asked for: `--help` answers before torch or pand
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib
 import os
@@ -19,6 +18,8 @@ import click
 
 import traincheck
 from traincheck.errors import TraincheckError
+
+from ._unheard import even_unheard, give_up
 
 BAD_USAGE = 2
 INTERRUPTED = 130
@@ -144,7 +145,7 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
         status = _invoke(command, name, list(sys.argv[1:] if args is None else args))
         sys.stdout.flush()  # here, so that a reader that left is noticed here
     except click.ClickException as error:
-        with contextlib.suppress(OSError):  # see _say
+        with even_unheard():
             error.show()
         return BAD_USAGE  # click itself has 1 for some, which means findings
     except (click.Abort, KeyboardInterrupt):
@@ -155,14 +156,14 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
             _say(f"  fix: {error.fix}")
         return error.exit_code
     except BrokenPipeError:
-        _give_up_output()
+        give_up(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
         if error.errno not in _NO_ROOM:
             return _our_bug(error)
         _say(f"error: {error.filename or 'the output'}: cannot be written: {error.strerror}")
         _say("  fix: make room, or write to another disk")
-        _give_up_output()
+        give_up(sys.stdout)
         return BAD_USAGE
     except Exception as error:  # the last resort of a program: never a bare traceback
         return _our_bug(error)
@@ -184,11 +185,6 @@ def _invoke(command: click.Command, name: str, args: list[str]) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _give_up_output() -> None:
-    """Python flushes once more at exit; that must not fail loudly."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _our_bug(error: Exception) -> int:
     _say(f"error: this is a bug in traincheck: {type(error).__name__}: {error}")
     if os.environ.get("TRAINCHECK_DEBUG"):
@@ -199,5 +195,5 @@ def _our_bug(error: Exception) -> int:
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody is there to be told
+    with even_unheard():
         click.echo(text, err=True)

@@ -148,7 +148,22 @@ def test_output_without_room_is_an_error_of_the_disk(words: list[str]) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("words", [["nonsense"], ["check", "-t", "not there"], ["rules", "extra"]])
-def test_messages_without_room_leave_the_status_as_it_is(words: list[str]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_messages_without_room_leave_the_status_as_it_is(words: list[str], unbuffered: str) -> None:
+    command = [sys.executable, "-c", ENTRY, *words]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", ENTRY, *words], stderr=full, check=False)
+        done = subprocess.run(command, stderr=full, env=env, check=False)
     assert done.returncode == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [["collect", "-p"], ["collect", "--check", "-p"], ["run"]])
+def test_a_program_keeps_its_status_where_messages_have_no_room(words: list[str], tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nsys.exit(5)\n")
+    command = [sys.executable, "-c", ENTRY, *words, str(script)]
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stderr=full, env=env, cwd=tmp_path, check=False)
+    assert done.returncode == 5
