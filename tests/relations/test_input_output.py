@@ -6,8 +6,7 @@ import pytest
 
 from tests.builders import LINEAR, TraceBuilder
 from tests.learning import broken, decide, learn, texts
-from traincheck.relations._flow import GRAD
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.findings import Symptom
 
 API = f"{LINEAR}.forward"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.relations._names import ProgramName, is_private
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
 
@@ -17,7 +17,6 @@ MEMORY = 4096  # kinds of calls remembered, so that those that are alike are loo
 _VARIETY = 2  # values a dim must have taken, before an equal one means anything
 _COSMETIC = frozenset({"inplace", "out", "training"})  # change no result, or follow the mode
 _MAX_TENSORS = 4  # among the arguments that are compared
-GRAD = "torch.autograd.grad"
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
 
 

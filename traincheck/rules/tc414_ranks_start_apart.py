@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traincheck.rules._ranks import REPLICAS, RankMonitor, RunStep
+from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent
@@ -69,7 +70,7 @@ class Starts(RankMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._settled: set[str] = set()  # told, or once equal
-        self._apart: dict[str, list[int]] = {}  # steps that left them apart
+        self._apart: dict[str, Streak] = {}  # steps that left them apart
 
     def judge(self, step: RunStep) -> list[Violation]:
         if not step.is_whole or any(r.is_sharded or r.is_local for r in step.ranks.values()):
@@ -81,15 +82,14 @@ class Starts(RankMonitor):
         for name in sorted(reduced & step.different().keys() - self._settled):
             if step.began_equal(name) is not False:
                 continue
-            steps = self._apart.setdefault(name, [])
-            steps.append(step.step)
-            if len(steps) >= _PROOF:
+            streak = extend(self._apart, name, step.step)
+            if streak.count >= _PROOF:
                 self._settled.add(name)
-                found.append(_violation(name, steps[0], step))
+                found.append(_violation(name, streak.first, step))
         return found
 
 
-def _violation(name: str, first: int, step: RunStep) -> Violation:
+def _violation(name: str, first: int | None, step: RunStep) -> Violation:
     rank = max(step.pages)
     looks = [facts.begun[name] for facts in step.ranks.values()]
     return Violation(

@@ -59,6 +59,7 @@ class Marks:
 MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())
 
 
+GRAD = "torch.autograd.grad"
 # Calls of models and inputs that ranks share.
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
 DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"

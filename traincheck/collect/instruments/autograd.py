@@ -13,23 +13,23 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import place
 from traincheck.collect.summarize import encode
 from traincheck.collect.wrap import CallTemplates, function_wrapper, span_wrapper
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import GRAD, Families
 
 
 class Autograd(Instrument):
     """``Tensor.backward`` calls ``torch.autograd.backward`` by name, so one place sees all."""
 
     name = "autograd"
-    families = (Families.BACKWARD, "torch.autograd.grad")
+    families = (Families.BACKWARD, GRAD)
     states = ("gradient",)
     always = True
 
     def install(self) -> None:
         self._looks_at_gradients = self.session.tracker.wants("gradient", "backward")
         self.replace(torch.autograd, "backward", self._wrap_backward)
-        if self.wants_call("torch.autograd.grad"):
+        if self.wants_call(GRAD):
             names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
-            templates = CallTemplates("torch.autograd.grad", names, {}, self)
+            templates = CallTemplates(GRAD, names, {}, self)
             self.replace(
                 torch.autograd, "grad", lambda f: function_wrapper(f, templates, self.session)
             )
