@@ -160,12 +160,19 @@ def saved(breaks=False):
     return [str(keys), *other.parameters()]
 
 
+# Kept for good: the destructor of a group waits, with the GIL held, for its threads, and one of
+# these may wait for the GIL to let go of a tensor (pytorch/pytorch#56297). When the process ends
+# they have long been idle.
+_GROUPS = []
+
+
 def reduced(breaks=False):
     tensor = torch.ones(2)
     if breaks:
         dist.all_reduce(tensor)  # there is no group
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    _GROUPS.append(dist.group.WORLD)
     try:
         dist.all_reduce(tensor)
         dist.broadcast(tensor, 0)
