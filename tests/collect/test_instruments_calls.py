@@ -11,6 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import recording
+from traincheck.collect.current import CURRENT
+from traincheck.collect.summarize import encode
+from traincheck.collect.wrap import CallTemplates, function_wrapper
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 
@@ -225,6 +228,32 @@ def test_position_and_keyword_have_the_same_name(tmp_path, call):
     one, other = run.of("call")
     assert one.args == other.args
     assert not any(name.isdigit() for name in one.args)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "told"),
+    [
+        ((), {}, {"p": 0.5}),
+        ((1,), {}, {"100%": 1, "p": 0.5}),
+        ((1, 2), {}, {"100%": 1, "p": 2}),
+        ((1,), {"p": 3}, {"100%": 1, "p": 3}),
+        ((), {"p": 3}, {"p": 3}),
+        ((), {"100%": 1}, {"100%": 1, "p": 0.5}),
+        ((1, 2, 3), {"b": 4}, {"100%": 1, "p": 2, "2": 3, "b": 4}),
+    ],
+)
+@pytest.mark.parametrize("is_encoded", [False, True], ids=["plainly", "by a function"])
+def test_arguments_of_a_record(tmp_path, args, kwargs, told, is_encoded):
+    def function(*args, **kwargs):
+        return None
+
+    with recording(tmp_path) as run:
+        session = CURRENT.session
+        templates = CallTemplates("a.function", ("100%", "p"), {"p": 0.5}, owner=None)
+        argument = (lambda em, value: encode(value)) if is_encoded else None
+        wrapped = function_wrapper(function, templates, session, argument=argument)
+        wrapped(*args, **kwargs)
+    assert [call.args for call in run.calls("a.function")] == [told]
 
 
 def test_more_arguments_than_names_are_numbered(tmp_path):

@@ -6,6 +6,7 @@ Wrappers never change what a call does, returns or raises; what goes wrong in th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -197,12 +198,13 @@ def function_wrapper(
         em.top, em.inner = parent, inner
         em.busy = True
         try:
-            inside, outside = templates[(len(args), *kwargs) if kwargs else len(args)]
-            given = (*args, *kwargs.values()) if kwargs else args
-            if argument is None:  # lists: a tuple is made faster of them than of a map
-                values = [encode(given[0])] if len(given) == 1 else list(map(encode, given))
+            if argument is None and len(args) == 1 and not kwargs:  # every other call
+                inside, outside, _ = templates[1]
+                given = encode(args[0])
             else:
-                values = [argument(em, value) for value in given]
+                inside, outside, more = templates[(len(args), *kwargs) if kwargs else len(args)]
+                text = encode if argument is None else partial(argument, em)
+                given = more % tuple(map(text, (*args, *kwargs.values()) if kwargs else args))
             if outcome is None or (sampled is not None and not sampled.is_due):
                 told = encode(result)
             else:
@@ -211,9 +213,9 @@ def function_wrapper(
             seq, em.seq = em.seq, em.seq + 1
             now, place = monotonic_ns(), em.clock.fields
             if parent is None:
-                line = outside % (seq, now, place, span, start, *values, told, tail)
+                line = outside % (seq, now, place, span, start, given, told, tail)
             else:
-                line = inside % (seq, now, place, span, parent, start, *values, told, tail)
+                line = inside % (seq, now, place, span, parent, start, given, told, tail)
             em.buffer.append(line)  # `line`, inlined
             if len(em.buffer) >= BATCH:
                 em.full()
@@ -245,10 +247,11 @@ def hiding(function: Callable[..., Any], session: Session) -> Callable[..., Any]
     return hidden(wrapper)
 
 
-class CallTemplates(dict[Any, tuple[bytes, bytes]]):
+class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
     """Records of one function by how it is called: how many arguments, which keywords.
 
-    Two for each: inside another span, and outside of any.
+    Three for each: the record inside another span, and outside of any; and the arguments that both
+    take as one, which for a single argument is its value.
 
     Args:
         api: the name it is recorded under.
@@ -277,14 +280,18 @@ class CallTemplates(dict[Any, tuple[bytes, bytes]]):
         given.update({name: summarize(value) for name, value in kwargs.items()})
         return {"api": self.api, "args": {**self.defaults, **given}}
 
-    def __missing__(self, key: int | tuple[Any, ...]) -> tuple[bytes, bytes]:
+    def __missing__(self, key: int | tuple[Any, ...]) -> tuple[bytes, bytes, bytes]:
         count, *keywords = (key,) if isinstance(key, int) else key
         labels = [*self.labels(count), *keywords]
         unset = {name: value for name, value in self.defaults.items() if name not in labels}
         fixed = [escaped(_dumps(name) + b":" + _dumps(value)) for name, value in unset.items()]
         given = [escaped(_dumps(name)) + b":%b" for name in labels]
+        first = b",".join(given[:1] + fixed) if given else b"%b" + b",".join(fixed)
         fields = b'"api":' + escaped(_dumps(self.api))
-        fields += b',"args":{' + b",".join(given + fixed) + b'},"result":%b%b}'
-        made = CALL_HEAD + b'"parent":%d,"start":%d,' + fields, CALL_HEAD + b'"start":%d,' + fields
-        self[key] = made
+        fields += b',"args":{' + first + b'},"result":%b%b}'
+        made = self[key] = (
+            CALL_HEAD + b'"parent":%d,"start":%d,' + fields,
+            CALL_HEAD + b'"start":%d,' + fields,
+            b",".join([b"%b", *given[1:]]) if given else b"",
+        )
         return made

@@ -8,7 +8,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from traincheck.collect.emit import hidden
+from traincheck.collect.compiling import is_traced
+from traincheck.collect.emit import Local, hidden
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
@@ -85,15 +86,24 @@ class Instrument:
                 setattr(holder, attribute, replacement)
 
     def replace(
-        self, holder: Any, attribute: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+        self,
+        holder: Any,
+        attribute: str,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        *,
+        skip_inner: bool = False,
     ) -> None:
-        """Set ``holder.attribute`` to ``make(original)``, under the original's name and docs."""
+        """Set ``holder.attribute`` to ``make(original)``, under the original's name and docs.
+
+        skip_inner: what is made does nothing but call the original while a recorded function runs.
+        """
         original = getattr(holder, attribute)
         stored = vars(holder).get(attribute, _MISSING)
         replacement = make(original)
         is_of_class = isinstance(holder, type)
         if not is_of_class and isinstance(original, types.BuiltinFunctionType):
-            replacement = _unbound(replacement, original)
+            local = self.session.local if skip_inner else None
+            replacement = _unbound(replacement, original, local)
         functools.update_wrapper(replacement, original)
         # Pickling goes by module and name: they must lead to where the replacement is found. (C
         # functions say otherwise.)
@@ -106,13 +116,20 @@ class Instrument:
         setattr(holder, attribute, replacement)
 
 
-def _unbound(function: Callable[..., Any], original: Callable[..., Any]) -> Any:
+def _unbound(
+    function: Callable[..., Any], original: Callable[..., Any], local: Local | None
+) -> Any:
     """A callable that is no method where a class holds it, as functions of C are none.
 
-    So ``act = torch.relu`` in a class, and in an Enum, is what it is without us.
+    So ``act = torch.relu`` in a class, and in an Enum, is what it is without us. With ``local``
+    what functionals call costs one frame in place of two.
     """
 
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if local is not None and not is_traced():
+            em = local.em
+            if em is not None and em.inner is not None:
+                return original(*args, **kwargs)
         return function(*args, **kwargs)
 
     methods: dict[str, Any] = {

@@ -173,6 +173,7 @@ class Functional(Instrument):
             outcome = functools.partial(_placed, self.session.tracker)
         elif holder is init:
             outcome = functools.partial(_identified, self.session.tracker)
+        skip_inner = self._is_inner(holder)
         self.replace(
             holder,
             attribute,
@@ -180,12 +181,13 @@ class Functional(Instrument):
                 hiding(f, self.session) if hides else f,
                 CallTemplates(api, names, defaults, self),
                 self.session,
-                skip_inner=self._is_inner(holder),
+                skip_inner=skip_inner,
                 is_rare=needs is not None and api not in needs.calls,
                 argument=_argument(numbers, api),
                 outcome=outcome,
                 sampled=sampled,
             ),
+            skip_inner=skip_inner,
         )
 
     def _fix_defaults(self, replaced: dict[Any, Any]) -> None:
