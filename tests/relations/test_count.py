@@ -48,6 +48,19 @@ def test_a_context_that_is_not_entered_is_missed_in_its_step():
     assert found == [(3, Symptom.MISSING_CALL, RNG), (4, Symptom.MISSING_CALL, RNG)]
 
 
+def test_a_model_may_be_tried_out_before_the_loop():
+    def with_another_forward(trace: TraceBuilder) -> TraceBuilder:
+        return trace.begin_step().forward().zero_grad().forward().backward().optimizer_step()
+
+    twice = claim(FORWARD, 2)
+    assert broken(decide("count", twice, steps(with_another_forward(begin()), 8).build())) == []
+    later = with_another_forward(loop(3))
+    found = broken(decide("count", twice, later.build()))
+    assert found == [(3, Symptom.EXTRA_CALL, FORWARD)]
+    found = broken(decide("count", claim(FORWARD, 3), loop(1).build()))
+    assert found == [(0, Symptom.MISSING_CALL, FORWARD)]
+
+
 def test_an_optimizer_that_steps_twice_is_told_as_called_too_often():
     once = claim(Families.OPTIMIZER_STEP, 1, owner="opt0")
     assert broken(decide("count", once, loop(8).build())) == []

@@ -115,6 +115,29 @@ def test_an_optimizer_of_another_copy_of_the_model_is_told():
     }
 
 
+@pytest.mark.parametrize("what", ["held", "trainable"])
+def test_an_instance_beside_the_one_that_trains_is_not_judged(what):
+    """It may be a spare, or a copy of the best model so far; unless gradients reach it."""
+    claim = {**BASE, "is": what, "under": "Net"}
+    spare, own = ([f"{model}.{name}" for name in MLP] for model in ("Net", "Net#2"))
+
+    def play(held: list[str], reached: list[str]) -> set[str]:
+        trace = TraceBuilder().process()
+        trace.model("Net", MLP, frozen=() if what == "held" else BODY).model("Net#2", MLP)
+        trace.optimizer(names=held)
+        for _ in range(3):
+            trace.begin_step().zero_grad().forward().backward(reached)
+            trace.optimizer_step(skip={*spare, *own} - {*reached})
+        found = broken(decide("membership", claim, trace.build()))
+        return {name for *_, name in found}
+
+    assert not play(own, own)
+    told = {*spare} if what == "held" else {*BODY}
+    assert play(own, [*spare, *own]) == told
+    if what == "held":
+        assert play([], own) == told  # nothing of the class is held
+
+
 def test_the_names_of_a_model_are_learned():
     healthy = TraceBuilder().process().model("Net", MLP_BN, buffers=BN_BUFFERS).optimizer()
     result = learn(healthy.steps(20).build())
@@ -213,6 +236,8 @@ def test_what_the_view_must_hold():
     assert still.looks("parameter@step")
     plain = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "frozen"}))
     assert plain.states == {"parameter@new"}  # flags are told of whatever was asked for
+    held = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "held"}))
+    assert held.looks("gradient@backward")
 
 
 @pytest.mark.parametrize(

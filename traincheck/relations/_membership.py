@@ -42,6 +42,7 @@ from traincheck.schema.findings import Example, Subject, Symptom
 _MOST_COUNTED = 8  # variables of one step that count as examples
 _HOLDS = Example(holds=True, context={})
 _SEEN = frozenset({DTYPE, SPARSE, STILL, UNMOVED})  # what breaks these is seen, not missed
+_OF_TRAINING = frozenset({HELD, TRAINABLE})
 # What breaks it: symptom, expected, observed
 _BROKEN = {
     TRAINABLE: (Symptom.FROZEN, "{name} requires grad", "requires_grad is False"),
@@ -102,6 +103,7 @@ class MembershipDecider:
         self._updates: dict[int, CallEvent] = {}  # of this step, by span
         self._moved: set[str] = set()  # parameters that changed while they were frozen
         self._loaded: dict[str, int] = {}  # module -> steps in which a look may find it
+        self._reaching: set[str] = set()  # models that gradients have reached
         self._lookups = Lookups()
         self._last: Examples = ()
 
@@ -121,6 +123,7 @@ class MembershipDecider:
         elif isinstance(event, StepEvent):
             self._is_blind |= event.is_gap
             self._excuse_loaded()
+            self._reaching |= {name.partition(".")[0] for name in self._book.reached}
             examples = self._decide(event) if is_judged(event) else ()
             self._book.turn(event)
             self._updates.clear()
@@ -212,7 +215,9 @@ class MembershipDecider:
     def _each(self, claim: _Claim, event: StepEvent) -> Iterator[tuple[int, Example]]:
         what = claim.params.get("is")
         broken = claim.broken
-        if what == STILL:
+        if what in _OF_TRAINING and broken:
+            broken = self._of_training(claim)
+        elif what == STILL:
             broken = tuple((n, "") for n in sorted(claim.names & self._book.changed["parameter"]))
         elif what == ONCE:
             claim.applies = bool(self._updates)
@@ -234,6 +239,18 @@ class MembershipDecider:
             yield claim.index, _negative(claim.params, name, how, event)
         if claim.applies and not broken:
             yield claim.index, _HOLDS
+
+    def _of_training(self, claim: _Claim) -> tuple[tuple[str, str], ...]:
+        """What is broken, but for an instance beside the one that trains: a spare, the best yet."""
+        held = self._variables.held_models()
+        classes = {model.partition("#")[0] for model in held}
+        models = {variable.name: variable.model for variable in claim.variables}
+        return tuple(
+            (name, how)
+            for name, how in claim.broken
+            if models[name] in held | self._reaching
+            or models[name].partition("#")[0] not in classes
+        )
 
     def _held_by_several(self) -> set[str]:
         """Parameters that optimizers hold that step by themselves, not within another's step."""

@@ -50,7 +50,8 @@ class Count(UsualRelation):
 
     Evidence:
         One example for each window from one update to the next, but for the first if calls come
-        between updates and forwards. Calls with gradients off, or while a model is evaluated, do
+        between updates and forwards, or if there are more of something than the loop has: models
+        are tried out before it. Calls with gradients off, or while a model is evaluated, do
         not count. No example: steps that were not recorded, are unfinished or were skipped by a
         gradient scaler, and optimizers that call a closure again and again. A window with too few
         backwards (the last of an epoch may be short) counts only when another follows it.
@@ -179,6 +180,8 @@ class CountDecider:
         count, times = page.counts[key], params["times"]
         if page.first and key[0] == Families.ZERO_GRAD and count < times:
             return ()  # there is nothing to clear yet
+        if page.first and key[0] not in LANDMARKS and count > _times(params, page):
+            return ()  # models are tried out before the loop
         if params["per"] == Families.BACKWARD:
             if not page.backwards:
                 return ()
