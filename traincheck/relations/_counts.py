@@ -77,6 +77,11 @@ class Page:
     def backwards(self) -> int:
         return self.counts[BACKWARD]
 
+    def asked(self, params: Mapping[str, Any]) -> int:
+        """How many calls a claim asks for in this window."""
+        times: int = params["times"]
+        return times * self.backwards if params["per"] == _F.BACKWARD else times
+
 
 @dataclass(slots=True)
 class Windows:

@@ -16,10 +16,10 @@ from traincheck.relations._reading import (
     SATURATED,
     Key,
     Reading,
-    number,
 )
 from traincheck.relations._variables import is_judged
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
+from traincheck.schema.values import number
 
 _MIN_WEIGHTS = 2  # fewer have no shares
 _SHARES = (("dead", DEAD), ("saturated", SATURATED))

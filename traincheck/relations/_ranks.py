@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.relations._reading import number
 from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families, Marks
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
-from traincheck.schema.values import TensorSummary
+from traincheck.schema.values import TensorSummary, number
 
 _EXACT = ("xxh3-128:", "mix-128:", "xxh3:")  # of whole tensors, not of a shard or a part
 _MOST_WAITING = 256  # steps that one rank may be ahead of another

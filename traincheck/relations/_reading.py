@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from traincheck.schema.events import Event
 
@@ -54,14 +52,3 @@ class Reading:
     is_plain: bool = True
     sums: frozenset[str] = frozenset()
     begins: bool = False
-
-
-def number(value: Any) -> float | None:
-    """A number, or the one in a 0-dim tensor; None if it is not known or not finite."""
-    if isinstance(value, Mapping):
-        value = value.get("value")
-    elif isinstance(value, list) and len(value) == 1:
-        return number(value[0])
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if math.isfinite(value) else None

@@ -21,7 +21,6 @@ from traincheck.relations._reading import (
     SMALLEST,
     Key,
     Reading,
-    number,
 )
 from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import Families, Marks
@@ -35,6 +34,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.values import number
 
 LOSSES = tuple(
     f"torch.nn.functional.{name}"

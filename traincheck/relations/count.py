@@ -180,7 +180,7 @@ class CountDecider:
         count, times = page.counts[key], params["times"]
         if page.first and key[0] == Families.ZERO_GRAD and count < times:
             return ()  # there is nothing to clear yet
-        if page.first and key[0] not in LANDMARKS and count > _times(params, page):
+        if page.first and key[0] not in LANDMARKS and count > page.asked(params):
             return ()  # models are tried out before the loop
         if params["per"] == Families.BACKWARD:
             if not page.backwards:
@@ -201,7 +201,7 @@ class CountDecider:
         params, key = self._params[index], self._keys[index]
         if key == BACKWARD and index not in self._have_held:
             return ()  # accumulation over another number of batches, from the start
-        times = _times(params, page)
+        times = page.asked(params)
         patience = 1
         if count < times:
             if self._is_hidden(key[0]):
@@ -230,7 +230,7 @@ class CountDecider:
         is_early = page.first and bool(params.get("late"))
         if is_early:
             among = ", before the first update"
-        times = _times(params, page)
+        times = page.asked(params)
         symptom = Symptom.MISSING_CALL if count < times else Symptom.EXTRA_CALL
         return Example(
             holds=False,
@@ -244,9 +244,3 @@ class CountDecider:
             evidence=(page.event,),
             symptom=Symptom.WRONG_ORDER if is_early else symptom,
         )
-
-
-def _times(params: Mapping[str, Any], page: Page) -> int:
-    """How many calls there are to be in a window."""
-    times: int = params["times"]
-    return times * page.backwards if params["per"] == Families.BACKWARD else times

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from traincheck.rules._models import MODELS, Model, about, model_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Violation
+from traincheck.schema.values import number
 
 _LEAST = 1e-6  # less moves no weight in a training that ends
 DECAY = MODELS | Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
@@ -54,7 +54,7 @@ class DecayMonitor(ABC):
         decaying = [
             name
             for group in event.groups
-            if _amount(group.hyper.get("weight_decay")) >= _LEAST
+            if (number(group.hyper.get("weight_decay")) or 0.0) >= _LEAST
             for name in group.params
             if name not in self._frozen
         ]
@@ -79,8 +79,3 @@ class DecayMonitor(ABC):
         model = self._models.get(name.partition(".")[0])
         family = model.modules.get(module, {}).get("family") if model is not None else None
         return self.should_not_decay(leaf, family)
-
-
-def _amount(decay: Any) -> float:
-    """A rate, where it is a number: some are tensors."""
-    return float(decay) if isinstance(decay, (int, float)) else 0.0

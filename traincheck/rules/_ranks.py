@@ -115,7 +115,7 @@ class Page:
         """Training calls of a DDP wrapper."""
         return [c for c in self.calls if c.api == DDP_FORWARD and c.grad_enabled]
 
-    def reduced(self) -> set[str]:
+    def reduced_gradients(self) -> set[str]:
         """Parameters that are reduced in all ranks of the job after backward and before the update.
 
         There it is their gradients; averages of weights come after the update.
@@ -214,9 +214,9 @@ class RunStep:
         digests = self._digests(name, {n: rank.begun for n, rank in self.ranks.items()})
         return None if digests is None else len(set(digests.values())) == 1
 
-    def reduced(self) -> set[str]:
+    def reduced_gradients(self) -> set[str]:
         """Parameters whose gradients every rank reduces: between backward and the update."""
-        return set.intersection(*(page.reduced() for page in self.pages.values()))
+        return set.intersection(*(page.reduced_gradients() for page in self.pages.values()))
 
     def _unequal(self, name: str) -> dict[int, StateEvent] | None:
         digests = self._digests(name)

@@ -94,8 +94,8 @@ class Replicas(RankMonitor):
         by_evidence: set[str] = set()
         if self._exchanged and not any(r.is_sharded or r.is_local for r in step.ranks.values()):
             equal = agree | self._shared
-            meant = self._shared | (self._agreed.keys() & _reduced(step))
-            meant |= {name for name in step.reduced() if step.began_equal(name)}
+            meant = self._shared | (self._agreed.keys() & _averaged(step))
+            meant |= {name for name in step.reduced_gradients() if step.began_equal(name)}
             by_evidence = {n for n in different if n in meant or _is_norm(n, step, equal)}
         self.triggered += bool(agree or wrapped or by_evidence)
         if self._exchanged:
@@ -129,7 +129,7 @@ class Replicas(RankMonitor):
         )
 
 
-def _reduced(step: RunStep) -> set[str]:
+def _averaged(step: RunStep) -> set[str]:
     """Parameters that, or whose gradients, every rank reduces in this step."""
     found = (
         {c.variable for c in page.collectives if c.op == "all_reduce" and c.variable is not None}

@@ -11,6 +11,7 @@ text), a sequence a list, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,3 +125,14 @@ def tensors_in(values: Mapping[str, Value]) -> dict[str, TensorSummary]:
                 if inner is not None:
                     found[f"{name}[{index}]"] = inner
     return found
+
+
+def number(value: Value) -> float | None:
+    """A number, or the one in a 0-dim tensor; None if it is not known or not finite."""
+    if isinstance(value, Mapping):
+        value = value.get("value")
+    elif isinstance(value, list) and len(value) == 1:
+        return number(value[0])
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None
