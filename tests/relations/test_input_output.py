@@ -123,6 +123,34 @@ def test_results_that_require_grad():
     )
 
 
+def in_parts(second: object, *, named: bool) -> TraceBuilder:
+    """A module that gives several tensors at once."""
+    first, whole = tensor(64, 5, grad=True), tensor(64, dtype="int64")
+    parts = {"recon": first, "mu": second, "index": whole, "none": None}
+    result = {"dict": parts} if named else [*parts.values()]
+    trace = TraceBuilder().process()
+    for _ in range(30):
+        call(trace, tensor(64, 10), result, "__main__.VAE.forward", module="VAE")
+    return trace.begin_step().step()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_each_of_several_results_requires_grad(named):
+    mu, recon = ("result[mu]", "result[recon]") if named else ("result[1]", "result[0]")
+    healthy = in_parts(tensor(64, 2, grad=True), named=named)
+    said = "In train.py, the {} of VAE.forward requires grad, if grad_enabled is true."
+    assert {said.format(part) for part in (mu, recon)} == set(learned(healthy))
+    params = {"api": "__main__.VAE.forward", "of": mu, "is": {"requires_grad": True}}
+    assert broken(decide("input_output", params, healthy.build())) == []
+    cut = in_parts(tensor(64, 2), named=named).build()
+    found = broken(decide("input_output", params, cut))
+    assert [symptom for _, symptom, _ in found] == [Symptom.DETACHED] * 30
+    assert broken(decide("input_output", {**params, "of": recon}, cut)) == []
+    # Nothing where it is another kind of thing, or not there
+    assert decide("input_output", params, in_parts(None, named=named).build()) == []
+    assert decide("input_output", {**params, "of": "result[9]"}, cut) == []
+
+
 def penalized(count: int, grad: bool, *, optimizer: int | None = None) -> TraceBuilder:
     """Gradients of an output to two inputs, of which the second one is linear in it."""
     trace = TraceBuilder().process()

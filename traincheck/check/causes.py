@@ -119,6 +119,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.UNFROZEN: _same_onset,
         _S.FROZEN: _same_onset,  # which of the parts is trained was mixed up: one fault
         _S.SILENT_WRITE: _same_variable,
+        _S.DETACHED: _anything,
         _S.WRONG_VALUE: _says("requires_grad"),
     },
     _S.FROZEN: {
@@ -127,9 +128,14 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NO_GRADIENT: _same_variable,
         _S.NOT_UPDATED: _same_variable,
         _S.STATE_UNCHANGED: _same_variable,
+        _S.DETACHED: _anything,
         _S.WRONG_VALUE: _says("requires_grad"),
     },
-    _S.STRUCTURE: {_S.STRUCTURE: _same_onset, _S.WRONG_VALUE: _same_onset},
+    _S.STRUCTURE: {
+        _S.STRUCTURE: _same_onset,
+        _S.DETACHED: _same_onset,
+        _S.WRONG_VALUE: _same_onset,
+    },
     _S.STEP_WITHOUT_GRADIENT: {
         _S.NOT_LEARNING: _anything,
         _S.STEP_WITHOUT_GRADIENT: _same_onset,
@@ -190,8 +196,10 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_UPDATED: _same_variable,
         _S.STATE_UNCHANGED: _same_variable,
         _S.WARNED: _says("requires_grad"),
+        _S.DETACHED: _anything,
         _S.WRONG_VALUE: _says("requires_grad"),
     },
+    _S.DETACHED: {_S.NOT_LEARNING: _anything, _S.DETACHED: _same_onset},
     _S.NOT_SYNCHRONIZED: {
         _S.NOT_SYNCHRONIZED: _anything,
         _S.RANKS_DIFFER: _anything,
@@ -334,6 +342,17 @@ WORDING: Mapping[Symptom, Wording] = {
         fix=(
             "Remove what cuts the graph on the way to {variables}, let the loss use what they "
             "compute, or set requires_grad=False for what is not to be trained."
+        ),
+    ),
+    _S.DETACHED: Wording(
+        title="No gradient flows back through what {subject} returns",
+        likely_cause=(
+            "A result of {subject}{where} was detached, made anew from numbers, computed where "
+            "gradients are off, or derived without create_graph=True."
+        ),
+        fix=(
+            "Look for detach(), .data, item(), torch.tensor() and no_grad() on the way to what "
+            "{subject} returns{where}. A loss of it trains nothing before it."
         ),
     ),
     _S.FROZEN: Wording(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
 
 RESULT = "result"
+_PART = f"{RESULT}["
 COMPARED = ("device", "dtype", "shape", "shape[-1]", "shape[0]")
 MEMORY = 4096  # kinds of calls remembered, so that those that are alike are looked at once
 _VARIETY = 2  # values a dim must have taken, before an equal one means anything
@@ -39,7 +40,23 @@ def tensor_at(event: CallEvent, name: str) -> dict[str, Any] | None:
         tensors = [item for item in value if _is_tensor(item)]
         any_grad = any(item.get("requires_grad") for item in tensors)
         value = {**tensors[0], "requires_grad": any_grad} if tensors else None
+    elif name.startswith(_PART):
+        value = dict(_parts(event)).get(name)
     return _properties(value) if isinstance(value, dict) and "shape" in value else None
+
+
+def _parts(event: CallEvent) -> Iterator[tuple[str, Any]]:
+    """What a module returns several of, by name: ``result[1]``, ``result[logits]``."""
+    result = event.result
+    if event.family != Families.MODULE:
+        return
+    if isinstance(result, list):
+        items: Iterable[tuple[Any, Any]] = enumerate(result)
+    elif isinstance(result, dict) and isinstance(result.get("dict"), dict):
+        items = result["dict"].items()
+    else:
+        return
+    yield from ((f"{_PART}{key}]", value) for key, value in items if _is_tensor(value))
 
 
 def _is_tensor(value: Any) -> bool:
@@ -84,6 +101,7 @@ def kind_of(event: CallEvent) -> tuple[Any, ...]:
     if event.api == GRAD:
         given = tensor_at(event, RESULT)
         parts.append(given is not None and given["requires_grad"])
+    parts += [name for name, value in _parts(event) if value.get("requires_grad")]
     return tuple(parts)
 
 
@@ -92,7 +110,8 @@ class _Api:
     """What was seen of one API under one autocast state; sets of values, for those that vary.
 
     equal: by the names of two tensors, the properties that never differed, and values of the left.
-    fixed: of the result. flags: by argument. grads: of the result by module, with grad enabled.
+    fixed: of the result. flags: by argument. grads: of the result, or its parts, by module, with
+    grad enabled.
     """
 
     is_function: bool
@@ -100,7 +119,7 @@ class _Api:
     values: dict[tuple[str, str], dict[str, set[Any]]] = field(default_factory=dict)
     fixed: dict[str, set[Any]] = field(default_factory=dict)
     flags: dict[str, set[Any]] = field(default_factory=dict)
-    grads: dict[str | None, set[bool]] = field(default_factory=dict)
+    grads: dict[str, dict[str | None, set[bool]]] = field(default_factory=dict)
 
 
 class FlowProposer:
@@ -143,8 +162,11 @@ class FlowProposer:
         if result is not None:
             for key in ("dtype", "ndim"):
                 api.fixed.setdefault(key, set()).add(result[key])
-            if event.grad_enabled:
-                api.grads.setdefault(event.module, set()).add(result["requires_grad"])
+        for part in (RESULT, *(name for name, _ in _parts(event))) if event.grad_enabled else ():
+            found = tensor_at(event, part)
+            if found is not None:
+                grads = api.grads.setdefault(part, {})
+                grads.setdefault(event.module, set()).add(found["requires_grad"])
         for name, value in event.args.items():
             if name not in _COSMETIC:
                 flag = isinstance(value, (bool, str)) and len(str(value)) <= _MAX_TEXT
@@ -170,7 +192,7 @@ class FlowProposer:
                 if equal:
                     params = {**base, "left": pair[0], "right": pair[1], "equal": sorted(equal)}
                     yield self._claim(params, is_pinned=is_private(name))
-            if not self._apis[name, autocast].grads:  # a part that only others trained
+            if RESULT not in self._apis[name, autocast].grads:  # a part that only others trained
                 wanted: dict[str, Any] = {"api": name, "is": {"requires_grad": True}}
                 yield self._claim(wanted, is_pinned=True)
 
@@ -219,12 +241,14 @@ def _equal(base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
 
 
 def _grads(base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
-    wanted = {**base, "is": {"requires_grad": True}}
-    if all(found == {True} for found in api.grads.values()):
-        if api.grads:
+    for part, grads in sorted(api.grads.items()):
+        wanted = {**base, "is": {"requires_grad": True}}
+        if part != RESULT:
+            wanted["of"] = part
+        if all(found == {True} for found in grads.values()):
             yield wanted
-    else:
-        for module, found in sorted(api.grads.items(), key=lambda item: item[0] or ""):
+            continue
+        for module, found in sorted(grads.items(), key=lambda item: item[0] or ""):
             if found == {True} and module is not None:
                 yield {**wanted, "module": module}
 

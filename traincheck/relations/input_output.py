@@ -29,7 +29,8 @@ class InputOutput(UsualRelation):
     What it says:
         One of three: two tensors among result and arguments have an equal dtype, device or shape,
         or an equal first or last dim; the result has a fixed dtype or number of dims, or requires
-        grad; flags are always given the same value.
+        grad, and so does each tensor where a module returns several; flags are always given the
+        same value.
 
     Example:
         ``The result of Linear.forward has the dtype of its argument 0.`` A kernel that falls back
@@ -75,7 +76,7 @@ class InputOutput(UsualRelation):
             name = params["module"]
         if "is" in params:
             what = _AND.join(_fixed(key, value) for key, value in sorted(params["is"].items()))
-            return _sentence(f"{scope}the result of {name} {what}")
+            return _sentence(f"{scope}the {params.get('of', RESULT)} of {name} {what}")
         what = _AND.join(_WORDS[key] for key in params["equal"])
         left = "result" if params["left"] == "result" else f"argument {params['left']}"
         return _sentence(
@@ -89,7 +90,7 @@ class InputOutput(UsualRelation):
             return False
         if any(mine.get(key) not in (None, its.get(key)) for key in ("program", "module")):
             return False
-        if mine.get("autocast") != its.get("autocast"):
+        if any(mine.get(key) != its.get(key) for key in ("autocast", "of")):
             return False
         if "equal" in mine:
             same = [mine.get(key) == its.get(key) for key in ("left", "right")]
@@ -169,7 +170,8 @@ class FlowDecider:
         self, params: Mapping[str, Any], event: CallEvent, expected: str, observed: str
     ) -> Example:
         features: dict[str, Any] = {}
-        if "requires_grad" in params.get("is", ()):
+        found = params.get("is", ())
+        if "requires_grad" in found:
             features = {"grad_enabled": event.grad_enabled}
         elif event.training is not None and is_private(event.api):
             features = {"training": event.training}
@@ -189,7 +191,7 @@ class FlowDecider:
             expected=expected,
             observed=observed,
             evidence=(event,),
-            symptom=Symptom.WRONG_VALUE,
+            symptom=Symptom.DETACHED if "requires_grad" in found else Symptom.WRONG_VALUE,
         )
 
 
@@ -212,11 +214,12 @@ def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | No
         given = {name: event.args[name] for name in wanted if name in event.args}
         return shown(wanted), shown(given)
     if "is" in params:
-        tensor = tensor_at(event, RESULT)
+        tensor = tensor_at(event, params.get("of", RESULT))
         if tensor is None:
             return None
         found = {key: tensor[key] for key in params["is"]}
-        return shown(params["is"]), shown(found)
+        part = f"{params['of']}: " if "of" in params else ""
+        return part + shown(params["is"]), part + shown(found)
     left, right = tensor_at(event, params["left"]), tensor_at(event, params["right"])
     if left is None or right is None:
         return None

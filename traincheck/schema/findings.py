@@ -33,6 +33,7 @@ class Symptom(str, Enum):
     EVAL_MODE = "eval_mode"  # trained while in evaluation mode
     TRAINING_MODE = "training_mode"  # in training mode where it is only to be used
     NO_GRADIENT = "no_gradient"  # a parameter gets no gradient
+    DETACHED = "detached"  # a result through which no gradient flows back, where it should
     FROZEN = "frozen"  # a parameter does not require grad where it did
     UNFROZEN = "unfrozen"  # a parameter is trained that is to stay as it is
     STRUCTURE = "structure"  # a model has other parameters or buffers than it should
