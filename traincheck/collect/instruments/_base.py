@@ -126,7 +126,7 @@ def _unbound(
     """
 
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if local is not None and not is_traced():
+        if not is_traced() and local is not None:
             em = local.em
             if em is not None and em.inner is not None:
                 return original(*args, **kwargs)
