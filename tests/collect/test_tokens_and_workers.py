@@ -58,6 +58,25 @@ def test_the_end_that_is_never_a_label(labels, lost):
 SPECIAL = {"pad_token_id": 0, "unk_token_id": 3, "eos_token_id": EOS}
 
 
+def test_padding_of_its_own_is_no_lost_end():
+    padded = rows([5, 6, EOS, 0], [7, EOS, 0, 0])
+    labels = padded.masked_fill(padded == 0, -100)
+    assert "lost_end" not in token_facts({"input_ids": padded, "labels": labels}, SPECIAL)
+    tags = rows([1, 0, -100, -100], [1, -100, -100, -100])  # of words; the end has none
+    tagged = {"input_ids": padded, "attention_mask": (padded != 0).long(), "labels": tags}
+    assert "lost_end" not in token_facts(tagged, SPECIAL)
+    by_end = {**tagged, "input_ids": padded.masked_fill(padded == 0, EOS)}
+    assert "lost_end" not in token_facts(by_end, {**SPECIAL, "pad_token_id": EOS})
+
+
+def test_without_padding_the_configuration_tells_whether_the_end_is_padding():
+    labels = IDS.masked_fill(IDS == EOS, -100)
+    facts = token_facts({"input_ids": IDS, "labels": labels}, {**SPECIAL, "pad_token_id": EOS})
+    assert facts["lost_end"] == EOS
+    assert "lost_end" not in token_facts({"input_ids": IDS, "labels": labels}, SPECIAL)
+    assert "lost_end" not in token_facts({"input_ids": IDS, "labels": labels})
+
+
 def test_padding_that_is_attended_to():
     ids = rows([5, 6, 0, 0], [7, 8, 9, 0], [0, 0, 5, 6])
     right = {"input_ids": ids, "attention_mask": (ids != 0).long()}

@@ -438,6 +438,18 @@ def test_labels_that_lack_the_end_token():
     assert (finding.first_step, finding.subject.variable) == (0, "loader0")
 
 
+def test_padding_that_a_mask_attends_to():
+    left_out = of("padding", texts_of(10, attended_padding=0))
+    assert report_of(left_out, texts_of(8, padding=0.6, attended_padding=0)).findings == []
+    assert report_of(left_out, texts_of(8, padding=0.0, attended_padding=0)).findings == []
+    assert report_of(left_out, texts_of(8)).findings == []
+    (finding,) = report_of(left_out, texts_of(8, padding=0.0, attended_padding=5)).findings
+    assert (finding.first_step, finding.subject.variable) == (0, "loader0")
+    assert "mask" in finding.message
+    assert of("padding", texts_of(10, padding=0.0, attended_padding=0)) == []
+    assert of("padding", texts_of(10, attended_padding=3)) == []
+
+
 def scaled(steps: int, value: object) -> list:
     trace = begin()
     for _ in range(steps):

@@ -206,6 +206,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.NOT_RESTORED: {_S.NOT_RESTORED: _same_onset},
     _S.RANKS_DIFFER: {_S.RANKS_DIFFER: _anything},
+    _S.BATCH_CONTENT: {_S.BATCH_CONTENT: _same_onset, _S.LOSS_INPUT: _same_onset},
     _S.LOSS_INPUT: {
         _S.NON_FINITE: _anything,
         _S.GRADIENT_SIZE: _anything,
@@ -494,6 +495,12 @@ WORDING: Mapping[Symptom, Wording] = {
         title="{variables} gives the same again",
         likely_cause="What should differ between workers, ranks or epochs starts from one seed.",
         fix="Seed each worker, rank and epoch differently.",
+        near="batch",
+    ),
+    _S.BATCH_CONTENT: Wording(
+        title="Tokens, mask and labels of {variables} do not fit together",
+        likely_cause="What collates samples to a batch pads, masks or labels them otherwise.",
+        fix="Compare a batch with one of the reference: tokens, attention mask and labels.",
         near="batch",
     ),
     _S.PRECISION: Wording(

@@ -20,10 +20,11 @@ def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict
     """Facts about ``input_ids``, ``attention_mask``, ``position_ids`` and ``labels`` of a batch.
 
     padding: share of positions that the mask leaves out. left_padded: whether rows begin with them.
-    resets: rows in which positions go back. lost_end: the id with which rows end, if it is the only
-    one that is attended to and yet left out of the labels. special: ids that configurations of
-    models name. With them: unknown, share of tokens that are the unknown one; attended_padding,
-    rows that begin or end with two or more padding ids that the mask attends to.
+    resets: rows in which positions go back. lost_end: the id with which rows end, if it is padding
+    too and the only one that is attended to and yet left out of labels that are tokens. special:
+    ids that configurations of models name. With them: unknown, share of tokens that are the unknown
+    one; attended_padding, rows that begin or end with two or more padding ids that the mask attends
+    to.
     """
     if not isinstance(batch, Mapping):
         return {}
@@ -39,7 +40,7 @@ def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict
         out["resets"] = int((positions[:, 1:] < positions[:, :-1]).any(1).sum())
     ids, labels = _matrix(batch.get("input_ids")), _matrix(batch.get("labels"))
     if ids is not None and labels is not None and ids.shape == labels.shape:
-        lost = _lost_end(ids, labels, mask)
+        lost = _lost_end(ids, labels, mask, special)
         if lost is not None:
             out["lost_end"] = lost
     if ids is not None:
@@ -78,13 +79,38 @@ def _matrix(value: Any) -> torch.Tensor | None:
     return None
 
 
-def _lost_end(ids: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None) -> int | None:
+def _lost_end(
+    ids: torch.Tensor,
+    labels: torch.Tensor,
+    mask: torch.Tensor | None,
+    special: Mapping[str, int | None],
+) -> int | None:
     attended = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
     left_out = torch.unique(ids[attended & (labels == IGNORED)])
-    if len(left_out) != 1 or (labels == left_out).any():
+    if len(left_out) != 1 or (labels == left_out).any() or not _are_tokens(labels, ids):
+        return None
+    if not _is_padding(int(left_out), ids[~attended], special):
         return None
     places = torch.arange(ids.shape[1]).expand_as(ids).masked_fill(~attended, -1)
     last = places.max(1).values
     ends = ids.gather(1, last.clamp(min=0)[:, None])[:, 0]
     is_end = (ends == left_out) & (last >= 0)
     return int(left_out) if 2 * int(is_end.sum()) > len(ids) else None
+
+
+def _are_tokens(labels: torch.Tensor, ids: torch.Tensor) -> bool:
+    """Whether labels are tokens of the text, in their place or one before it; tags are none."""
+    pairs = ((labels, ids), (labels[:, :-1], ids[:, 1:]))
+    told = int((labels != IGNORED).sum())
+    return any(2 * int((mine == theirs).sum()) > told for mine, theirs in pairs)
+
+
+def _is_padding(token: int, left_out: torch.Tensor, special: Mapping[str, int | None]) -> bool:
+    """Whether the token that texts end with is padding too.
+
+    What the mask leaves out tells, or, where it leaves nothing out, the configuration of the model:
+    a token at the end of rows that nothing masks may be padding and no end.
+    """
+    if left_out.numel():
+        return bool((left_out == token).any())
+    return token == special.get("pad_token_id") == special.get("eos_token_id")

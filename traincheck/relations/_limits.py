@@ -21,6 +21,7 @@ from traincheck.relations._reading import (
     MASK,
     MOVED,
     NON_FINITE,
+    PADDING,
     SATURATED,
     SMALLEST,
     Key,
@@ -155,7 +156,18 @@ def _up(value: float) -> float:
 
 
 _PLAIN = frozenset(
-    {NON_FINITE, END_TOKEN, MASK, CLIPPED_NORM, FLAT, CLASSES, LEAST_SHARE, DEAD, SATURATED}
+    {
+        NON_FINITE,
+        END_TOKEN,
+        MASK,
+        PADDING,
+        CLIPPED_NORM,
+        FLAT,
+        CLASSES,
+        LEAST_SHARE,
+        DEAD,
+        SATURATED,
+    }
 )
 
 
@@ -163,7 +175,7 @@ def _plain(quantity: str, low: float, high: float) -> Limits | None:
     """Limits that follow from the extremes alone."""
     if quantity == MASK:
         return {"low": 1.0} if low >= 1 else None
-    if quantity in (NON_FINITE, END_TOKEN):
+    if quantity in (NON_FINITE, END_TOKEN, PADDING):
         return {"high": 0.0} if high <= 0 else None
     if quantity == CLASSES:
         return {"low": _FEWEST} if low >= _FEWEST else None

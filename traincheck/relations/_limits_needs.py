@@ -18,6 +18,7 @@ from traincheck.relations._reading import (
     MASK,
     MOVED,
     NON_FINITE,
+    PADDING,
     SATURATED,
     SCALED_LOSS,
     SMALLEST,
@@ -43,7 +44,7 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
     name = params.get("name")
     if quantity == NON_FINITE and name in (LOSS, SCALED_LOSS):
         return Needs(calls=frozenset({Families.BACKWARD, Families.SCALE}), kinds=kinds)
-    if quantity == END_TOKEN:
+    if quantity in (END_TOKEN, PADDING):
         return Needs(kinds=kinds | {"batch"}, stats=some("batch"))
     if quantity == MASK:
         calls = frozenset({api})

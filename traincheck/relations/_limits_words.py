@@ -21,6 +21,7 @@ from traincheck.relations._reading import (
     MASK,
     MOVED,
     NON_FINITE,
+    PADDING,
     SATURATED,
     SCALED_LOSS,
     SMALLEST,
@@ -58,6 +59,7 @@ CAUSES = {
         "Padding is told by the id of the end token, which so leaves the labels with it: the model "
         "never learns to stop."
     ),
+    PADDING: "The mask was made before the padding, or is made of ones.",
     MASK: "True and False of the mask are exchanged: tokens are left out, and padding is not.",
     NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
 }
@@ -70,8 +72,21 @@ SYMPTOMS = {
     LEAST_SHARE: Symptom.GRADIENT_SIZE,
     MOVED: Symptom.GRADIENT_SIZE,
     CLASSES: Symptom.LOSS_INPUT,
-    END_TOKEN: Symptom.LOSS_INPUT,
+    END_TOKEN: Symptom.BATCH_CONTENT,
+    PADDING: Symptom.BATCH_CONTENT,
     NON_FINITE: Symptom.NON_FINITE,
+}
+
+
+_INSTEAD = {
+    MASK: "it leaves out all but the padding",
+    PADDING: "it attends to padding",
+    END_TOKEN: "the end token is left out too",
+}
+_SAYINGS = {
+    MASK: "leaves out the padding",
+    PADDING: "leaves it out",
+    END_TOKEN: "hold the end token",
 }
 
 
@@ -88,6 +103,7 @@ def what(params: Mapping[str, Any]) -> str:
         NON_FINITE: f"{name} of {api}" if api else name,
         END_TOKEN: f"labels of {api} that have padding",
         MASK: f"the mask of {short(api)}",
+        PADDING: f"the attention mask in batches of {api} that have padding",
         MOVED: f"the farthest that one of the first updates of "
         f"{name.rpartition('.')[2] or 'an optimizer'} moves a weight, in learning rates,",
         FLAT: "the norm of the gradients, unless the loss is zero,",
@@ -101,8 +117,8 @@ def what(params: Mapping[str, Any]) -> str:
 def limits_text(params: Mapping[str, Any]) -> str:
     """By what, as the rest of the sentence."""
     low, high = params.get("low"), params.get("high")
-    if params["quantity"] in (MASK, END_TOKEN):
-        return "leaves out the padding" if params["quantity"] == MASK else "hold the end token"
+    if params["quantity"] in _SAYINGS:
+        return _SAYINGS[params["quantity"]]
     if params["quantity"] == LOSS_SCALE:
         times = f"{low:g}" if low == high else f"between {low:g} and {high:g}"
         return f"{times} times the mean loss"
@@ -131,9 +147,7 @@ def observed_text(params: Mapping[str, Any], value: float) -> str:
     if quantity == NON_FINITE:
         said = "NaN or infinity"
         return f"{said} after scaling" if params.get("name") == SCALED_LOSS else said
-    if quantity == MASK:
-        return "it leaves out all but the padding"
-    return "the end token is left out too" if quantity == END_TOKEN else f"{value:.6g}"
+    return _INSTEAD.get(quantity) or f"{value:.6g}"
 
 
 def cause_of(params: Mapping[str, Any]) -> str:

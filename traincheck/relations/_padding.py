@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traincheck.relations._reading import END_TOKEN, MASK, Key, Reading
+from traincheck.relations._reading import END_TOKEN, MASK, PADDING, Key, Reading
 from traincheck.schema.events import BatchEvent, CallEvent
 
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
@@ -21,15 +21,21 @@ class Padding:
     _shape: Sequence[int] = ()
 
     def batch(self, event: BatchEvent) -> Sequence[Reading]:
-        """A batch came; whether its labels lack the end token, if it has labels and padding."""
+        """A batch came: whether labels lack the end token and whether padding is attended to."""
         padding = event.tokens.get("padding")
         self._padding = float(padding) if isinstance(padding, (int, float)) else None
         shapes = [leaf["shape"] for leaf in event.leaves.values() if isinstance(leaf, dict)]
         self._shape = shapes[0] if shapes else ()
-        if self._padding is None or not any(path.endswith("labels") for path in event.leaves):
+        if self._padding is None:
             return ()
-        lost = float("lost_end" in event.tokens)
-        return (Reading(Key(END_TOKEN, event.loader), lost, event),)
+        found = []
+        if any(path.endswith("labels") for path in event.leaves):
+            lost = float("lost_end" in event.tokens)
+            found.append(Reading(Key(END_TOKEN, event.loader), lost, event))
+        attended = event.tokens.get("attended_padding")
+        if attended or (attended == 0 and self._padding):
+            found.append(Reading(Key(PADDING, event.loader), float(attended > 0), event))
+        return found
 
     def call(self, event: CallEvent) -> Sequence[Reading]:
         """Whether attention leaves out the padding (1) or all but the padding (0)."""

@@ -18,12 +18,12 @@ DEAD, SATURATED = "dead", "saturated"
 FLAT = "norm above zero"
 CLASSES = "classes"
 MOVED = "moved"
-END_TOKEN, MASK = "end token", "mask"
+END_TOKEN, MASK, PADDING = "end token", "mask", "padding"
 QUANTITIES = frozenset(
     {
         NON_FINITE, LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM,
         LEAST_SHARE, DEAD, SATURATED, CLASSES, FLAT,
-        END_TOKEN, MASK, MOVED,
+        END_TOKEN, MASK, PADDING, MOVED,
     }
 )  # fmt: skip
 SCALED_LOSS = "the loss that GradScaler has scaled"

@@ -27,6 +27,7 @@ from traincheck.relations._reading import (
     LEAST_SHARE,
     LOSS_SCALE,
     NON_FINITE,
+    PADDING,
     QUANTITIES,
     SATURATED,
     SCALED_LOSS,
@@ -48,6 +49,7 @@ _PATIENCE = {
     DEAD: 4,
     SATURATED: 4,
     END_TOKEN: 3,
+    PADDING: 3,
 }  # readings in a row that are wrong
 _NEAR = 1e-2  # relative: within this, a number is what it was said to be
 
@@ -64,7 +66,7 @@ class Bounded(UsualRelation):
         none of it; the first ten updates move no weight by much more than the learning rate, where
         the first of all moves some by just that; most units of an activation are neither off for a
         whole batch nor at their limits; cross_entropy has two classes or more; labels with padding
-        hold the end token; the mask of attention leaves out the padding.
+        hold the end token; the mask of a batch, and of attention, leaves out the padding.
 
     Example:
         ``In train.py, the losses that backward is given over an update add up to 1 times the mean
@@ -218,7 +220,7 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
         subject = Subject(variable=event.name)
     elif key.quantity in (GENERATED, DEAD, SATURATED):
         subject = Subject(api=key.api, module=key.name)
-    elif key.quantity == END_TOKEN:
+    elif key.quantity in (END_TOKEN, PADDING):
         subject = Subject(variable=key.api)
     elif key.name == SCALED_LOSS:
         subject = Subject(api=Families.SCALE)

@@ -25,8 +25,8 @@ class EndTokenNotLearned:
         attended to, is -100 in all labels.
 
     Stays quiet on:
-        Rows that end with a labelled token; prompts that are left out of the loss; masked language
-        models.
+        Rows that end with a labelled token; padding with a token of its own; tags of words, of
+        which an end has none; prompts that are left out of the loss; masked language models.
 
     Fix:
         Give padding a token of its own, or set labels by the attention mask, not by the token.

@@ -57,7 +57,7 @@ class Masks(Leaves):
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
         rows = (event.tokens or {}).get("attended_padding")
-        if rows is None or not path.endswith("input_ids"):
+        if rows is None or not path.endswith(".input_ids"):
             return ()
         self.triggered += 1
         if rows == 0:
