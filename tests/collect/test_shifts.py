@@ -79,7 +79,7 @@ def test_once_for_labels_that_are_used_as_they_are(given, target):
 
 def test_labels_that_equal_the_inputs_are_not_ahead_until_the_model_moves_them_on():
     assert told(logits()[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten(), labels=TOKENS) == 1
-    assert told(logits().flatten(0, 1), TOKENS.flatten(), labels=TOKENS) is None
+    assert told(logits().flatten(0, 1), TOKENS.flatten(), labels=TOKENS) == 0
 
 
 def test_a_target_of_tokens_needs_no_labels_beside_them():
@@ -88,8 +88,18 @@ def test_a_target_of_tokens_needs_no_labels_beside_them():
     assert shifts.of_argument(logits().flatten(0, 1)) == {}
     assert shifts.of_argument(NEXT.flatten()) == {"shifted": torch.tensor(1)}
     assert shifts.of_argument((NEXT + 1).flatten()) == {}
+    assert shifts.of_argument(TOKENS.flatten()) == {"shifted": torch.tensor(0)}
+    hidden = TOKENS.masked_fill(torch.arange(LENGTH) % 3 > 0, -100)  # too few changes are left
+    assert shifts.of_argument(hidden.flatten()) == {}
     shifts.clear()
     assert shifts.of_argument(NEXT.flatten()) == {}
+
+
+def test_next_tokens_of_one_input_count_before_those_of_another():
+    shifts = Shifts()
+    shifts.look([NEXT])  # an encoder
+    shifts.look([TOKENS])  # its decoder
+    assert shifts.of_argument(NEXT.flatten()) == {"shifted": torch.tensor(1)}
 
 
 @pytest.mark.parametrize(

@@ -407,6 +407,30 @@ def test_cross_entropy_over_one_output():
     assert (finding.first_step, finding.subject.api) == (0, CROSS_ENTROPY)
 
 
+def ahead(*shifts: int | None) -> list:
+    trace = begin()
+    for shift in shifts:
+        target = {"dtype": "int64", "shape": [32], "stats": {"min": 0, "max": 9}}
+        if shift is not None:
+            target["stats"]["shifted"] = shift
+        args = {"input": tensor(-1.0, 1.0, (32, 10)), "target": target}
+        trace.begin_step().call(CROSS_ENTROPY, args=args).forward().backward().optimizer_step()
+    return trace.build()
+
+
+def test_labels_that_are_not_moved_on_to_the_next_tokens():
+    held = of("ahead", ahead(*[1, None] * 12))
+    assert held[0].text.endswith(
+        "the target of functional.cross_entropy is 1 token ahead of what the model is given."
+    )
+    assert report_of(held, ahead(1, None, None, 1)).findings == []
+    for shift in (0, 2):
+        (finding,) = report_of(held, ahead(None, shift, shift)).findings
+        assert (finding.first_step, finding.subject.api) == (1, CROSS_ENTROPY)
+    assert of("ahead", ahead(*[0, 1] * 12)) == []
+    assert report_of(of("ahead", ahead(*[0] * 12)), ahead(0, 0)).findings == []
+
+
 def texts_of(steps: int, *, padding: float = 0.3, left_out: float = 0.3, **tokens) -> list:
     """Batches of tokens with padding, and the mask that attention is given."""
     trace = begin()

@@ -63,6 +63,65 @@ def test_batches_without_padding_need_no_mask():
     assert report_of([never], loop(3).build()).findings == []
 
 
+def positions(trace: TraceBuilder, count: int, **given) -> TraceBuilder:
+    """Attention over so many positions."""
+    query = {"dtype": "float32", "shape": [2, 4, count, 8]}
+    args = {"query": query, "key": query, "value": query, **given}
+    return trace.call(ATTENTION, args=args, module="Net", training=True)
+
+
+def causal(count: int, *given: dict, length: int = 9) -> list:
+    trace = begin()
+    for _ in range(count):
+        trace.begin_step().zero_grad()
+        for more in given:
+            positions(trace, length, **more)
+        trace.forward().backward().optimizer_step()
+    return trace.build()
+
+
+def test_attention_that_is_no_longer_causal():
+    def said(*given: dict) -> list[Invariant]:
+        found = learn(causal(10, *given)).invariants
+        kept = [i for i in found if i.hypothesis.relation == "constant"]
+        return [i for i in kept if "is_causal" in i.text]
+
+    yes, no = {"is_causal": True}, {"is_causal": False}
+    mask = {"attn_mask": TENSOR}
+    (held,) = said(yes)
+    for healthy in (causal(4, yes), causal(4, yes, mask), causal(4, yes | mask)):
+        assert report_of([held], healthy).findings == []
+    assert report_of([held], causal(4, {}, length=1)).findings == []  # with a cache
+    for broken_ in (causal(4, no), causal(4, {})):
+        (finding,) = report_of([held], broken_).findings
+        assert (finding.step, finding.observed) == (0, "is_causal=False")
+    assert said(yes, no) == []  # an encoder and a decoder
+    assert report_of(said(no), causal(4, yes)).findings != []
+
+
+def test_a_mask_that_multi_head_attention_no_longer_gets():
+    heads = "torch.nn.functional.multi_head_attention_forward"
+    module = "torch.nn.modules.activation.MultiheadAttention.forward"
+
+    def run(count: int, **given) -> list:
+        trace = begin()
+        for span in range(900, 900 + count):
+            trace.begin_step().zero_grad()
+            args = {"query": TENSOR, "key": TENSOR, "dropout_p": 0.1 * count, **given}
+            trace.call(heads, args=args, parent=span)
+            trace.call(module, span=span, family=Families.MODULE, module="Net.attention")
+            trace.forward().backward().optimizer_step()
+        return trace.build()
+
+    masks = {"attn_mask": TENSOR, "key_padding_mask": TENSOR}
+    (held,) = [i for i in learn(run(10, **masks)).invariants if "multi_head" in i.text]
+    assert report_of([held], run(5, attn_mask=TENSOR)).findings == []  # nothing is padded
+    (finding,) = report_of([held], run(5, key_padding_mask=TENSOR)).findings
+    assert (finding.step, finding.observed) == (0, "no attn_mask")
+    never = learn(run(10)).invariants
+    assert not any(i.hypothesis.params.get("name") == heads for i in never)
+
+
 def test_what_a_loss_module_was_made_with_is_learned_as_if_it_were_called():
     def run(count: int, **options):
         trace = begin()

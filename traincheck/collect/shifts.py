@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-ONCE, TWICE = 1, 2  # positions that labels are ahead of the tokens
+NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions that labels are ahead of the tokens
 _LARGEST = 1 << 16  # elements of a tensor that is compared
 _COLUMNS = 4
 _MOST_TENSORS = 4  # of one shape in one batch
@@ -106,13 +106,19 @@ class Shifts:
         return {}
 
     def _next(self, value: torch.Tensor) -> Taken:
-        """Whether a target is the next tokens."""
+        """Whether a target is the next tokens of some, or else some themselves."""
+        found: Taken = {}
         for tokens in self._tokens if value.is_cpu else ():
             rows, columns = tokens.shape
             for width in (columns, columns - 1):
-                if value.numel() == rows * width and _is_next(tokens, value.reshape(rows, width)):
+                if value.numel() != rows * width:
+                    continue
+                labels = value.reshape(rows, width)
+                if _is_next(tokens, labels):
                     return {"shifted": torch.tensor(ONCE)}
-        return {}
+                if width == columns and _is_labelled(tokens, labels):
+                    found = {"shifted": torch.tensor(NOT_AT_ALL)}
+        return found
 
 
 def _may_be_tokens(tensor: torch.Tensor) -> bool:
@@ -129,10 +135,17 @@ def _may_be_tokens(tensor: torch.Tensor) -> bool:
 def _is_next(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
     """Whether each label is the token behind, and tokens change enough to tell."""
     following = tokens[:, 1:]
-    given = labels[:, : following.shape[1]]
+    return _is_labelled(following, labels[:, : following.shape[1]], labels)
+
+
+def _is_labelled(
+    tokens: torch.Tensor, given: torch.Tensor, labels: torch.Tensor | None = None
+) -> bool:
+    """Whether each label that is ``given`` is the token there. labels: all of them."""
     counted = given != _IGNORED
-    if bool(((given != following) & counted).any()):
+    if bool(((given != tokens) & counted).any()):
         return False
+    labels = given if labels is None else labels
     given, last = labels[:, :-1], labels[:, 1:]
     counted = given != _IGNORED
     return int((counted & (last != _IGNORED) & (given != last)).sum()) >= _CHANGES

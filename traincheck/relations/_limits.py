@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._reading import (
+    AHEAD,
     CLASSES,
     CLIPPED_NORM,
     DEAD,
@@ -159,6 +160,7 @@ _PLAIN = frozenset(
     {
         NON_FINITE,
         END_TOKEN,
+        AHEAD,
         MASK,
         PADDING,
         CLIPPED_NORM,
@@ -175,6 +177,8 @@ def _plain(quantity: str, low: float, high: float) -> Limits | None:
     """Limits that follow from the extremes alone."""
     if quantity == MASK:
         return {"low": 1.0} if low >= 1 else None
+    if quantity == AHEAD:
+        return {"low": low, "high": high} if low == high else None
     if quantity in (NON_FINITE, END_TOKEN, PADDING):
         return {"high": 0.0} if high <= 0 else None
     if quantity == CLASSES:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincheck.relations._reading import (
+    AHEAD,
     DEAD,
     END_TOKEN,
     FLAT,
@@ -46,8 +47,8 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
         return Needs(calls=frozenset({Families.BACKWARD, Families.SCALE}), kinds=kinds)
     if quantity in (END_TOKEN, PADDING):
         return Needs(kinds=kinds | {"batch"}, stats=some("batch"))
-    if quantity == MASK:
-        calls = frozenset({api})
+    if quantity in (AHEAD, MASK):
+        calls = frozenset({api, Families.MODULE} if quantity == AHEAD else {api})
         return Needs(calls=calls, kinds=kinds | {"batch"}, stats=some(api, "batch"))
     if quantity == NON_FINITE and name != GRADIENT:
         return Needs(kinds=kinds | {"batch"}, stats=some("batch"))

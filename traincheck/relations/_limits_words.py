@@ -7,6 +7,7 @@ from typing import Any
 
 from traincheck.relations._names import short
 from traincheck.relations._reading import (
+    AHEAD,
     CLASSES,
     CLIPPED_NORM,
     DEAD,
@@ -60,6 +61,7 @@ CAUSES = {
         "never learns to stop."
     ),
     PADDING: "The mask was made before the padding, or is made of ones.",
+    AHEAD: "Labels are not moved on to the next tokens as they were, or moved on twice.",
     MASK: "True and False of the mask are exchanged: tokens are left out, and padding is not.",
     NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
 }
@@ -71,6 +73,7 @@ SYMPTOMS = {
     GRADIENT_NORM: Symptom.GRADIENT_SIZE,
     LEAST_SHARE: Symptom.GRADIENT_SIZE,
     MOVED: Symptom.GRADIENT_SIZE,
+    AHEAD: Symptom.LOSS_INPUT,
     CLASSES: Symptom.LOSS_INPUT,
     END_TOKEN: Symptom.BATCH_CONTENT,
     PADDING: Symptom.BATCH_CONTENT,
@@ -103,6 +106,7 @@ def what(params: Mapping[str, Any]) -> str:
         NON_FINITE: f"{name} of {api}" if api else name,
         END_TOKEN: f"labels of {api} that have padding",
         MASK: f"the mask of {short(api)}",
+        AHEAD: f"the target of {short(api)}",
         PADDING: f"the attention mask in batches of {api} that have padding",
         MOVED: f"the farthest that one of the first updates of "
         f"{name.rpartition('.')[2] or 'an optimizer'} moves a weight, in learning rates,",
@@ -119,6 +123,8 @@ def limits_text(params: Mapping[str, Any]) -> str:
     low, high = params.get("low"), params.get("high")
     if params["quantity"] in _SAYINGS:
         return _SAYINGS[params["quantity"]]
+    if params["quantity"] == AHEAD:
+        return f"is {_ahead(low or 0)} what the model is given"
     if params["quantity"] == LOSS_SCALE:
         times = f"{low:g}" if low == high else f"between {low:g} and {high:g}"
         return f"{times} times the mean loss"
@@ -141,12 +147,18 @@ def limits_text(params: Mapping[str, Any]) -> str:
     return f"is {' and '.join(parts)}"
 
 
+def _ahead(tokens: float) -> str:
+    return f"{tokens:g} token{'' if tokens == 1 else 's'} ahead of"
+
+
 def observed_text(params: Mapping[str, Any], value: float) -> str:
     """What was read instead."""
     quantity = params["quantity"]
     if quantity == NON_FINITE:
         said = "NaN or infinity"
         return f"{said} after scaling" if params.get("name") == SCALED_LOSS else said
+    if quantity == AHEAD:
+        return f"it is {_ahead(value)} that"
     return _INSTEAD.get(quantity) or f"{value:.6g}"
 
 

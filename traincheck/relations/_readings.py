@@ -10,6 +10,7 @@ from traincheck.relations._magnitudes import Activity, Gradients
 from traincheck.relations._moved import Moves
 from traincheck.relations._padding import ATTENTION, Padding
 from traincheck.relations._reading import (
+    AHEAD,
     CLASSES,
     CLIPPED_NORM,
     GENERATED,
@@ -165,6 +166,15 @@ def _classes(event: CallEvent) -> Iterator[Reading]:
             yield Reading(Key(CLASSES, event.api), shape[min(1, len(shape) - 1)], event)
 
 
+def _ahead(event: CallEvent) -> Iterator[Reading]:
+    """By how many tokens a target is ahead of what the model is given, where that shows."""
+    target = event.args.get("target") if event.api in OVER_CLASSES else None
+    stats = target.get("stats") if isinstance(target, Mapping) else None
+    value = number(stats.get("shifted")) if stats else None
+    if value is not None:
+        yield Reading(Key(AHEAD, event.api), value, event)
+
+
 def _finite(event: CallEvent, name: str) -> Sequence[Reading]:
     """Whether what backward is given is a number; nothing where that is not known."""
     given = event.args.get("tensors")
@@ -251,7 +261,7 @@ class Readings:
             return ()
         if api in _LOSSES and event.grad_enabled:
             self._scale.loss(event)
-            return (*_classes(event), *_extremes(event))
+            return (*_classes(event), *_extremes(event), *_ahead(event))
         if api == Families.BACKWARD:
             self._scale.backward(event)
             self._gradients.loss(event)

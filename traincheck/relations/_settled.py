@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from traincheck.relations._names import is_library
+from traincheck.relations._padding import ATTENTION
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import MODAL, Families
@@ -23,6 +24,9 @@ ARGUMENTS, BATCH, EQUAL, EVALUATED = "arguments", "batch", "equal", "evaluated"
 HYPER, KEPT, MODES, SAMPLES = "hyper", "kept", "modes", "samples"
 KINDS = frozenset({ARGUMENTS, BATCH, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES})
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
+CAUSAL = "is_causal"
+_MULTI_HEAD = "torch.nn.functional.multi_head_attention_forward"
+ATTENTIONS = frozenset({ATTENTION, _MULTI_HEAD})
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # for schedules to say
 _CYCLES = "max_momentum"  # OneCycleLR leaves it where it moves momentum against the rate
 _CYCLED = ("betas", "momentum")
@@ -40,7 +44,9 @@ _LAYERS = frozenset(
         "rms_norm", "sigmoid", "silu", "tanh",
     )
 )  # fmt: skip
-_INSTEAD = _LOSSES | {f"torch.nn.functional.{name}" for name in ("log_softmax", "softmax")}
+_INSTEAD = (
+    _LOSSES | {f"torch.nn.functional.{name}" for name in ("log_softmax", "softmax")} | {_MULTI_HEAD}
+)
 _FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad")
 
 
@@ -81,27 +87,40 @@ class Arguments:
         if not is_wanted or event.exception is not None:
             return None
         training = event.training if api in MODAL else None
-        values: dict[str, Any] = {}
-        tensors = []
-        for name, value in event.args.items():
-            if isinstance(value, dict):
-                if "shape" in value:
-                    tensors.append(_with_dims(name, value) if api in _LOSSES else name)
-            elif isinstance(value, bool):
-                if name in _MODE_ARGUMENTS and training is not None:
-                    values[name] = value
-            elif isinstance(value, float) or (isinstance(value, int) and name in _WHOLE):
+        key, subject = Key(ARGUMENTS, api, training), Subject(api=api, module=event.module)
+        return Fact(key, _given(event, has_mode=training is not None), event, subject)
+
+
+def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    tensors = []
+    for name, value in event.args.items():
+        if isinstance(value, dict):
+            if "shape" in value:
+                tensors.append(_with_dims(name, value) if event.api in _LOSSES else name)
+        elif isinstance(value, bool):
+            if name in _MODE_ARGUMENTS and has_mode:
                 values[name] = value
-        if tensors:
-            values[TENSORS] = sorted(tensors)
-        subject = Subject(api=api, module=event.module)
-        return Fact(Key(ARGUMENTS, api, training), values, event, subject)
+        elif isinstance(value, float) or (isinstance(value, int) and name in _WHOLE):
+            values[name] = value
+    if event.api == _MULTI_HEAD:  # the rest is what its module was made with
+        values, tensors = {}, [name for name in tensors if name == "attn_mask"]
+    if tensors:
+        values[TENSORS] = sorted(tensors)
+    if event.api == ATTENTION and not is_masked(values) and _has_several(event.args.get("query")):
+        values[CAUSAL] = event.args.get(CAUSAL) is True
+    return values
 
 
 def _with_dims(name: str, tensor: Mapping[str, Any]) -> str:
     """Arguments of a loss that differ in this are broadcast: ``input (2 dims)``."""
     dims = len(tensor["shape"])
     return f"{name} ({dims} dim{'' if dims == 1 else 's'})"
+
+
+def _has_several(query: Any) -> bool:
+    """Whether there are several positions: one alone, as with a cache, has nothing behind it."""
+    return is_tensor(query) and len(query["shape"]) >= _PAIR and query["shape"][-2] > 1
 
 
 def is_masked(values: Mapping[str, Any]) -> bool:

@@ -79,7 +79,7 @@ def wanted_of(params: Mapping[str, Any], fact: Fact) -> dict[str, Any]:
 def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -> Example:
     """The counterexample. wanted: the values that differ from what was found."""
     found = {name: fact.values[name] for name in wanted if fact.values.get(name) is not None}
-    expected, observed = said(wanted), said(found) or f"no {', '.join(wanted)}"
+    expected, observed = said(wanted), said(found) or _lacking(wanted)
     subject, symptom, event = fact.subject, Symptom.WRONG_VALUE, fact.event
     first = next(iter(wanted))
     if params["of"] in (MODES, EVALUATED):
@@ -109,6 +109,11 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         evidence=(event,),
         symptom=symptom,
     )
+
+
+def _lacking(wanted: Mapping[str, Any]) -> str:
+    names = [name for name in wanted if name != TENSORS]
+    return f"no {', '.join([*names, *wanted.get(TENSORS, ())])}"
 
 
 def word(kind: str, name: str, *mode: bool | None) -> str:

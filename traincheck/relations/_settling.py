@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincheck.relations._names import ProgramName
-from traincheck.relations._padding import ATTENTION
 from traincheck.relations._settled import (
     ARGUMENTS,
+    ATTENTIONS,
     BATCH,
     EQUAL,
     EVALUATED,
@@ -116,7 +116,7 @@ class ConstantProposer:
         # In evaluation a function is called too rarely to be judged by itself.
         evaluation = Key(ARGUMENTS, key.name, training=False)
         other = self._values.get(evaluation, {})
-        if key.name == ATTENTION:  # without a mask today, with one where rows are padded
+        if key.name in ATTENTIONS:  # without a mask today, with one where rows are padded
             values, other = (
                 known if is_masked(known) else {k: v for k, v in known.items() if k != TENSORS}
                 for known in (values, other)

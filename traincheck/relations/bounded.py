@@ -65,7 +65,8 @@ class Bounded(UsualRelation):
         not far above what it was, and above zero unless the loss is zero; no weight has next to
         none of it; the first ten updates move no weight by much more than the learning rate, where
         the first of all moves some by just that; most units of an activation are neither off for a
-        whole batch nor at their limits; cross_entropy has two classes or more; labels with padding
+        whole batch nor at their limits; cross_entropy has two classes or more;
+        its target is so many tokens ahead of what the model is given; labels with padding
         hold the end token; the mask of a batch, and of attention, leaves out the padding.
 
     Example:

@@ -10,10 +10,11 @@ from typing import Any
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
-from traincheck.relations._padding import ATTENTION
 from traincheck.relations._settled import (
     ARGUMENTS,
+    ATTENTIONS,
     BATCH,
+    CAUSAL,
     EQUAL,
     HYPER,
     KEPT,
@@ -158,6 +159,8 @@ class ConstantDecider:
 
     def _judge(self, index: int, params: Mapping[str, Any], fact: Fact) -> Examples:
         wanted = wanted_of(params, fact)
+        if CAUSAL not in fact.values:  # with a mask, or for a single position
+            wanted.pop(CAUSAL, None)
         if not wanted:
             return ()
         found = {name: fact.values.get(name) for name in wanted}
@@ -165,13 +168,13 @@ class ConstantDecider:
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]
-        if fact.key.name == ATTENTION and is_masked(fact.values):
+        if fact.key.name in ATTENTIONS and is_masked(fact.values):
             self._masked.add(fact.key.training)
         waiting = self._short.pop(index, None)
         if not wrong:
             return ((index, _HELD),)
         wrongly = negative(params, fact, {name: wanted[name] for name in wrong})
-        if fact.key.name == ATTENTION and wrong == [TENSORS] and not is_masked(fact.values):
+        if fact.key.name in ATTENTIONS and wrong == [TENSORS] and not is_masked(fact.values):
             return self._without_mask(index, fact, wrongly)
         if params["of"] == SAMPLES and fact.values[params["name"]] < 1:
             self._short[index] = wrongly

@@ -62,6 +62,7 @@ from traincheck.rules.tc320_micro_batches_weighted_alike import MicroBatchesWeig
 from traincheck.rules.tc321_reductions_mixed import ReductionsMixed
 from traincheck.rules.tc322_labels_shifted_twice import LabelsShiftedTwice
 from traincheck.rules.tc323_batch_read_as_sequence import BatchReadAsSequence
+from traincheck.rules.tc324_future_attended import FutureAttended
 from traincheck.rules.tc329_initialized_again import InitializedAgain
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
@@ -209,6 +210,7 @@ RULES: tuple[Rule, ...] = (
     ReductionsMixed(),
     LabelsShiftedTwice(),
     BatchReadAsSequence(),
+    FutureAttended(),
     InitializedAgain(),
     ReplicasDiffer(),
     RanksStepUnequally(),

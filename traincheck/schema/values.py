@@ -38,7 +38,7 @@ STATS = {
     "top": "share of the most frequent value, in (0, 1]",
     "shifted": (
         "by how many positions labels are ahead of the tokens of their batch, where that shows: 1 "
-        "for a tensor of a batch or an argument of a model, 1 or 2 for the target of a loss"
+        "for a tensor of a batch or an argument of a model, 0, 1 or 2 for the target of a loss"
     ),
     "ignored": "share of whole numbers that are -100, which losses leave out, where there are any",
     "row_sum_min": "smallest sum over the last dim",

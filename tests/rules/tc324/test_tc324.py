@@ -1,0 +1,156 @@
+"""TC324: a language model that sees the tokens that it is to predict."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.builders import TraceBuilder
+from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
+from tests.rules.losses import F, tensor
+from traincheck.schema.apis import Families
+from traincheck.schema.findings import Verdict
+
+LENGTH, VOCABULARY = 16, 27
+SDPA, HEADS = f"{F}scaled_dot_product_attention", f"{F}multi_head_attention_forward"
+TOKENS = tensor((8, LENGTH), "int64")
+LABELS = tensor((8, LENGTH), "int64", shifted=1)
+QUERY = tensor((8, 4, LENGTH, 8))
+OPEN = (SDPA, {"query": QUERY, "key": QUERY})
+CAUSAL = (SDPA, {"query": QUERY, "key": QUERY, "is_causal": True})
+MASKED = (SDPA, {"query": QUERY, "key": QUERY, "attn_mask": tensor((16, 16), "bool")})
+CROSS = (SDPA, {"query": QUERY, "key": tensor((8, 4, 9, 8))})
+TIME_FIRST = tensor((LENGTH, 8, 32))
+OPEN_HEADS = (HEADS, {"query": TIME_FIRST, "key": TIME_FIRST, "key_padding_mask": TOKENS})
+
+
+def steps(
+    *attention: tuple[str, dict[str, Any]],
+    given: dict[str, Any] | None = None,
+    shifted: int | None = 1,
+    count: int = 3,
+    grad: bool = True,
+) -> TraceBuilder:
+    trace, spans = net(), itertools.count(10_000)
+    stats = {"min": 0, "max": 26} | ({} if shifted is None else {"shifted": shifted})
+    args = {"input": tensor((128, 27)), "target": tensor((128,), "int64", **stats)}
+    for _ in range(count):
+        trace.begin_step().zero_grad().forward()
+        for api, tensors in attention:
+            span = next(spans)
+            if api == HEADS:  # the mask of padding reaches what it calls
+                trace.call(SDPA, args=MASKED[1], grad_enabled=grad, parent=span)
+            trace.call(api, args=tensors, grad_enabled=grad, span=span)
+        root = {"family": Families.MODULE, "module": "LM", "root": True, "grad_enabled": grad}
+        trace.call("__main__.LM.forward", args=given or {"0": TOKENS}, **root)
+        trace.call(f"{F}cross_entropy", args=args, grad_enabled=grad)
+        trace.backward().optimizer_step()
+    return trace
+
+
+BROKEN = steps(OPEN, OPEN).build()
+
+
+def test_fires_once_at_the_first_step() -> None:
+    finding = fires("TC324", BROKEN)
+    assert (finding.first_step, finding.violations) == (0, 1)
+    assert finding.subject.module == "LM"
+    assert "2 of 2 calls of scaled_dot_product_attention" in finding.observed
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"0": TOKENS, "1": LABELS},
+        {"input_ids": TOKENS, "attention_mask": TOKENS, "labels": TOKENS},
+    ],
+)
+def test_fires_where_labels_and_masks_are_given_too(given: dict[str, Any]) -> None:
+    fires("TC324", steps(OPEN, given=given).build())
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [(CAUSAL,), (MASKED,), (OPEN, CAUSAL), (OPEN, CROSS), (CROSS,)],
+)
+def test_quiet_where_any_attention_is_hidden_or_over_other_positions(attention: Any) -> None:
+    assert quiet("TC324", steps(*attention).build()) is Verdict.HELD
+
+
+def test_fires_where_only_padding_is_left_out_by_heads() -> None:
+    fires("TC324", steps(OPEN_HEADS).build())
+    masked = (HEADS, {**OPEN_HEADS[1], "attn_mask": tensor((16, 16))})
+    assert quiet("TC324", steps(masked).build()) is Verdict.HELD
+
+
+def test_quiet_on_other_targets() -> None:
+    for shifted in (None, 0, 2):
+        verdict = quiet("TC324", steps(OPEN, shifted=shifted).build())
+        assert verdict is Verdict.NOT_TRIGGERED
+
+
+def test_quiet_on_two_texts_and_on_none() -> None:
+    for given in ({"0": TOKENS, "1": TOKENS}, {"0": tensor((8, LENGTH, 32))}):
+        assert quiet("TC324", steps(OPEN, given=given).build()) is Verdict.HELD
+
+
+def test_quiet_on_evaluation_and_on_one_step() -> None:
+    assert quiet("TC324", steps(OPEN, grad=False).build()) is Verdict.NOT_TRIGGERED
+    assert quiet("TC324", steps(OPEN, count=1).build()) is Verdict.HELD
+
+
+class Reader(nn.Module):
+    """The same network, with and without a mask, by layers or by hand."""
+
+    def __init__(self, kind: str, *, causal: bool) -> None:
+        super().__init__()
+        self.kind, self.causal = kind, causal
+        self.embed = nn.Embedding(VOCABULARY, 32)
+        if kind == "layer":
+            self.layer: nn.Module = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
+        elif kind == "heads":
+            self.layer = nn.MultiheadAttention(32, 4, batch_first=True)
+        else:
+            self.layer = nn.Linear(32, 96)
+        self.head = nn.Linear(32, VOCABULARY)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found = self.embed(ids)
+        mask = None
+        if self.causal:
+            mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+        if self.kind == "layer":
+            found = self.layer(found, src_mask=mask)
+        elif self.kind == "heads":
+            found = self.layer(found, found, found, attn_mask=mask)[0]
+        else:
+            q, k, v = (x.unsqueeze(1) for x in self.layer(found).chunk(3, -1))
+            found = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+            found = found.squeeze(1)
+        return self.head(found)
+
+
+@pytest.mark.parametrize("kind", ["layer", "heads", "function"])
+def test_a_recorded_model(tmp_path: Any, kind: str) -> None:
+    for causal in (True, False):
+        model = Reader(kind, causal=causal)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with recording(tmp_path / str(causal)) as run:
+            for _ in range(4):
+                text = torch.randint(0, VOCABULARY, (4, LENGTH + 1))
+                loss = functional.cross_entropy(
+                    model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()
+                )
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        if causal:
+            assert quiet("TC324", run.events) is Verdict.HELD
+        else:
+            assert fires("TC324", run.events).first_step == 0

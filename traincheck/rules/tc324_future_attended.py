@@ -1,0 +1,175 @@
+"""TC324: a language model attends to the tokens that it is to predict. Compares no contents."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from traincheck.rules._attention import SDPA
+from traincheck.rules._losses import CROSS_ENTROPY, NLL, F, as_loss, given, number
+from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import tensor_summary
+
+_MULTI_HEAD = f"{F}multi_head_attention_forward"
+_LOSSES = frozenset({CROSS_ENTROPY, NLL})
+_ONCE = 1  # position that labels are ahead of the tokens
+_PROOF = 2  # steps
+_NDIM = 2  # rows of tokens
+_WHOLE = frozenset({"int32", "int64"})
+_NO_TOKENS = ("mask", "position", "type", "label")  # in names of arguments
+
+
+class FutureAttended:
+    """TC324 future-attended: a language model sees the tokens that it is to predict.
+
+    What it checks:
+        Where the target of a loss is the next tokens of what the model is given, its attention
+        leaves out the tokens behind each position.
+
+    Why it matters:
+        Each position copies its label from the position behind it. The loss falls further than it
+        should, in evaluation too; what the model writes makes no sense, as then nothing is behind.
+
+    Fires on:
+        Two training steps in which every call of scaled_dot_product_attention, or of
+        nn.MultiheadAttention, is over all tokens, with neither is_causal nor attn_mask.
+
+    Stays quiet on:
+        A model in which any attention is causal or masked (a mask of the padding alone is not told
+        from others), or over other positions; models of two texts; attention written by hand;
+        masked language models; evaluation; steps between the sampled ones.
+
+    Fix:
+        Pass is_causal=True to scaled_dot_product_attention, or a mask as of
+        nn.Transformer.generate_square_subsequent_mask to modules.
+
+    Source:
+        https://github.com/pytorch/tutorials/issues/2478, https://github.com/huggingface/transformers/issues/48745
+    """
+
+    info = CheckInfo(
+        check_id="TC324",
+        kind="rule",
+        code="TC324",
+        severity="error",
+        title="{subject} attends to the tokens that it is to predict",
+        likely_cause="The causal mask is missing: {observed}. Each position sees its own label.",
+        fix=(
+            "Pass is_causal=True to scaled_dot_product_attention, or "
+            "nn.Transformer.generate_square_subsequent_mask(length) as the mask of the module."
+        ),
+    )
+    needs = Needs(
+        calls=_LOSSES | {SDPA, _MULTI_HEAD, Families.MODULE},
+        kinds=frozenset({"batch", "step"}),
+        stats=_LOSSES | {"batch"},
+    )
+
+    def monitor(self) -> OpenAttention:
+        return OpenAttention()
+
+
+@dataclass(slots=True)
+class _Step:
+    """What a rank has done since its last step."""
+
+    calls: list[CallEvent] = field(default_factory=list)  # of attention, since the last model
+    open: list[tuple[CallEvent, Sequence[CallEvent]]] = field(default_factory=list)  # by models
+    is_hidden: bool = False  # in some model
+    is_next: bool = False  # a target was
+
+
+class OpenAttention(SingleEvents):
+    """Joins the attention of a step with what its losses were given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps: defaultdict[int, _Step] = defaultdict(_Step)  # by rank
+        self._first: Violation | None = None
+        self._found = 0
+
+    def judge(self, event: Event) -> list[Violation]:
+        if self._found >= _PROOF:
+            return []
+        if isinstance(event, StepEvent):
+            return self._conclude(self._steps.pop(event.rank, _Step()))
+        if isinstance(event, CallEvent) and event.grad_enabled and event.stage == "train":
+            self._call(self._steps[event.rank], event)
+        return []
+
+    def _call(self, step: _Step, event: CallEvent) -> None:
+        if event.api in (SDPA, _MULTI_HEAD):
+            step.calls.append(event)
+        elif event.family == Families.MODULE and event.root:
+            calls, step.calls = _outermost(step.calls), []
+            length = _length(event.args)
+            if calls and length and all(_is_open(call, length) for call in calls):
+                step.open.append((event, calls))
+            elif calls:
+                step.is_hidden = True
+        elif (loss := as_loss(event, _LOSSES)) is not None:
+            step.is_next |= number(given(loss, "target"), "shifted") == _ONCE
+
+    def _conclude(self, step: _Step) -> list[Violation]:
+        if not step.is_next or not (step.open or step.is_hidden):
+            return []
+        self.triggered += 1
+        if step.is_hidden:
+            return []
+        self._found += 1
+        self._first = self._first or _violation(*step.open[0])
+        return [self._first] if self._found == _PROOF else []
+
+
+def _outermost(calls: Sequence[CallEvent]) -> list[CallEvent]:
+    """Without what multi_head_attention_forward calls: it adds the mask of padding."""
+    heads = {call.span for call in calls if call.api == _MULTI_HEAD}
+    return [call for call in calls if call.parent not in heads]
+
+
+def _length(args: Mapping[str, Any]) -> int | None:
+    """How many tokens the rows of the one text have that a model is given."""
+    texts = []
+    for name, value in args.items():
+        tensor = tensor_summary(value)
+        if tensor is None or tensor.dtype not in _WHOLE or len(tensor.shape) != _NDIM:
+            continue
+        is_labels = number(tensor, "shifted") == _ONCE
+        if not is_labels and not any(part in name for part in _NO_TOKENS):
+            texts.append(tensor.shape[1])
+    return texts[0] if len(texts) == 1 else None
+
+
+def _is_open(call: CallEvent, length: int) -> bool:
+    """Whether each of so many positions attends to all of them."""
+    if call.args.get("attn_mask") is not None or call.args.get("is_causal") is True:
+        return False
+    query, key = (tensor_summary(call.args.get(name)) for name in ("query", "key"))
+    dim = 0 if call.api == _MULTI_HEAD else -2
+    if query is None or key is None or min(len(query.shape), len(key.shape)) < _NDIM:
+        return False
+    return query.shape[dim] == key.shape[dim] == length
+
+
+def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
+    names = " and ".join(sorted({call.api.rpartition(".")[2] for call in calls}))
+    count = len(calls)
+    observed = f"{count} of {count} calls of {names} have neither is_causal nor attn_mask"
+    return Violation(
+        check_id="TC324",
+        step=root.step,
+        rank=root.rank,
+        stage=root.stage,
+        subject=Subject(api=calls[0].api, module=root.module),
+        symptom=Symptom.LOSS_INPUT,
+        message=f"the loss is over the next tokens of what {root.module} is given; {observed}",
+        expected="attention that leaves out the tokens behind each position",
+        observed=observed,
+        evidence=(calls[0], root),
+    )
