@@ -258,6 +258,38 @@ def test_first_layers_tell_only_of_what_may_be_bytes(tmp_path, scale, told):
     assert all(set(call.args["0"]["stats"]) == {"min", "max"} for call in layers)
 
 
+AHEAD = torch.ones(6, 6, dtype=torch.bool).triu(1)
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [
+        (lambda x: x.masked_fill(AHEAD, -torch.inf), 15 / 36),
+        (lambda x: x - 100 * AHEAD, 15 / 36),  # large enough
+        (lambda x: x, 0.0),
+        (lambda x: x[..., :5], None),  # keys of something else
+        (lambda x: x[0, 0], None),  # classes of samples
+        (lambda x: x[:0], None),
+        (lambda x: x.detach(), None),
+    ],
+)
+@pytest.mark.parametrize("name", ["torch.softmax", "torch.nn.functional.softmax"])
+def test_what_weights_of_attention_leave_out(tmp_path, name, mask, told):
+    scores = torch.randn(2, 3, 6, 6, requires_grad=True)
+    with recording(tmp_path / "run") as run:
+        optimizer = torch.optim.SGD([scores], 0.1)
+        for _ in range(8):
+            optimizer.zero_grad()
+            (torch.softmax if name == "torch.softmax" else F.softmax)(mask(scores), -1)
+            scores.sum().backward()
+            optimizer.step()
+    found = [call.result.get("stats", {}).get("hidden") for call in run.calls(name)]
+    expected = None if told is None else pytest.approx(told)
+    assert len(found) == 8
+    assert all(value == expected for value in found[:4])
+    assert set(found[4:]) == {None}  # no sampled steps
+
+
 class OneBuffer(torch.utils.data.Dataset):
     """Hands out the same tensor for each index."""
 

@@ -424,11 +424,32 @@ def test_labels_that_are_not_moved_on_to_the_next_tokens():
         "the target of functional.cross_entropy is 1 token ahead of what the model is given."
     )
     assert report_of(held, ahead(1, None, None, 1)).findings == []
-    for shift in (0, 2):
-        (finding,) = report_of(held, ahead(None, shift, shift)).findings
-        assert (finding.first_step, finding.subject.api) == (1, CROSS_ENTROPY)
+    (finding,) = report_of(held, ahead(None, 0, 0)).findings
+    assert (finding.first_step, finding.subject.api) == (1, CROSS_ENTROPY)
     assert of("ahead", ahead(*[0, 1] * 12)) == []
     assert report_of(of("ahead", ahead(*[0] * 12)), ahead(0, 0)).findings == []
+
+
+def attending(hidden: float | None, steps: int = 10) -> list:
+    trace = begin()
+    for _ in range(steps):
+        weights = {"dtype": "float32", "shape": [2, 8, 8]}
+        if hidden is not None:
+            weights["stats"] = {"hidden": hidden}
+        trace.begin_step().call("torch.softmax", result=weights)
+        trace.forward().backward().optimizer_step()
+    return trace.build()
+
+
+def test_weights_of_attention_that_are_no_longer_masked():
+    held = of("hidden", attending(0.45))
+    assert len(held) == 1
+    for healthy in (attending(0.375), attending(None), attending(0.9)):
+        assert report_of(held, healthy).findings == []
+    (finding,) = report_of(held, attending(0.0)).findings
+    assert (finding.first_step, finding.subject.api) == (0, "torch.softmax")
+    assert "-inf" in finding.fix
+    assert of("hidden", attending(0.1)) == []
 
 
 def texts_of(steps: int, *, padding: float = 0.3, left_out: float = 0.3, **tokens) -> list:

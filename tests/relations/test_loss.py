@@ -155,6 +155,10 @@ def test_targets_that_are_two_tokens_ahead():
     assert finding.severity == "warning"
 
 
+def test_targets_that_are_the_tokens_are_those_of_another_program():
+    assert decide("loss", TOKENS, updates(2, labels=target(shifted=0)).build()) == []
+
+
 def test_a_head_for_further_tokens_comes_beside_the_first():
     trace = begin().begin_step().zero_grad()
     for shift in (2, 1):

@@ -28,6 +28,9 @@ LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the 
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
 _MOST_LABELS = 1000
 _FEW = 16  # elements of an argument that could be those of a batch by chance
+_SQUARES = 3  # dims of weights of attention at least
+_POSITIONS = 4  # from which a square of weights may be those of attention
+_NOTHING = 1e-12  # of a weight: what a mask of large numbers leaves, not only of infinity
 _MANY_ROWS = 8  # of a batch, from which they are compared
 _MOST_FIRST = 4  # layers in a step that may be the first of a model
 _MOST_LOOKS = 256  # at activations in one step: a step that never ends must not be slow for ever
@@ -46,8 +49,13 @@ LOSSES = frozenset(
 )  # fmt: skip
 # Of these, only masks are looked at: how much they leave out.
 MASKED = frozenset({"torch.nn.functional.scaled_dot_product_attention"})
+# Of these, only results: how much weights of attention leave out.
+SCORED = frozenset({"torch.nn.functional.softmax", "torch.softmax"})
 EVERYTHING = (
-    frozenset({"activation", "batch", "gradient", "input", "parameter", "update"}) | LOSSES | MASKED
+    frozenset({"activation", "batch", "gradient", "input", "parameter", "update"})
+    | LOSSES
+    | MASKED
+    | SCORED
 )
 # Layers that may be the first of a model, and what they may be given that was not scaled.
 _FIRST_LAYERS = frozenset({torch.nn.Conv2d, torch.nn.Linear})
@@ -181,6 +189,23 @@ class Numbers:
         if not (value.is_cpu and 0 < value.numel() <= SMALL) or _modes() or _level() is not None:
             return plain
         return _with(plain, self._text(em, value, {"zeros": 1 - value.to(torch.float32).mean()}))
+
+    def of_scores(self, em: Emitter, result: Any) -> bytes:
+        """`encode` with the share of weights that are next to nothing, if they are of attention.
+
+        Of the first sample: each of some positions looks at as many.
+        """
+        plain = encode(result)
+        if not self.is_sampled or type(result) is not torch.Tensor or not result.requires_grad:
+            return plain
+        shape = result.shape
+        if len(shape) < _SQUARES or shape[-1] != shape[-2] or shape[-1] < _POSITIONS:
+            return plain
+        if not _is_countable(result):
+            return plain
+        with torch.no_grad():
+            hidden = (result[0] < _NOTHING).to(torch.float32).mean()
+        return _with(plain, self._text(em, result, {"hidden": hidden}))
 
     def of_input(self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...]) -> bytes:
         """`encode` with the extremes of data that a layer is given, if they may be those of bytes.

@@ -16,6 +16,7 @@ from traincheck.relations._reading import (
     FLAT,
     GENERATED,
     GRADIENT_NORM,
+    HIDDEN,
     LARGEST,
     LEAST_SHARE,
     LOSS_SCALE,
@@ -32,6 +33,8 @@ from traincheck.relations._readings import CROSS_ENTROPY, OVER_CLASSES, WITH_LOG
 from traincheck.schema.claims import Hypothesis
 
 Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions that add up terms
+_LEFT_OUT = 0.25  # of the weights of attention; a causal mask leaves out almost half
+_MIN_SAMPLED = 4  # readings that only sampled steps have, and each of many elements
 _MIN_READINGS = 7
 _MIN_SHARES = 4  # of many units each
 _SAME = 2e-6  # relative: two numbers that differ by less are one, but for rounding
@@ -142,7 +145,13 @@ class Samples:
         return None
 
 
-_ENOUGH = {GRADIENT_NORM: _MIN_MANY, DEAD: _MIN_SHARES, SATURATED: _MIN_SHARES}
+_ENOUGH = {
+    AHEAD: _MIN_SAMPLED,
+    HIDDEN: _MIN_SAMPLED,
+    GRADIENT_NORM: _MIN_MANY,
+    DEAD: _MIN_SHARES,
+    SATURATED: _MIN_SHARES,
+}
 
 
 def word(key: Key) -> str:
@@ -161,6 +170,7 @@ _PLAIN = frozenset(
         NON_FINITE,
         END_TOKEN,
         AHEAD,
+        HIDDEN,
         MASK,
         PADDING,
         CLIPPED_NORM,
@@ -177,6 +187,8 @@ def _plain(quantity: str, low: float, high: float) -> Limits | None:
     """Limits that follow from the extremes alone."""
     if quantity == MASK:
         return {"low": 1.0} if low >= 1 else None
+    if quantity == HIDDEN:
+        return {"low": _LEFT_OUT} if low > _LEFT_OUT else None
     if quantity == AHEAD:
         return {"low": low, "high": high} if low == high else None
     if quantity in (NON_FINITE, END_TOKEN, PADDING):

@@ -12,6 +12,7 @@ from traincheck.relations._reading import (
     FLAT,
     GRADIENT,
     GRADIENT_NORM,
+    HIDDEN,
     LARGEST,
     LEAST_SHARE,
     LOSS,
@@ -40,7 +41,7 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
     if quantity in (DEAD, SATURATED):
         calls = within_modules(api) | {Families.MODULE}
         return Needs(calls=calls, kinds=kinds, stats=some("activation"))
-    if quantity in (SMALLEST, LARGEST):
+    if quantity in (HIDDEN, LARGEST, SMALLEST):
         return Needs(calls=frozenset({api}), kinds=kinds, stats=some(api))
     name = params.get("name")
     if quantity == NON_FINITE and name in (LOSS, SCALED_LOSS):

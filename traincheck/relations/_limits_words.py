@@ -16,6 +16,7 @@ from traincheck.relations._reading import (
     GENERATED,
     GRADIENT,
     GRADIENT_NORM,
+    HIDDEN,
     LARGEST,
     LEAST_SHARE,
     LOSS_SCALE,
@@ -61,12 +62,18 @@ CAUSES = {
         "never learns to stop."
     ),
     PADDING: "The mask was made before the padding, or is made of ones.",
-    AHEAD: "Labels are not moved on to the next tokens as they were, or moved on twice.",
+    HIDDEN: "The mask does not reach the scores: it is not applied, or comes after the softmax.",
+    AHEAD: "Labels are not moved on to the next tokens: the model learns to say its input.",
     MASK: "True and False of the mask are exchanged: tokens are left out, and padding is not.",
     NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
 }
 
 
+FIXES = {  # where there is more to say than of the symptom
+    HIDDEN: "Set the scores of what is to be hidden to -inf before the softmax.",
+    AHEAD: "Give the loss the tokens from the second on, for all logits but the last.",
+    PADDING: "Build the mask as (input_ids != pad_token_id), or take the one the tokenizer gives.",
+}
 SYMPTOMS = {
     SMALLEST: Symptom.LOSS_INPUT,
     LARGEST: Symptom.LOSS_INPUT,
@@ -74,6 +81,7 @@ SYMPTOMS = {
     LEAST_SHARE: Symptom.GRADIENT_SIZE,
     MOVED: Symptom.GRADIENT_SIZE,
     AHEAD: Symptom.LOSS_INPUT,
+    HIDDEN: Symptom.LOSS_INPUT,
     CLASSES: Symptom.LOSS_INPUT,
     END_TOKEN: Symptom.BATCH_CONTENT,
     PADDING: Symptom.BATCH_CONTENT,
@@ -106,6 +114,7 @@ def what(params: Mapping[str, Any]) -> str:
         NON_FINITE: f"{name} of {api}" if api else name,
         END_TOKEN: f"labels of {api} that have padding",
         MASK: f"the mask of {short(api)}",
+        HIDDEN: f"the share of positions that the mask of attention hides from {short(api)}",
         AHEAD: f"the target of {short(api)}",
         PADDING: f"the attention mask in batches of {api} that have padding",
         MOVED: f"the farthest that one of the first updates of "

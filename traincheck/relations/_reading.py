@@ -18,12 +18,13 @@ DEAD, SATURATED = "dead", "saturated"
 FLAT = "norm above zero"
 CLASSES = "classes"
 MOVED = "moved"
-END_TOKEN, MASK, PADDING, AHEAD = "end token", "mask", "padding", "ahead"
+END_TOKEN, MASK, PADDING = "end token", "mask", "padding"
+AHEAD, HIDDEN = "ahead", "hidden"
 QUANTITIES = frozenset(
     {
         NON_FINITE, LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM,
         LEAST_SHARE, DEAD, SATURATED, CLASSES, FLAT,
-        END_TOKEN, MASK, PADDING, MOVED, AHEAD,
+        END_TOKEN, MASK, PADDING, MOVED, AHEAD, HIDDEN,
     }
 )  # fmt: skip
 SCALED_LOSS = "the loss that GradScaler has scaled"

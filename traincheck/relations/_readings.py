@@ -14,6 +14,7 @@ from traincheck.relations._reading import (
     CLASSES,
     CLIPPED_NORM,
     GENERATED,
+    HIDDEN,
     LARGEST,
     LOSS,
     LOSS_SCALE,
@@ -47,6 +48,7 @@ LOSSES = tuple(
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 OVER_CLASSES = frozenset({CROSS_ENTROPY, "torch.nn.functional.nll_loss"})
 _LOSSES = frozenset(LOSSES)
+_SCORED = frozenset({"torch.nn.functional.softmax", "torch.softmax"})
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
 WITH_LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits"
 _LEAST_LIKELY = 0.25  # of probabilities: one of them, in any batch worth a word, is above it
@@ -167,12 +169,19 @@ def _classes(event: CallEvent) -> Iterator[Reading]:
 
 
 def _ahead(event: CallEvent) -> Iterator[Reading]:
-    """By how many tokens a target is ahead of what the model is given, where that shows."""
+    """Whether a target is a token ahead of what the model is given; *loss* tells of two."""
     target = event.args.get("target") if event.api in OVER_CLASSES else None
     stats = target.get("stats") if isinstance(target, Mapping) else None
     value = number(stats.get("shifted")) if stats else None
-    if value is not None:
+    if value in (0, 1):
         yield Reading(Key(AHEAD, event.api), value, event)
+
+
+def _hidden(event: CallEvent) -> Sequence[Reading]:
+    """How much of the weights of attention is left out, where that was looked at."""
+    stats = event.result.get("stats") if isinstance(event.result, Mapping) else None
+    value = number(stats.get("hidden")) if stats else None
+    return () if value is None else (Reading(Key(HIDDEN, event.api), value, event),)
 
 
 def _finite(event: CallEvent, name: str) -> Sequence[Reading]:
@@ -267,6 +276,8 @@ class Readings:
             self._gradients.loss(event)
             has_scaled, self._has_scaled = self._has_scaled, False
             return _finite(event, SCALED_LOSS if has_scaled else LOSS)
+        if api in _SCORED:
+            return _hidden(event)
         if api == ATTENTION:
             return self._padding.call(event)
         if api == Families.SCALE:

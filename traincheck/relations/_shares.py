@@ -62,7 +62,8 @@ class Updates:
     def _look(self, event: CallEvent) -> None:
         target = event.args.get("target")
         stats = target.get("stats") if isinstance(target, Mapping) else None
-        if event.api in OVER_CLASSES and event.stage == "train" and stats and "shifted" in stats:
+        # Those that are not ahead may be of a model that says its input again: *bounded* tells
+        if event.api in OVER_CLASSES and event.stage == "train" and stats and stats.get("shifted"):
             self._shifts.setdefault(int(stats["shifted"]), event)
 
     def grouped(self, event: MarkEvent) -> None:

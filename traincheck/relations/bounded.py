@@ -11,6 +11,7 @@ from traincheck.relations._base import UsualRelation
 from traincheck.relations._limits import Samples, word
 from traincheck.relations._limits_needs import needs_of
 from traincheck.relations._limits_words import (
+    FIXES,
     SYMPTOMS,
     cause_of,
     limits_text,
@@ -67,7 +68,8 @@ class Bounded(UsualRelation):
         the first of all moves some by just that; most units of an activation are neither off for a
         whole batch nor at their limits; cross_entropy has two classes or more;
         its target is so many tokens ahead of what the model is given; labels with padding
-        hold the end token; the mask of a batch, and of attention, leaves out the padding.
+        hold the end token; the mask of a batch, and of attention, leaves out the padding; weights
+        of attention leave out a quarter.
 
     Example:
         ``In train.py, the losses that backward is given over an update add up to 1 times the mean
@@ -125,6 +127,7 @@ class Bounded(UsualRelation):
             severity="warning",
             title=text,
             likely_cause=cause_of(claim.params),
+            fix=FIXES.get(claim.params["quantity"], ""),
         )
 
 

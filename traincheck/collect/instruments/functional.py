@@ -19,7 +19,7 @@ from torch.nn import init
 from traincheck.collect.activations import FUNCTIONS, Activation
 from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.stats import MASKED, Numbers
+from traincheck.collect.stats import MASKED, SCORED, Numbers
 from traincheck.collect.summarize import encode
 from traincheck.collect.tracker import Tracker
 from traincheck.collect.wrap import CallTemplates, function_wrapper, hiding
@@ -165,10 +165,13 @@ class Functional(Instrument):
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
         needs, numbers = self.session.needs, self.session.numbers
-        outcome = sampled = None
+        outcome: Callable[[Emitter, Any], bytes] | None = None
+        sampled = None
         if numbers.activation and api in FUNCTIONS:
             sampled = numbers
             outcome = functools.partial(_outcome, numbers, FUNCTIONS[api])
+        elif api in SCORED and api in numbers.asked:
+            outcome = numbers.of_scores
         elif api in MODAL:
             outcome = functools.partial(_placed, self.session.tracker)
         elif holder is init:
@@ -210,7 +213,7 @@ class Functional(Instrument):
 
 def _argument(numbers: Numbers, api: str) -> Callable[[Emitter, Any], bytes] | None:
     """How arguments of ``api`` are encoded, if not plainly."""
-    if api not in numbers.asked:
+    if api not in numbers.asked or api in SCORED:
         return None
     if api in MASKED:
         return numbers.of_mask
