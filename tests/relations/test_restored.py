@@ -48,6 +48,28 @@ def test_state_that_is_not_loaded_is_told_in_the_first_step_after(missing, word)
     assert not report_of(invariants, resumed().steps(2).build()).findings
 
 
+def swapped(*loads: int) -> list[Event]:
+    """A run in which an average is evaluated behind each epoch of two updates."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    for times in loads:
+        trace.steps(2)
+        for _ in range(times):
+            trace.load("Net", missing=[], unexpected=[], matched=4, entries=4)
+    return trace.build()
+
+
+def test_weights_that_are_swapped_in_and_not_back():
+    learned = learn(swapped(2, 2, 2, 0), swapped(2, 2, 2, 0))
+    (held,) = [i for i in learned.invariants if "loaded back" in i.text]
+    for healthy in (swapped(2, 2, 1), swapped(4, 0, 2), swapped(0, 0)):
+        assert report_of([held], healthy).findings == []
+    (finding,) = report_of([held], swapped(2, 1, 1, 0)).findings
+    assert (finding.first_step, finding.subject.module, finding.violations) == (4, "Net", 2)
+    assert "swapped back" in finding.likely_cause
+    for others in (swapped(2, 1, 2, 0), resumed().steps(9).build()):
+        assert not any("loaded back" in text for text in texts(learn(others), "restored"))
+
+
 def test_a_value_less_is_told():
     assert broken(decide("restored", LOADED, resumed().steps(1).build())) == []
     assert broken(decide("restored", LOADED, resumed(entries=3).steps(1).build())) == [

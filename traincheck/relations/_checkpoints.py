@@ -20,7 +20,7 @@ from traincheck.schema.events import (
 
 MODEL, OPTIMIZER, SCHEDULER = "model", "optimizer", "scheduler"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
-TRAINED, COUNTS = "trained", "counts"
+TRAINED, COUNTS, BACK = "trained", "counts", "back"
 EVALUATED, LEFT = "evaluated", "left"
 _MOST_NAMES = 8  # parameters of one evaluation that count as examples
 _MOST_COUNTED = 64  # values of one load or save that count as examples
@@ -57,6 +57,7 @@ class Checkpoints:
         self._numbers: dict[tuple[str, str], tuple[int, int]] = {}  # the last, and how far it rose
         self._evaluations = Evaluations()
         self._update: CallEvent | None = None  # the first since the last load or save
+        self._has_updated = False
 
     def observe(self, event: Event) -> Iterator[Fact]:
         """What ``event`` tells."""
@@ -78,14 +79,20 @@ class Checkpoints:
         elif isinstance(event, (MarkEvent, OptimizerEvent, StepEvent)):
             yield from self._evaluations.observe(event, self._began, self._fresh)
         elif isinstance(event, CallEvent):
-            if event.family == Families.OPTIMIZER_STEP:
-                self._fresh.clear()
-                self._update = self._update or event
             if event.family == Families.SCHEDULER_CREATED:
                 self._scheduler = event.api.split(".")[-2]
-            elif self._open and event.family == Families.OPTIMIZER_STEP:
-                loads, self._open = self._open, []
-                yield from self._of_resumption(loads, event)
+            elif event.family == Families.OPTIMIZER_STEP:
+                yield from self._of_update(event)
+
+    def _of_update(self, event: CallEvent) -> Iterator[Fact]:
+        self._fresh.clear()
+        self._update = self._update or event
+        loads, self._open = self._open, []
+        if loads:
+            yield from self._of_resumption(loads, event)
+            if self._has_updated:
+                yield from _of_swaps([load for load in loads if _kind(load) == MODEL], event)
+        self._has_updated = True
 
     def _of_numbers(self, save: CheckpointEvent) -> Iterator[Fact]:
         """Whether training is farther than when the file was saved before, by its own count."""
@@ -177,6 +184,14 @@ def _of_load(event: CheckpointEvent) -> Iterator[Fact]:
         weight = _weight(event.entries or 0)
         yield Fact((LOADS, target), matched, weight, target, event, (event,))
         yield Fact((COPIES, ""), event.shared == 0, weight, target, event, (event,))
+
+
+def _of_swaps(loads: Sequence[CheckpointEvent], update: CallEvent) -> Iterator[Fact]:
+    """Whether what is loaded between two updates, as for an evaluation, is loaded back."""
+    for target in sorted({_target(load) for load in loads}):
+        mine = [load for load in loads if _target(load) == target]
+        weight = _weight(mine[-1].entries or 0)
+        yield Fact((BACK, target), len(mine) % 2 == 0, weight, target, update, (mine[-1], update))
 
 
 def _of_save(event: CheckpointEvent) -> Iterator[Fact]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._checkpoints import (
     ALSO,
+    BACK,
     COPIES,
     COUNTS,
     EVALUATED,
@@ -25,10 +27,11 @@ from traincheck.relations._names import ProgramName, in_program
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _HOLDS = Example(holds=True, context={})
-_SAID = (ALSO, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)
+_SAID = (ALSO, BACK, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)
+_ONLY_IF_SO = (ALSO, BACK, COPIES, COUNTS, EVALUATED, LEFT, TRAINED)
 
 
 class Restored(UsualRelation):
@@ -40,7 +43,8 @@ class Restored(UsualRelation):
         many parameters. What is loaded after updates is not what the model began with. The number
         of the epoch, or step, that a file holds is never lower than the time before. After updates
         a model is not evaluated with the weights that it began with, and evaluation leaves its
-        weights as they are. And of any program: what is loaded are copies, not the model's own
+        weights as they are. What is loaded between two updates, as for an evaluation, is loaded
+        back. And of any program: what is loaded are copies, not the model's own
         tensors.
 
     Example:
@@ -79,7 +83,7 @@ class Restored(UsualRelation):
             return Needs(calls=steps, kinds=kinds, states=states)
         if claim.params["what"] == COUNTS:
             calls = frozenset({Families.OPTIMIZER_STEP})
-        is_of_steps = claim.params["what"] in (ALSO, COUNTS)
+        is_of_steps = claim.params["what"] in (ALSO, BACK, COUNTS)
         kinds = frozenset({"checkpoint", "mark"})
         if claim.params["what"] == TRAINED:
             calls = frozenset({Families.OPTIMIZER_STEP})
@@ -94,6 +98,14 @@ class Restored(UsualRelation):
         params = claim.params
         program = {"program": params["program"]} if "program" in params else {}
         return {**program, "api": _word((params["what"], params["of"]))}
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        found = super().info(claim, check_id, text)
+        if claim.params["what"] != BACK:
+            return found
+        cause = "Weights that are swapped in for an evaluation are not swapped back."
+        fix = "Keep the weights of training before the evaluation, and load them behind it."
+        return replace(found, likely_cause=cause, fix=fix)
 
 
 class RestoredProposer:
@@ -114,9 +126,7 @@ class RestoredProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         for key, value in sorted(self._values.items()):
             what, of = key
-            if key in self._varying or (
-                what in (ALSO, COPIES, COUNTS, EVALUATED, LEFT, TRAINED) and not value
-            ):
+            if key in self._varying or (what in _ONLY_IF_SO and not value):
                 continue
             params = {"what": what, "of": of, "value": value}
             if what != COPIES and self._program.name is not None:
@@ -171,6 +181,8 @@ def _said(params: Mapping[str, Any]) -> str:
         return f"When {of} is loaded, {value} values come back"
     if what == COPIES:
         return "What is loaded into a model are copies, not its own tensors"
+    if what == BACK:
+        return f"Between two updates {of} is loaded and loaded back"
     if what == TRAINED:
         return f"What is loaded into {of} after updates is not what it began with"
     if what == FILE:
@@ -197,6 +209,8 @@ def _observed(params: Mapping[str, Any], fact: Fact) -> str:
         return f"{value} values come back"
     if what == COPIES:
         return "its own tensors are loaded, so that nothing changes"
+    if what == BACK:
+        return "training goes on with the weights that were loaded in between"
     if what == TRAINED:
         return "its parameters become what they were before the first update"
     if what == FILE:
