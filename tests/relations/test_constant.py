@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import ADAM, MLP, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Invariant
 from traincheck.schema.findings import Symptom, Verdict
 from traincheck.schema.values import TensorSummary, tensor_json
@@ -163,6 +163,31 @@ def test_values_that_vary_and_functions_of_libraries_are_left_out():
     (said,) = [text for text in texts(learn(trace.build()), "constant") if "attention" in text]
     assert "dropout_p" not in said
     assert not any("linear" in text for text in texts(learn(trace.build()), "constant"))
+
+
+def between(*looks: list[str] | None) -> list:
+    """Steps of an optimizer; before each the names of what another one wrote, None for a load."""
+    trace = begin()
+    for names in looks:
+        trace.begin_step()
+        if names is None:
+            trace.load("Net")
+        data = {"owner": "opt0", "names": names or ["Net.fc1.weight"]}
+        trace.mark(Marks.BETWEEN_STEPS, **(data if names is None else {**data, "names": names}))
+        trace.zero_grad().forward().backward().optimizer_step()
+    return trace.build()
+
+
+def test_writes_between_two_steps_of_an_optimizer():
+    held = [i for i in learn(between(*[[]] * 8)).invariants if "nothing but opt0" in i.text]
+    assert len(held) == 1
+    for healthy in (between([], [], []), between([], None, []), between(["opt0[0].0"], [])):
+        assert report_of(held, healthy).findings == []
+    (finding,) = report_of(held, between([], [], ["Net.fc1.weight"], [])).findings
+    assert (finding.first_step, finding.subject.variable) == (2, "Net.fc1.weight")
+    assert "Something other than its optimizer" in finding.title
+    often = learn(between(*[[], ["Net.fc1.weight"]] * 6)).invariants
+    assert not any("nothing but" in i.text for i in often)
 
 
 MODES = {"program": "train.py", "of": "modes", "eval": ["Net.fc1"], "classes": []}

@@ -164,6 +164,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.APPLIED_TWICE: {_S.APPLIED_TWICE: _same_onset},
     _S.SCHEDULE: {_S.NOT_LEARNING: _anything, _S.SCHEDULE: _same_onset, _S.NOT_UPDATED: _anything},
     _S.SILENT_WRITE: {_S.SILENT_WRITE: _same_onset},
+    _S.OVERWRITTEN: {_S.OVERWRITTEN: _same_onset, _S.STATE_UNCHANGED: _anything},
     _S.MISSING_ZERO_GRAD: {
         _S.NON_FINITE: _anything,
         _S.GRADIENT_SIZE: _anything,
@@ -433,6 +434,15 @@ WORDING: Mapping[Symptom, Wording] = {
         title="{variables} changes although it is frozen",
         likely_cause="Something else than training writes to {variables}.",
         fix="Find what writes to it; take frozen parameters out of the optimizer.",
+    ),
+    _S.OVERWRITTEN: Wording(
+        title="Something other than its optimizer writes to {variables}",
+        likely_cause=(
+            "The loop writes to {variables} between two steps: an average that is copied the wrong "
+            "way round, a copy of an earlier state, a write in place."
+        ),
+        fix="Find what writes to {variables}; look at the order of source and target.",
+        near=Families.OPTIMIZER_STEP,
     ),
     _S.OUT_OF_STEP: Wording(
         title="Ranks do not do the same in step {step}",

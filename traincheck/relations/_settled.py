@@ -15,14 +15,22 @@ from traincheck.relations._names import is_library
 from traincheck.relations._padding import ATTENTION
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import MODAL, Families
-from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
+from traincheck.schema.apis import MODAL, Families, Marks, is_loose
+from traincheck.schema.events import (
+    BatchEvent,
+    CallEvent,
+    CheckpointEvent,
+    Event,
+    MarkEvent,
+    OptimizerEvent,
+    StepEvent,
+)
 from traincheck.schema.findings import Subject
 from traincheck.schema.values import is_tensor
 
-ARGUMENTS, BATCH, EQUAL, EVALUATED = "arguments", "batch", "equal", "evaluated"
+ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
 HYPER, KEPT, MODES, SAMPLES = "hyper", "kept", "modes", "samples"
-KINDS = frozenset({ARGUMENTS, BATCH, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES})
+KINDS = frozenset({ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES})
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 CAUSAL = "is_causal"
 _MULTI_HEAD = "torch.nn.functional.multi_head_attention_forward"
@@ -64,7 +72,7 @@ class Fact:
 
     key: Key
     values: Mapping[str, Any]
-    event: CallEvent | StepEvent | BatchEvent
+    event: CallEvent | StepEvent | BatchEvent | MarkEvent
     subject: Subject = field(default_factory=Subject)
 
 
@@ -180,6 +188,27 @@ def leaves_of(event: BatchEvent) -> Fact | None:
     return Fact(Key(BATCH, event.loader), values, event) if values else None
 
 
+class Looks:
+    """Whether parameters are as their optimizer left them when it steps again."""
+
+    def __init__(self) -> None:
+        self._is_loaded = False  # since the last look
+
+    def load(self, event: CheckpointEvent) -> None:
+        """Something was saved or loaded."""
+        self._is_loaded |= event.op.startswith("load")
+
+    def look(self, event: MarkEvent) -> Fact | None:
+        """Which of them another one wrote to, if that is known."""
+        owner, given = event.data.get("owner"), event.data.get("names")
+        is_loaded, self._is_loaded = self._is_loaded, False
+        if is_loaded or not isinstance(owner, str) or not isinstance(given, list):
+            return None
+        names = [name for name in given if isinstance(name, str) and not is_loose(name)]
+        subject = Subject(variable=names[0] if names else None, api=Families.OPTIMIZER_STEP)
+        return Fact(Key(BETWEEN, owner), {owner: not names}, event, subject)
+
+
 class Optimizers:
     """Hyper-parameters of each optimizer but for learning rates, at the end of each step."""
 
@@ -279,6 +308,7 @@ class Facts:
         self._modes = Modes()
         self._optimizers = Optimizers()
         self._samples = Samples()
+        self._looks = Looks()
 
     def observe(self, event: Event) -> Sequence[Fact]:
         """The facts that an event tells."""
@@ -295,8 +325,13 @@ class Facts:
         if isinstance(event, BatchEvent):
             fact = leaves_of(event)
             return () if fact is None else (fact,)
+        if isinstance(event, MarkEvent):
+            fact = self._looks.look(event) if event.text == Marks.BETWEEN_STEPS else None
+            return () if fact is None else (fact,)
         if isinstance(event, OptimizerEvent):
             self._optimizers.optimizer(event)
+        elif isinstance(event, CheckpointEvent):
+            self._looks.load(event)
         elif isinstance(event, StepEvent):
             self._modes.step()
             if is_judged(event):

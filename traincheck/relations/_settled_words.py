@@ -9,6 +9,7 @@ from traincheck.relations._names import short, shown
 from traincheck.relations._settled import (
     ARGUMENTS,
     BATCH,
+    BETWEEN,
     EQUAL,
     EVALUATED,
     HYPER,
@@ -23,6 +24,7 @@ from traincheck.schema.claims import Context
 from traincheck.schema.findings import Example, Subject, Symptom
 
 ALWAYS: Context = {}
+_OF_ITSELF = {BETWEEN: True, EVALUATED: False, SAMPLES: 1.0}  # what is wanted under its own name
 
 
 def text_of(params: Mapping[str, Any]) -> str:
@@ -36,6 +38,8 @@ def text_of(params: Mapping[str, Any]) -> str:
         return f"{short(name)} is given {', and '.join(parts)}"
     if kind == EVALUATED:
         return f"{name} is in evaluation mode whenever it is called with gradients off"
+    if kind == BETWEEN:
+        return f"nothing but {name} writes to the parameters that it updates"
     if kind == BATCH:
         leaves = ", ".join(f"{path}: {what}" for path, what in params["values"].items())
         return f"batches of {name} hold {leaves}"
@@ -70,8 +74,8 @@ def wanted_of(params: Mapping[str, Any], fact: Fact) -> dict[str, Any]:
     """The values that a claim asks of a fact."""
     if params["of"] == MODES:
         return {module: module not in params["eval"] for module in fact.values}
-    if params["of"] in (EVALUATED, SAMPLES):
-        return {params["name"]: False if params["of"] == EVALUATED else 1.0}
+    if params["of"] in _OF_ITSELF:
+        return {params["name"]: _OF_ITSELF[params["of"]]}
     is_evaluation = fact.key.training is False
     return dict(params.get("evaluation" if is_evaluation else "values", {}))
 
@@ -88,6 +92,9 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         api = Families.TRAIN if params["of"] == MODES else Families.EVAL
         subject = Subject(module=first, api=api)
         symptom = Symptom.EVAL_MODE if wanted[first] else Symptom.TRAINING_MODE
+    elif params["of"] == BETWEEN:
+        expected = f"{subject.variable} as {first} left it when {first} steps again"
+        observed, symptom = "it is another one", Symptom.OVERWRITTEN
     elif params["of"] == BATCH:
         expected, observed = (f"{first}: {x[first]}" for x in (wanted, fact.values))
     elif params["of"] == EQUAL:

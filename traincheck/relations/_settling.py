@@ -11,6 +11,7 @@ from traincheck.relations._settled import (
     ARGUMENTS,
     ATTENTIONS,
     BATCH,
+    BETWEEN,
     EQUAL,
     EVALUATED,
     HYPER,
@@ -104,8 +105,9 @@ class ConstantProposer:
             kept = sorted(name for name, same in values.items() if same)
             params |= {"name": key.name} if key.kind == EQUAL else {}
             return {**params, "values": dict.fromkeys(kept, True)} if kept else None
-        if key.kind == EVALUATED:
-            return {**params, "name": key.name} if values == {key.name: False} else None
+        if key.kind in (BETWEEN, EVALUATED):
+            wanted = {key.name: key.kind == BETWEEN}
+            return {**params, "name": key.name} if values == wanted else None
         params["name"] = key.name
         values = dict(sorted(values.items()))
         if key.kind == HYPER:

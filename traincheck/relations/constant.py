@@ -14,6 +14,7 @@ from traincheck.relations._settled import (
     ARGUMENTS,
     ATTENTIONS,
     BATCH,
+    BETWEEN,
     CAUSAL,
     EQUAL,
     HYPER,
@@ -56,7 +57,8 @@ class Constant(UsualRelation):
         these modules, and no others, are in evaluation mode while the model around them trains; a
         model is in evaluation mode whenever gradients are off;
         these hyper-parameters of an optimizer never change, or have these values; a model is
-        trained on as many rows in every step as in the first.
+        trained on as many rows in every step as in the first; nothing but an optimizer writes to
+        the parameters that it updates, but for loads.
 
     Example:
         ``In train.py, functional.scaled_dot_product_attention is given dropout_p=0.0 in evaluation
@@ -90,6 +92,12 @@ class Constant(UsualRelation):
             return Needs(calls=within_modules(claim.params["name"]), kinds=_STEPS)
         if kind in (HYPER, KEPT, BATCH):
             return Needs(kinds=_STEPS | {"batch" if kind == BATCH else "optimizer"})
+        if kind == BETWEEN:
+            return Needs(
+                states=frozenset({"parameter@between"}),
+                calls=frozenset({Families.OPTIMIZER_STEP}),
+                kinds=_STEPS | {"checkpoint"},
+            )
         modules = within_modules(*claim.params.get("classes", ())) | {Families.MODULE}
         return Needs(calls=modules, kinds=_STEPS)
 

@@ -48,6 +48,7 @@ class Symptom(str, Enum):
     STEPS_SKIPPED = "steps_skipped"  # a scaler never lets its optimizer step
     SCHEDULE = "schedule"  # the learning rate does not follow the training
     SILENT_WRITE = "silent_write"  # a variable changes although it is frozen
+    OVERWRITTEN = "overwritten"  # a parameter that is trained changes between two steps
     OUT_OF_STEP = "out_of_step"  # ranks do not do the same things in the same order
     NOT_SYNCHRONIZED = "not_synchronized"  # gradients are not exchanged between ranks
     RANKS_DIFFER = "ranks_differ"  # what should be equal on all ranks is not
