@@ -1,7 +1,8 @@
-"""Models that serve the training of another: whether their weights stay what they are.
+"""Models that serve the training of another: whether they stay what they are, or are half moved.
 
-A teacher or a reference model is called without grad, and no optimizer holds any of it. Looked at
-is what is in training mode then, in the first steps and in each tenth. Judges nothing.
+A teacher, a reference model or an average of weights is called without grad, and no optimizer holds
+any of it. Looked at is, in the first steps and in each tenth, what is in training mode then, and
+batch norms in evaluation mode whose statistics are still the initial ones. Judges nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from traincheck.collect.emit import Emitter
@@ -22,6 +24,7 @@ MOMENT = "untrained"  # in ``parameter@untrained``
 _FIRST, _EVERY = 8, 10  # steps with such a call at which is looked
 _SAMPLES = 16  # parameters, spread over the model
 _LARGEST = 1 << 14  # elements of each of them
+_MOST_NORMS = 4  # batch norms of a model
 
 
 class _Use:
@@ -33,27 +36,30 @@ class _Use:
 
 
 class Untrained:
-    """Looks at models that are called without grad, in training mode."""
+    """Looks at models that are called without grad."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.is_wanted = session.tracker.wants("parameter", MOMENT)
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[tuple[str, bool], _Use] = {}  # by path and mode
 
-    def enter(self, em: Emitter, module: torch.nn.Module, path: str) -> None:
-        """A forward without grad of a module in training mode begins. path: of the module."""
+    def enter(self, em: Emitter, module: torch.nn.Module, path: str, *, training: bool) -> None:
+        """A forward without grad begins. path: of the module; training: its mode."""
         step = self._session.steps.step
-        use = self._uses.setdefault(path, _Use())
+        use = self._uses.setdefault((path, training), _Use())
         if use.step == step:
             return
         use.step = step
         use.steps += 1
-        if use.steps <= _FIRST or not use.steps % _EVERY:
-            weights = self._weights(module)
-            if weights is not None:
-                em.event(
-                    "mark", {"text": Marks.UNTRAINED, "data": {"model": path, "weights": weights}}
-                )
+        if use.steps > _FIRST and use.steps % _EVERY:
+            return
+        if not training and not _has_initial_norms(module):
+            return
+        weights = self._weights(module)
+        if weights is None:
+            return
+        data = {"model": path, "weights": weights}
+        em.event("mark", {"text": Marks.UNTRAINED if training else Marks.NORMS, "data": data})
 
     def _weights(self, module: torch.nn.Module) -> str | None:
         """What differs once any of the parameters was written to; None if one is being trained.
@@ -71,3 +77,22 @@ class Untrained:
         samples = small[:: -(-len(small) // _SAMPLES)] if small else []
         state = " ".join([str(writes), *(str(fingerprint(p)) for p in samples)])
         return hex128(state.encode())
+
+
+def _has_initial_norms(module: torch.nn.Module) -> bool:
+    """Whether batch norms of the model use statistics, and all that were looked at are initial."""
+    norms = [
+        norm
+        for norm in module.modules()
+        if isinstance(norm, _BatchNorm) and not norm.training and norm.track_running_stats
+    ]
+    return bool(norms) and all(map(_is_initial, norms[:_MOST_NORMS]))
+
+
+def _is_initial(norm: _BatchNorm) -> bool:
+    counted, mean, var = norm.num_batches_tracked, norm.running_mean, norm.running_var
+    if counted is None or mean is None or var is None or is_lazy(mean):
+        return False
+    if counted.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return not counted.item() and not mean.any().item() and bool((var == 1).all().item())

@@ -51,6 +51,7 @@ class Marks:
     LOADED_CHANGED = "loaded model changed"
     MODEL = "model"
     BETWEEN_STEPS = "parameters between steps"
+    NORMS = "initial norm statistics"
     PROCESS_GROUP = "process group"
     UNTRAINED = "untrained"
     WORKER = "worker"

@@ -182,7 +182,8 @@ class Needs:
             their load;
             ``parameter@evaluation``: marks of the weights that models are evaluated with, and of
             those that this writes; ``parameter@untrained``: marks of the weights of models that
-            serve the training of another in training mode; ``parameter@between``: marks of those
+            serve the training of another in training mode, and of batch norms of theirs that are
+            evaluated with initial statistics; ``parameter@between``: marks of those
             that are not as their optimizer left them.
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.

@@ -174,8 +174,8 @@ class Modules(Instrument):
                         session.numbers.look_for_shifts((*args, *kwargs.values()))
                 else:
                     self._evaluated.enter(em, root, training=training)
-                    if training and self._untrained.is_wanted:
-                        self._untrained.enter(em, module, path)
+                    if self._untrained.is_wanted:
+                        self._untrained.enter(em, module, path, training=training)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._enter_root, error)
         finally:
