@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Parameter, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import MATRIX
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.claims import Needs
+from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 
@@ -25,8 +26,8 @@ class ParameterGradientZero:
 
     Stays quiet on:
         A single step, as the A of LoRA has while B is zero; gradients that are None; embeddings,
-        whose rows are used now and then; biases, which a loss of differences cancels; models of
-        which all gradients are zero (TC704).
+        whose rows are used now and then; biases, which a loss of differences cancels; scales in
+        modules of torch; models of which all gradients are zero (TC704).
 
     Fix:
         Look at what is behind the parameter: activations that are off, masks, weights of zero.
@@ -45,7 +46,7 @@ class ParameterGradientZero:
         severity="info",
         title="The gradient of {variables} is zero at every step",
         likely_cause=(
-            "{observed}: what is behind it is off, multiplied by zero, or in a branch that is "
+            "{observed}: what is behind it is off, clamped, multiplied by zero, or in a branch that is "
             "never taken."
         ),
         fix="Look at the activations, masks and weights behind these parameters.",
@@ -87,7 +88,7 @@ class Zeros(StepMonitor):
         parameter = self.ledger.parameters.get(identity)
         if look is not None and "Embedding" in (look.module_class or ""):
             return []
-        if parameter is None or len(parameter.shape) < MATRIX:
+        if parameter is None or not _is_judged(parameter, look):
             return []
         streak = extend(self._streaks, identity, facts.event.step)
         if streak.count != self._steps:
@@ -105,3 +106,10 @@ class Zeros(StepMonitor):
                 evidence=() if look is None else (look,),
             )
         ]
+
+
+def _is_judged(parameter: Parameter, look: StateEvent | None) -> bool:
+    """A weight, or another parameter of a module of the user's own that is no bias."""
+    kind = "" if look is None else look.module_class or ""
+    is_own = bool(kind) and not kind.startswith("torch.")
+    return len(parameter.shape) >= MATRIX or (is_own and "bias" not in parameter.name.lower())

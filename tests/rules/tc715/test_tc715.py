@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.builders import MLP
+from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Verdict
@@ -30,6 +30,25 @@ def test_fires_as_advice() -> None:
     finding = fires("TC715", BROKEN)
     assert (finding.severity, finding.first_step) == ("info", 0)
     assert finding.variables == ("Net.fc1.weight",)
+
+
+def own(name: str, module_class: str = "__main__.Net") -> list[Event]:
+    """A run with a parameter of one dim whose gradient is zero."""
+    trace = TraceBuilder().process().model("Net", {**MLP, name: module_class}).optimizer()
+
+    def changed(event: Event) -> Event:
+        if not isinstance(event, StateEvent) or not event.summary or event.name != f"Net.{name}":
+            return event
+        zero = event.role == "gradient"
+        return event.replace(summary=event.summary.replace(zero=zero, shape=(2,)))
+
+    return [changed(event) for event in trace.steps(22).build()]
+
+
+def test_fires_on_parameters_of_the_users_own_modules() -> None:
+    assert fires("TC715", own("log_vars")).variables == ("Net.log_vars",)
+    assert quiet("TC715", own("out_bias")) is Verdict.HELD
+    assert quiet("TC715", own("weight", "torch.nn.modules.activation.PReLU")) is Verdict.HELD
 
 
 def test_quiet_when_it_is_used_now_and_then() -> None:
