@@ -42,6 +42,7 @@ from traincheck.rules.tc216_scheduler_of_another_optimizer import SchedulerOfAno
 from traincheck.rules.tc217_cosine_turns_back import CosineTurnsBack
 from traincheck.rules.tc218_betas_swapped import BetasSwapped
 from traincheck.rules.tc219_stepped_again import SteppedAgain
+from traincheck.rules.tc220_plateau_of_the_wrong_kind import PlateauOfTheWrongKind
 from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
@@ -191,6 +192,7 @@ RULES: tuple[Rule, ...] = (
     CosineTurnsBack(),
     BetasSwapped(),
     SteppedAgain(),
+    PlateauOfTheWrongKind(),
     TrainedInEvalMode(),
     EvaluatedInTrainingMode(),
     DropoutInEvaluation(),

@@ -46,8 +46,8 @@ class ParameterGradientZero:
         severity="info",
         title="The gradient of {variables} is zero at every step",
         likely_cause=(
-            "{observed}: what is behind it is off, clamped, multiplied by zero, or in a branch that is "
-            "never taken."
+            "{observed}: what is behind it is off, clamped, multiplied by zero, or in a branch "
+            "that is never taken."
         ),
         fix="Look at the activations, masks and weights behind these parameters.",
     )
