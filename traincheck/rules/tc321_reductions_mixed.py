@@ -8,6 +8,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import number
 
 _LOSSES = frozenset(
     f"{F}{name}"
@@ -33,7 +34,8 @@ class ReductionsMixed:
         Several steps in a row, each with a loss of reduction="sum" and one of reduction="mean".
 
     Stays quiet on:
-        Losses that return all elements (reduction="none"); losses of evaluation; one loss.
+        Losses that return all elements (reduction="none"); losses of evaluation; one loss; sums
+        that are divided, as by a number of boxes: what backward is given is below them.
 
     Fix:
         Use one reduction, and weight the terms by factors that are written down.
@@ -71,6 +73,7 @@ class Reductions(SingleEvents):
         self._needed = steps
         self._sum: CallEvent | None = None
         self._mean: CallEvent | None = None
+        self._total = 0.0  # of the sums
         self._mixed: tuple[CallEvent, CallEvent] | None = None  # before one backward pass
         self._count = 0
         self._first: int | None = None
@@ -87,19 +90,26 @@ class Reductions(SingleEvents):
 
     def _call(self, event: CallEvent) -> None:
         if (event.family or event.api) == Families.BACKWARD:
-            if self._sum is not None and self._mean is not None:
+            if self._sum is not None and self._mean is not None and not self._is_divided(event):
                 self._mixed = (self._sum, self._mean)
             self._sum = self._mean = None
+            self._total = 0.0
         elif event.grad_enabled and event.exception is None and event.stage == "train":
             reduction = event.args.get("reduction")
             if reduction == "sum":
                 self._sum = event
+                self._total += number(event.result) or 0.0
             elif reduction in _MEANS:
                 self._mean = event
+
+    def _is_divided(self, backward: CallEvent) -> bool:
+        given = number(backward.args.get("tensors"))
+        return given is not None and given < self._total
 
     def _step(self, event: StepEvent) -> list[Violation]:
         mixed, self._mixed = self._mixed, None
         self._sum = self._mean = None
+        self._total = 0.0
         if not event.counters.get("backward"):
             return []
         self.triggered += 1
