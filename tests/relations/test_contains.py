@@ -484,7 +484,10 @@ def test_a_call_with_its_flags():
     assert outcome(BLOCK, inside(net(), 3)) == []
     wrong = outcome(BLOCK, inside(net(), 1, omit=True))
     assert wrong == [(0, Symptom.MISSING_CALL, BLOCK["inner"])]
-    assert len(outcome(BLOCK, inside(inside(net(), 1), 1, flag=False))) == 1
+    unlike = outcome(BLOCK, inside(inside(net(), 1), 1, flag=False))
+    assert unlike == [(0, Symptom.WRONG_VALUE, BLOCK["inner"])]
+    told = decide("contains", BLOCK, inside(net(), 1, flag=False).build())
+    assert [(e.expected, e.observed) for e in told] == [("training=True", "training=False")]
 
 
 def test_a_model_that_computes_its_own_loss_is_used_without_labels_too():

@@ -226,6 +226,7 @@ class CallDecider:
                 self._landmarks.append((index, LANDMARKS[inner] and inner))
         self._of_losses = {index for index, params in claims if params["inner"] in LOSSES}
         self._last = dict.fromkeys(self._params, -1)  # claim -> start of its last inner call
+        self._unlike: dict[int, CallEvent] = {}  # claim -> last inner call with other arguments
         self._roots: dict[str, CallEvent] = {}  # last training forward of each root
         self._due: list[tuple[int, Example]] = []  # said when an optimizer applies the gradients
         self._has_stepped = False
@@ -244,6 +245,8 @@ class CallDecider:
             for index, args in inner:
                 if not args or _agrees(event.args, args):
                     self._last[index] = event.start_ns
+                else:
+                    self._unlike[index] = event
         if self._modes:
             if event.family == Families.MODULE:
                 if event.root and event.grad_enabled:
@@ -276,7 +279,14 @@ class CallDecider:
         if holds:
             return self._around(event)
         params = self._params[index]
-        how = f" with {shown(params['args'])}" if params["args"] else ""
+        args, unlike = params["args"], self._unlike.get(index)
+        if unlike is not None and unlike.start_ns >= event.start_ns:
+            expected, observed = shown(args), shown({name: unlike.args.get(name) for name in args})
+        else:
+            unlike = None
+            how = f" with {shown(args)}" if args else ""
+            expected = f"{short(params['inner'])} is called{how} during {short(event.api)}"
+            observed = "there was no such call" + (f" in {event.module}" if event.module else "")
         return Example(
             holds=False,
             context=self._around(event).context,
@@ -284,10 +294,10 @@ class CallDecider:
             rank=event.rank,
             stage=event.stage,
             subject=Subject(api=params["inner"]),
-            expected=f"{short(params['inner'])} is called{how} during {short(event.api)}",
-            observed="there was no such call" + (f" in {event.module}" if event.module else ""),
-            evidence=(event,),
-            symptom=Symptom.MISSING_CALL,
+            expected=expected,
+            observed=observed,
+            evidence=(event,) if unlike is None else (unlike, event),
+            symptom=Symptom.MISSING_CALL if unlike is None else Symptom.WRONG_VALUE,
         )
 
     def _around(self, event: CallEvent) -> Example:
