@@ -207,6 +207,12 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.NOT_RESTORED: {_S.NOT_RESTORED: _same_onset},
     _S.RANKS_DIFFER: {_S.RANKS_DIFFER: _anything},
+    _S.UNMASKED: {
+        _S.UNMASKED: _same_onset,
+        _S.LOSS_INPUT: _same_onset,
+        _S.NON_FINITE: _anything,
+        _S.WRONG_VALUE: _says("causal", "mask"),
+    },
     _S.BATCH_CONTENT: {_S.BATCH_CONTENT: _same_onset, _S.LOSS_INPUT: _same_onset},
     _S.LOSS_INPUT: {
         _S.NON_FINITE: _anything,
@@ -506,6 +512,14 @@ WORDING: Mapping[Symptom, Wording] = {
         likely_cause="What should differ between workers, ranks or epochs starts from one seed.",
         fix="Seed each worker, rank and epoch differently.",
         near="batch",
+    ),
+    _S.UNMASKED: Wording(
+        title="{subject} attends to what it should not see",
+        likely_cause=(
+            "The mask of attention does not reach {subject}{where}. Expected: {expected}. Here: "
+            "{observed}."
+        ),
+        fix="Look at how the mask, or is_causal, is made and handed on{where}.",
     ),
     _S.BATCH_CONTENT: Wording(
         title="Tokens, mask and labels of {variables} do not fit together",

@@ -8,8 +8,10 @@ from typing import Any
 from traincheck.relations._names import short, shown
 from traincheck.relations._settled import (
     ARGUMENTS,
+    ATTENTIONS,
     BATCH,
     BETWEEN,
+    CAUSAL,
     EQUAL,
     EVALUATED,
     HYPER,
@@ -18,6 +20,7 @@ from traincheck.relations._settled import (
     SAMPLES,
     TENSORS,
     Fact,
+    is_masked,
 )
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context
@@ -92,6 +95,8 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         api = Families.TRAIN if params["of"] == MODES else Families.EVAL
         subject = Subject(module=first, api=api)
         symptom = Symptom.EVAL_MODE if wanted[first] else Symptom.TRAINING_MODE
+    elif params["of"] == ARGUMENTS and fact.key.name in ATTENTIONS and _is_of_mask(wanted, found):
+        symptom = Symptom.UNMASKED
     elif params["of"] == BETWEEN:
         expected = f"{subject.variable} as {first} left it when {first} steps again"
         observed, symptom = "it is another one", Symptom.OVERWRITTEN
@@ -116,6 +121,11 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         evidence=(event,),
         symptom=symptom,
     )
+
+
+def _is_of_mask(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether attention is given no mask, or none of the future."""
+    return bool(wanted.get(CAUSAL)) or is_masked(wanted) > is_masked(found)
 
 
 def _lacking(wanted: Mapping[str, Any]) -> str:

@@ -118,7 +118,7 @@ def attention_violation(
         rank=root.rank,
         stage=root.stage,
         subject=Subject(api=SDPA, module=root.module),
-        symptom=Symptom.LOSS_INPUT,
+        symptom=Symptom.UNMASKED,
         message=message,
         expected=expected,
         observed=observed,

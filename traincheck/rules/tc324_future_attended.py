@@ -167,7 +167,7 @@ def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
         rank=root.rank,
         stage=root.stage,
         subject=Subject(api=calls[0].api, module=root.module),
-        symptom=Symptom.LOSS_INPUT,
+        symptom=Symptom.UNMASKED,
         message=f"the loss is over the next tokens of what {root.module} is given; {observed}",
         expected="attention that leaves out the tokens behind each position",
         observed=observed,

@@ -56,6 +56,7 @@ class Symptom(str, Enum):
     NOT_RESTORED = "not_restored"  # state that was saved is not back after loading
     REPEATED_DATA = "repeated_data"  # samples or random draws come again where they should not
     LOSS_INPUT = "loss_input"  # a loss or attention is given what it is not made for
+    UNMASKED = "unmasked"  # attention is given no mask where it should be, or the wrong one
     BATCH_CONTENT = "batch_content"  # tokens, mask and labels of a batch do not fit together
     PRECISION = "precision"  # a dtype that is too coarse, or not the one asked for
     NON_FINITE = "non_finite"  # what is NaN or infinite spreads
