@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
 
 from tests.collect.recording import recording
 from traincheck.schema.apis import Marks
@@ -75,6 +76,38 @@ def test_nothing_of_others(tmp_path):
         train(nn.Dropout(0.5), student=nn.Linear(4, 4))
         train(nn.LazyLinear(2), steps=1)
     assert run.marks(Marks.UNTRAINED) == []
+
+
+def normed():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval()
+
+
+def test_batch_norms_that_never_saw_a_batch(tmp_path):
+    copied, source = normed(), normed().train()
+    with recording(tmp_path / "run", needs=NEEDS) as run:
+        train(copied, averages, student=source)
+        train(source.eval(), student=net())  # has seen some
+    marks = run.marks(Marks.NORMS)
+    assert {mark.data["model"] for mark in marks} == {"Sequential"}
+    assert len({mark.data["weights"] for mark in marks}) == len(marks) == 9
+
+
+def test_batch_norms_that_cannot_be_looked_at(tmp_path):
+    """Of several models at once, and of none that holds numbers."""
+    models = [normed() for _ in range(3)]
+    parameters, buffers = stack_module_state(models)
+    frame = copy.deepcopy(models[0]).to("meta")
+
+    def teach(parameters, buffers, x):
+        return functional_call(frame, (parameters, buffers), (x,))
+
+    def teacher(x):
+        frame(x.to("meta"))
+        return vmap(teach, in_dims=(0, 0, None))(parameters, buffers, x).mean(0)
+
+    with recording(tmp_path / "run", needs=NEEDS) as run:
+        train(teacher)
+    assert run.marks(Marks.NORMS) == []
 
 
 def test_nothing_where_nobody_asks(tmp_path):

@@ -134,7 +134,7 @@ class Numbers:
         self.look_for_shifts(tensors.values())
         texts = {}
         for path, tensor in tensors.items():
-            if _is_countable(tensor):
+            if is_countable(tensor):
                 taken = _leaf(tensor, full=self.is_sampled)
                 if self.is_sampled and _has_rows(tensor):
                     taken["alike"] = _share_alike(tensor)
@@ -158,7 +158,7 @@ class Numbers:
             return text
         if type(value) is not torch.Tensor or not value.is_cpu:
             return text
-        if not _FEW <= value.numel() <= LARGE or not _is_countable(value) or _is_plain(value):
+        if not _FEW <= value.numel() <= LARGE or not is_countable(value) or _is_plain(value):
             return text
         return with_fingerprint(text, value)
 
@@ -173,7 +173,7 @@ class Numbers:
     def of_argument(self, em: Emitter, value: Any) -> bytes:
         """`encode` with the numbers of an argument."""
         plain = encode(value)
-        if type(value) not in _PLAIN or not _is_countable(value):
+        if type(value) not in _PLAIN or not is_countable(value):
             return plain
         if value.numel() > SMALL and not self.is_sampled:
             return plain
@@ -201,7 +201,7 @@ class Numbers:
         shape = result.shape
         if len(shape) < _SQUARES or shape[-1] != shape[-2] or shape[-1] < _POSITIONS:
             return plain
-        if not _is_countable(result):
+        if not is_countable(result):
             return plain
         with torch.no_grad():
             hidden = (result[0] < _NOTHING).to(torch.float32).mean()
@@ -217,7 +217,7 @@ class Numbers:
         value = args[0]
         if type(value) is not torch.Tensor or value.requires_grad or not torch.is_grad_enabled():
             return b""
-        if value.dtype not in _FLOATS or not _is_countable(value):
+        if value.dtype not in _FLOATS or not is_countable(value):
             return b""
         self._first -= 1
         low, high = torch.aminmax(value)
@@ -232,7 +232,7 @@ class Numbers:
             return plain
         ref, text = self._last
         if ref is None or ref() is not result:  # else just taken: of the function in the module
-            if not (_is_countable(result) and result.dtype in _FLOATS):
+            if not (is_countable(result) and result.dtype in _FLOATS):
                 return plain
             self._left -= 1
             self.is_due = self._left > 0
@@ -257,7 +257,7 @@ class Numbers:
         plain = encode(result)
         if type(result) not in _PLAIN or not (is_root or self._is_now()):
             return plain
-        if not (_is_countable(result) and result.dtype in _FLOATS and torch.is_grad_enabled()):
+        if not (is_countable(result) and result.dtype in _FLOATS and torch.is_grad_enabled()):
             return plain
         if not self.is_sampled and result.numel() > _ROOT:
             return plain
@@ -388,7 +388,7 @@ def _with(plain: bytes, text: bytes) -> bytes:
     return plain if not text else plain[:-1] + b',"stats":' + text + b"}"
 
 
-def _is_countable(tensor: torch.Tensor) -> bool:
+def is_countable(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements can be looked at without anyone noticing."""
     if tensor.dtype not in _FLOATS and tensor.dtype not in _INTS:
         return False
@@ -404,7 +404,7 @@ def _is_countable(tensor: torch.Tensor) -> bool:
 
 
 def _has_norm(tensor: torch.Tensor) -> bool:
-    return tensor.dtype in _FLOATS and _is_countable(tensor)
+    return tensor.dtype in _FLOATS and is_countable(tensor)
 
 
 def _norms(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, hex128
+from traincheck.collect.stats import is_countable
 from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
@@ -93,6 +94,6 @@ def _is_initial(norm: _BatchNorm) -> bool:
     counted, mean, var = norm.num_batches_tracked, norm.running_mean, norm.running_var
     if counted is None or mean is None or var is None or is_lazy(mean):
         return False
-    if counted.is_cuda and torch.cuda.is_current_stream_capturing():
+    if not (is_countable(counted) and is_countable(mean) and is_countable(var)):
         return False
     return not counted.item() and not mean.any().item() and bool((var == 1).all().item())
