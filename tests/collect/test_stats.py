@@ -259,13 +259,15 @@ def test_first_layers_tell_only_of_what_may_be_bytes(tmp_path, scale, told):
 
 
 AHEAD = torch.ones(6, 6, dtype=torch.bool).triu(1)
+PADDING = torch.arange(6) > 3
 
 
 @pytest.mark.parametrize(
     ("mask", "told"),
     [
-        (lambda x: x.masked_fill(AHEAD, -torch.inf), 15 / 36),
-        (lambda x: x - 100 * AHEAD, 15 / 36),  # large enough
+        (lambda x: x.masked_fill(AHEAD, -torch.inf), 1.0),
+        (lambda x: x - 100 * AHEAD, 1.0),  # large enough
+        (lambda x: x.masked_fill(PADDING, -torch.inf), 9 / 15),
         (lambda x: x, 0.0),
         (lambda x: x[..., :5], None),  # keys of something else
         (lambda x: x[0, 0], None),  # classes of samples

@@ -442,14 +442,14 @@ def attending(hidden: float | None, steps: int = 10) -> list:
 
 
 def test_weights_of_attention_that_are_no_longer_masked():
-    held = of("hidden", attending(0.45))
+    held = of("hidden", attending(1.0))
     assert len(held) == 1
-    for healthy in (attending(0.375), attending(None), attending(0.9)):
+    for healthy in (attending(1.0, 3), attending(None)):
         assert report_of(held, healthy).findings == []
     (finding,) = report_of(held, attending(0.0)).findings
     assert (finding.first_step, finding.subject.api) == (0, "torch.softmax")
     assert "-inf" in finding.fix
-    assert of("hidden", attending(0.1)) == []
+    assert of("hidden", attending(0.6)) == []  # padding
 
 
 def texts_of(steps: int, *, padding: float = 0.3, left_out: float = 0.3, **tokens) -> list:

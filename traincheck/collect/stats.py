@@ -49,7 +49,7 @@ LOSSES = frozenset(
 )  # fmt: skip
 # Of these, only masks are looked at: how much they leave out.
 MASKED = frozenset({"torch.nn.functional.scaled_dot_product_attention"})
-# Of these, only results: how much weights of attention leave out.
+# Of these, only results: whether weights of attention leave out later positions.
 SCORED = frozenset({"torch.nn.functional.softmax", "torch.softmax"})
 EVERYTHING = (
     frozenset({"activation", "batch", "gradient", "input", "parameter", "update"})
@@ -191,9 +191,9 @@ class Numbers:
         return _with(plain, self._text(em, value, {"zeros": 1 - value.to(torch.float32).mean()}))
 
     def of_scores(self, em: Emitter, result: Any) -> bytes:
-        """`encode` with the share of weights that are next to nothing, if they are of attention.
+        """`encode` with how much of the weights of later positions is next to nothing.
 
-        Of the first sample: each of some positions looks at as many.
+        Of the first sample, if these are of attention: each of some positions looks at as many.
         """
         plain = encode(result)
         if not self.is_sampled or type(result) is not torch.Tensor or not result.requires_grad:
@@ -204,7 +204,8 @@ class Numbers:
         if not is_countable(result):
             return plain
         with torch.no_grad():
-            hidden = (result[0] < _NOTHING).to(torch.float32).mean()
+            later = torch.ones_like(result[0], dtype=torch.bool).triu(1)
+            hidden = (result[0][later] < _NOTHING).to(torch.float32).mean()
         return _with(plain, self._text(em, result, {"hidden": hidden}))
 
     def of_input(self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...]) -> bytes:

@@ -33,7 +33,6 @@ from traincheck.relations._readings import CROSS_ENTROPY, OVER_CLASSES, WITH_LOG
 from traincheck.schema.claims import Hypothesis
 
 Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions that add up terms
-_LEFT_OUT = 0.25  # of the weights of attention; a causal mask leaves out almost half
 _MIN_SAMPLED = 4  # readings that only sampled steps have, and each of many elements
 _MIN_READINGS = 7
 _MIN_SHARES = 4  # of many units each
@@ -188,7 +187,7 @@ def _plain(quantity: str, low: float, high: float) -> Limits | None:
     if quantity == MASK:
         return {"low": 1.0} if low >= 1 else None
     if quantity == HIDDEN:
-        return {"low": _LEFT_OUT} if low > _LEFT_OUT else None
+        return {"low": 1.0} if low >= 1 else None
     if quantity == AHEAD:
         return {"low": low, "high": high} if low == high else None
     if quantity in (NON_FINITE, END_TOKEN, PADDING):

@@ -70,7 +70,7 @@ CAUSES = {
 
 
 FIXES = {  # where there is more to say than of the symptom
-    HIDDEN: "Set the scores of what is to be hidden to -inf before the softmax.",
+    HIDDEN: "Set the scores of later positions to -inf before the softmax.",
     AHEAD: "Give the loss the tokens from the second on, for all logits but the last.",
     PADDING: "Build the mask as (input_ids != pad_token_id), or take the one the tokenizer gives.",
 }
@@ -115,7 +115,7 @@ def what(params: Mapping[str, Any]) -> str:
         NON_FINITE: f"{name} of {api}" if api else name,
         END_TOKEN: f"labels of {api} that have padding",
         MASK: f"the mask of {short(api)}",
-        HIDDEN: f"the share of positions that the mask of attention hides from {short(api)}",
+        HIDDEN: f"the share of later positions that {short(api)} gives no weight to",
         AHEAD: f"the target of {short(api)}",
         PADDING: f"the attention mask in batches of {api} that have padding",
         MOVED: f"the farthest that one of the first updates of "

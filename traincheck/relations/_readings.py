@@ -178,7 +178,7 @@ def _ahead(event: CallEvent) -> Iterator[Reading]:
 
 
 def _hidden(event: CallEvent) -> Sequence[Reading]:
-    """How much of the weights of attention is left out, where that was looked at."""
+    """How much of later positions attention leaves out, where that was looked at."""
     stats = event.result.get("stats") if isinstance(event.result, Mapping) else None
     value = number(stats.get("hidden")) if stats else None
     return () if value is None else (Reading(Key(HIDDEN, event.api), value, event),)

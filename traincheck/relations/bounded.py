@@ -69,7 +69,7 @@ class Bounded(UsualRelation):
         whole batch nor at their limits; cross_entropy has two classes or more;
         its target is so many tokens ahead of what the model is given; labels with padding
         hold the end token; the mask of a batch, and of attention, leaves out the padding; weights
-        of attention leave out a quarter.
+        of attention leave out later positions.
 
     Example:
         ``In train.py, the losses that backward is given over an update add up to 1 times the mean

@@ -41,8 +41,8 @@ STATS = {
         "for a tensor of a batch or an argument of a model, 0, 1 or 2 for the target of a loss"
     ),
     "hidden": (
-        "share of weights of attention that are next to nothing (below 1e-12), in [0, 1]; of the "
-        "first sample"
+        "share of weights of attention to later positions that are next to nothing (below 1e-12), "
+        "in [0, 1]; of the first sample"
     ),
     "ignored": "share of whole numbers that are -100, which losses leave out, where there are any",
     "row_sum_min": "smallest sum over the last dim",
