@@ -292,6 +292,18 @@ def test_what_weights_of_attention_leave_out(tmp_path, name, mask, told):
     assert set(found[4:]) == {None}  # no sampled steps
 
 
+def test_of_long_texts_the_first_positions_are_looked_at(tmp_path):
+    later = torch.ones(300, 300, dtype=torch.bool).triu(1)
+    later[:, 256:] = False
+    scores = torch.randn(2, 3, 300, 300, requires_grad=True)
+    with recording(tmp_path / "run") as run:
+        optimizer = torch.optim.SGD([scores], 0.1)
+        F.softmax(scores.masked_fill(later, -torch.inf), -1).sum().backward()
+        optimizer.step()
+    (call,) = run.calls("torch.nn.functional.softmax")
+    assert call.result["stats"] == {"hidden": 1.0}
+
+
 class OneBuffer(torch.utils.data.Dataset):
     """Hands out the same tensor for each index."""
 

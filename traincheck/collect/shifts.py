@@ -116,7 +116,7 @@ class Shifts:
                 labels = value.reshape(rows, width)
                 if _is_next(tokens, labels):
                     return {"shifted": torch.tensor(ONCE)}
-                if width == columns and _is_labelled(tokens, labels):
+                if width == columns and _agree(tokens, labels) and _do_tell(labels):
                     found = {"shifted": torch.tensor(NOT_AT_ALL)}
         return found
 
@@ -135,17 +135,16 @@ def _may_be_tokens(tensor: torch.Tensor) -> bool:
 def _is_next(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
     """Whether each label is the token behind, and tokens change enough to tell."""
     following = tokens[:, 1:]
-    return _is_labelled(following, labels[:, : following.shape[1]], labels)
+    return _agree(following, labels[:, : following.shape[1]]) and _do_tell(labels)
 
 
-def _is_labelled(
-    tokens: torch.Tensor, given: torch.Tensor, labels: torch.Tensor | None = None
-) -> bool:
-    """Whether each label that is ``given`` is the token there. labels: all of them."""
-    counted = given != _IGNORED
-    if bool(((given != tokens) & counted).any()):
-        return False
-    labels = given if labels is None else labels
+def _agree(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
+    """Whether each label that is given is the token there."""
+    return not bool(((labels != tokens) & (labels != _IGNORED)).any())
+
+
+def _do_tell(labels: torch.Tensor) -> bool:
+    """Whether labels change enough within rows to tell a shift from none."""
     given, last = labels[:, :-1], labels[:, 1:]
     counted = given != _IGNORED
     return int((counted & (last != _IGNORED) & (given != last)).sum()) >= _CHANGES

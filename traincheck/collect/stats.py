@@ -21,6 +21,7 @@ from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.moves import Moves
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
+from traincheck.schema.apis import ATTENTION, SOFTMAXES
 from traincheck.schema.claims import Needs, without_some
 
 SMALL = 1 << 16  # elements up to which arguments and parameters are looked at in every step
@@ -30,6 +31,7 @@ _MOST_LABELS = 1000
 _FEW = 16  # elements of an argument that could be those of a batch by chance
 _SQUARES = 3  # dims of weights of attention at least
 _POSITIONS = 4  # from which a square of weights may be those of attention
+_MOST_POSITIONS = 256  # that are looked at: the first
 _NOTHING = 1e-12  # of a weight: what a mask of large numbers leaves, not only of infinity
 _MANY_ROWS = 8  # of a batch, from which they are compared
 _MOST_FIRST = 4  # layers in a step that may be the first of a model
@@ -48,9 +50,9 @@ LOSSES = frozenset(
     )
 )  # fmt: skip
 # Of these, only masks are looked at: how much they leave out.
-MASKED = frozenset({"torch.nn.functional.scaled_dot_product_attention"})
+MASKED = frozenset({ATTENTION})
 # Of these, only results: whether weights of attention leave out later positions.
-SCORED = frozenset({"torch.nn.functional.softmax", "torch.softmax"})
+SCORED = SOFTMAXES
 EVERYTHING = (
     frozenset({"activation", "batch", "gradient", "input", "parameter", "update"})
     | LOSSES
@@ -193,7 +195,8 @@ class Numbers:
     def of_scores(self, em: Emitter, result: Any) -> bytes:
         """`encode` with how much of the weights of later positions is next to nothing.
 
-        Of the first sample, if these are of attention: each of some positions looks at as many.
+        Of the first head of the first sample, if these are of attention: each of some positions
+        looks at as many.
         """
         plain = encode(result)
         if not self.is_sampled or type(result) is not torch.Tensor or not result.requires_grad:
@@ -204,8 +207,9 @@ class Numbers:
         if not is_countable(result):
             return plain
         with torch.no_grad():
-            later = torch.ones_like(result[0], dtype=torch.bool).triu(1)
-            hidden = (result[0][later] < _NOTHING).to(torch.float32).mean()
+            head = result[(0,) * (len(shape) - 2)][:_MOST_POSITIONS, :_MOST_POSITIONS]
+            later = torch.ones_like(head, dtype=torch.bool).triu(1)
+            hidden = (head[later] < _NOTHING).to(torch.float32).mean()
         return _with(plain, self._text(em, result, {"hidden": hidden}))
 
     def of_input(self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...]) -> bytes:

@@ -7,6 +7,7 @@ batch norms in evaluation mode whose statistics are still the initial ones. Judg
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -82,12 +83,13 @@ class Untrained:
 
 def _has_initial_norms(module: torch.nn.Module) -> bool:
     """Whether batch norms of the model use statistics, and all that were looked at are initial."""
-    norms = [
+    norms = (
         norm
         for norm in module.modules()
         if isinstance(norm, _BatchNorm) and not norm.training and norm.track_running_stats
-    ]
-    return bool(norms) and all(map(_is_initial, norms[:_MOST_NORMS]))
+    )
+    found = list(islice(norms, _MOST_NORMS))
+    return bool(found) and all(map(_is_initial, found))
 
 
 def _is_initial(norm: _BatchNorm) -> bool:

@@ -18,7 +18,7 @@ from traincheck.relations._names import (
 )
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import Variables, is_judged
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import ATTENTION, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -32,7 +32,7 @@ LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
 }
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 # Arguments that follow the batch: without padding, attention is given no mask, and says so
-_OF_DATA = {"torch.nn.functional.scaled_dot_product_attention": frozenset({"is_causal"})}
+_OF_DATA = {ATTENTION: frozenset({"is_causal"})}
 _MODE_ARGUMENT = "training"
 _MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP})
 _OF_BACKWARD = frozenset({Families.ZERO_GRAD, Families.MODULE})

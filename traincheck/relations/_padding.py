@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from traincheck.relations._reading import END_TOKEN, MASK, PADDING, Key, Reading
 from traincheck.schema.events import BatchEvent, CallEvent
 
-ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 _SAME = 1e-3
 _CLEAR = 0.02  # from none and from a half, where one polarity looks like the other
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from traincheck.relations._magnitudes import Activity, Gradients
 from traincheck.relations._moved import Moves
-from traincheck.relations._padding import ATTENTION, Padding
+from traincheck.relations._padding import Padding
 from traincheck.relations._reading import (
     AHEAD,
     CLASSES,
@@ -25,7 +25,7 @@ from traincheck.relations._reading import (
     Reading,
 )
 from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import Families, Marks
+from traincheck.schema.apis import ATTENTION, SOFTMAXES, Families, Marks
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -36,7 +36,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.values import number
+from traincheck.schema.values import Value, number
 
 LOSSES = tuple(
     f"torch.nn.functional.{name}"
@@ -48,7 +48,6 @@ LOSSES = tuple(
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 OVER_CLASSES = frozenset({CROSS_ENTROPY, "torch.nn.functional.nll_loss"})
 _LOSSES = frozenset(LOSSES)
-_SCORED = frozenset({"torch.nn.functional.softmax", "torch.softmax"})
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
 WITH_LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits"
 _LEAST_LIKELY = 0.25  # of probabilities: one of them, in any batch worth a word, is above it
@@ -171,17 +170,21 @@ def _classes(event: CallEvent) -> Iterator[Reading]:
 def _ahead(event: CallEvent) -> Iterator[Reading]:
     """Whether a target is a token ahead of what the model is given; *loss* tells of two."""
     target = event.args.get("target") if event.api in OVER_CLASSES else None
-    stats = target.get("stats") if isinstance(target, Mapping) else None
-    value = number(stats.get("shifted")) if stats else None
+    value = _taken(target, "shifted")
     if value in (0, 1):
         yield Reading(Key(AHEAD, event.api), value, event)
 
 
 def _hidden(event: CallEvent) -> Sequence[Reading]:
     """How much of later positions attention leaves out, where that was looked at."""
-    stats = event.result.get("stats") if isinstance(event.result, Mapping) else None
-    value = number(stats.get("hidden")) if stats else None
+    value = _taken(event.result, "hidden")
     return () if value is None else (Reading(Key(HIDDEN, event.api), value, event),)
+
+
+def _taken(tensor: Value, name: str) -> float | None:
+    """A number of a tensor, if it was taken."""
+    stats = tensor.get("stats") if isinstance(tensor, Mapping) else None
+    return number(stats.get(name)) if stats else None
 
 
 def _finite(event: CallEvent, name: str) -> Sequence[Reading]:
@@ -276,7 +279,7 @@ class Readings:
             self._gradients.loss(event)
             has_scaled, self._has_scaled = self._has_scaled, False
             return _finite(event, SCALED_LOSS if has_scaled else LOSS)
-        if api in _SCORED:
+        if api in SOFTMAXES:
             return _hidden(event)
         if api == ATTENTION:
             return self._padding.call(event)

@@ -12,10 +12,9 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from traincheck.relations._names import is_library
-from traincheck.relations._padding import ATTENTION
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import MODAL, Families, Marks, is_loose
+from traincheck.schema.apis import ATTENTION, MODAL, MULTI_HEAD, Families, Marks, is_loose
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -33,8 +32,7 @@ HYPER, KEPT, MODES, SAMPLES = "hyper", "kept", "modes", "samples"
 KINDS = frozenset({ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES})
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 CAUSAL = "is_causal"
-_MULTI_HEAD = "torch.nn.functional.multi_head_attention_forward"
-ATTENTIONS = frozenset({ATTENTION, _MULTI_HEAD})
+ATTENTIONS = frozenset({ATTENTION, MULTI_HEAD})
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # for schedules to say
 _CYCLES = "max_momentum"  # OneCycleLR leaves it where it moves momentum against the rate
 _CYCLED = ("betas", "momentum")
@@ -53,7 +51,7 @@ _LAYERS = frozenset(
     )
 )  # fmt: skip
 _INSTEAD = (
-    _LOSSES | {f"torch.nn.functional.{name}" for name in ("log_softmax", "softmax")} | {_MULTI_HEAD}
+    _LOSSES | {f"torch.nn.functional.{name}" for name in ("log_softmax", "softmax")} | {MULTI_HEAD}
 )
 _FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad")
 
@@ -111,7 +109,7 @@ def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
                 values[name] = value
         elif isinstance(value, float) or (isinstance(value, int) and name in _WHOLE):
             values[name] = value
-    if event.api == _MULTI_HEAD:  # the rest is what its module was made with
+    if event.api == MULTI_HEAD:  # the rest is what its module was made with
         values, tensors = {}, [name for name in tensors if name == "attn_mask"]
     if tensors:
         values[TENSORS] = sorted(tensors)

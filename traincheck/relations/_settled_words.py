@@ -80,7 +80,10 @@ def wanted_of(params: Mapping[str, Any], fact: Fact) -> dict[str, Any]:
     if params["of"] in _OF_ITSELF:
         return {params["name"]: _OF_ITSELF[params["of"]]}
     is_evaluation = fact.key.training is False
-    return dict(params.get("evaluation" if is_evaluation else "values", {}))
+    wanted = dict(params.get("evaluation" if is_evaluation else "values", {}))
+    if CAUSAL not in fact.values:  # with a mask, or for a single position
+        wanted.pop(CAUSAL, None)
+    return wanted
 
 
 def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -> Example:

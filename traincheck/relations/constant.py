@@ -15,7 +15,6 @@ from traincheck.relations._settled import (
     ATTENTIONS,
     BATCH,
     BETWEEN,
-    CAUSAL,
     EQUAL,
     HYPER,
     KEPT,
@@ -167,8 +166,6 @@ class ConstantDecider:
 
     def _judge(self, index: int, params: Mapping[str, Any], fact: Fact) -> Examples:
         wanted = wanted_of(params, fact)
-        if CAUSAL not in fact.values:  # with a mask, or for a single position
-            wanted.pop(CAUSAL, None)
         if not wanted:
             return ()
         found = {name: fact.values.get(name) for name in wanted}

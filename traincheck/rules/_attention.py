@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.schema.apis import ATTENTION as SDPA
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
-SDPA = "torch.nn.functional.scaled_dot_product_attention"
 ATTENTION = Needs(calls=frozenset({SDPA, Families.MODULE}), kinds=frozenset({"batch", "step"}))
 _MASK = "attention_mask"
 _AHEAD = 3  # batches

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from traincheck.schema.apis import ATTENTION
 from traincheck.schema.events import CallEvent
 
 Batch = tuple[str, int, int]  # loader, epoch, index
 
 _NORM = "torch.nn.functional.batch_norm"
-_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 _MOST_WAITING = 10_000
 
 
@@ -96,7 +96,7 @@ def _enter(entry: Forward, call: CallEvent) -> None:
 
 def is_dropping(call: CallEvent) -> bool | None:
     """Whether a call drops anything; None when it has no probability to do so."""
-    is_attention = call.api == _ATTENTION
+    is_attention = call.api == ATTENTION
     share = call.args.get("dropout_p" if is_attention else "p")
     if not isinstance(share, (int, float)) or isinstance(share, bool) or share <= 0:
         return None

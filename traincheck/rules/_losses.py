@@ -45,6 +45,11 @@ def number(tensor: TensorSummary | None, name: str) -> float | None:
     return tensor.stats.get(name)
 
 
+def are_next_tokens(tensor: TensorSummary | None) -> bool:
+    """Whether these labels are known to be the next tokens of what a model is given."""
+    return number(tensor, "shifted") == 1
+
+
 def are_distributions(tensor: TensorSummary | None) -> bool:
     """Whether the rows of a matrix are probabilities that sum to one."""
     if tensor is None or len(tensor.shape) != 2 or tensor.shape[1] < 2:  # noqa: PLR2004

@@ -18,7 +18,7 @@ class Resting:
         self._weights: dict[str, str] = {}
 
     def enter(self, event: MarkEvent) -> None:
-        """A mark "untrained"."""
+        """A mark with the weights of a model."""
         model, weights = str(event.data.get("model")), str(event.data.get("weights"))
         if self._weights.setdefault(model, weights) != weights:
             self.moving.add(model)

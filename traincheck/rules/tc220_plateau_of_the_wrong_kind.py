@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -137,9 +136,8 @@ class Plateaus(SingleEvents):
     def _enter(self, course: _Course, call: CallEvent) -> None:
         given: Any = call.args.get("0", call.args.get("metrics"))
         metric = number(given)
-        if call.api != _PLATEAU or metric is None or not 0 < metric < math.inf:
-            course.is_over = True
-        else:
+        course.is_over |= call.api != _PLATEAU or metric is None or metric <= 0
+        if metric is not None and not course.is_over:
             course.enter(call, metric)
 
     def _look(self, course: _Course, event: StepEvent, rate: float) -> Iterator[Violation]:

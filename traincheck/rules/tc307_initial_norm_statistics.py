@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from traincheck.rules._resting import RESTING
+from collections import defaultdict
+
+from traincheck.rules._resting import RESTING, Resting
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent
@@ -59,19 +61,20 @@ class InitialNormStatistics:
 
 
 class BlankNorms(SingleEvents):
-    """Remembers the weights with which each model was evaluated so."""
+    """Follows the weights with which each model was evaluated so, by rank."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._weights: dict[str, str] = {}
+        self._resting: defaultdict[int, Resting] = defaultdict(Resting)
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         if not isinstance(event, MarkEvent) or event.text != Marks.NORMS or not event.step:
             return []
         self.triggered += 1
-        model, weights = str(event.data.get("model")), str(event.data.get("weights"))
-        if self._weights.setdefault(model, weights) == weights or model in self._told:
+        model, resting = str(event.data.get("model")), self._resting[event.rank]
+        resting.enter(event)
+        if model not in resting.moving or model in self._told:
             return []
         self._told.add(model)
         return [_violation(event, model)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.rules._attention import ATTENTION, SDPA, Pass, Passes, attention_violation
+from traincheck.rules._attention import ATTENTION, Pass, Passes, attention_violation
+from traincheck.schema.apis import ATTENTION as SDPA
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation

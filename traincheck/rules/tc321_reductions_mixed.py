@@ -71,9 +71,8 @@ class Reductions(SingleEvents):
     def __init__(self, steps: int) -> None:
         super().__init__()
         self._needed = steps
-        self._sum: CallEvent | None = None
+        self._sums: list[CallEvent] = []
         self._mean: CallEvent | None = None
-        self._total = 0.0  # of the sums
         self._mixed: tuple[CallEvent, CallEvent] | None = None  # before one backward pass
         self._count = 0
         self._first: int | None = None
@@ -90,26 +89,28 @@ class Reductions(SingleEvents):
 
     def _call(self, event: CallEvent) -> None:
         if (event.family or event.api) == Families.BACKWARD:
-            if self._sum is not None and self._mean is not None and not self._is_divided(event):
-                self._mixed = (self._sum, self._mean)
-            self._sum = self._mean = None
-            self._total = 0.0
+            if self._sums and self._mean is not None and not self._is_divided(event):
+                self._mixed = (self._sums[-1], self._mean)
+            self._clear()
         elif event.grad_enabled and event.exception is None and event.stage == "train":
             reduction = event.args.get("reduction")
             if reduction == "sum":
-                self._sum = event
-                self._total += number(event.result) or 0.0
+                self._sums.append(event)
             elif reduction in _MEANS:
                 self._mean = event
 
     def _is_divided(self, backward: CallEvent) -> bool:
         given = number(backward.args.get("tensors"))
-        return given is not None and given < self._total
+        total = sum(number(call.result) or 0.0 for call in self._sums)
+        return given is not None and given < total
+
+    def _clear(self) -> None:
+        self._sums.clear()
+        self._mean = None
 
     def _step(self, event: StepEvent) -> list[Violation]:
         mixed, self._mixed = self._mixed, None
-        self._sum = self._mean = None
-        self._total = 0.0
+        self._clear()
         if not event.counters.get("backward"):
             return []
         self.triggered += 1

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, as_loss, given, loss_violation, number
+from traincheck.rules._losses import (
+    CROSS_ENTROPY,
+    NLL,
+    are_next_tokens,
+    as_loss,
+    given,
+    loss_violation,
+    number,
+)
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -15,7 +23,7 @@ from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import tensor_summary
 
 _LOSSES = frozenset({CROSS_ENTROPY, NLL})
-_ONCE, _TWICE = 1, 2
+_TWICE = 2
 
 
 class LabelsShiftedTwice:
@@ -121,7 +129,7 @@ def _shifted(where: str, values: Mapping[str, Any]) -> Iterator[tuple[str, tuple
     """Names and shapes of the labels among tensors."""
     for path, value in values.items():
         tensor = tensor_summary(value)
-        if tensor is not None and number(tensor, "shifted") == _ONCE:
+        if tensor is not None and are_next_tokens(tensor):
             rows, columns = tensor.shape
             yield f"{where}{path}", (rows, columns)
 

@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.rules._attention import SDPA
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, F, as_loss, given, number
+from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, given
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import ATTENTION as SDPA
+from traincheck.schema.apis import MULTI_HEAD, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
-_MULTI_HEAD = f"{F}multi_head_attention_forward"
 _LOSSES = frozenset({CROSS_ENTROPY, NLL})
-_ONCE = 1  # position that labels are ahead of the tokens
 _PROOF = 2  # steps
 _NDIM = 2  # rows of tokens
 _WHOLE = frozenset({"int32", "int64"})
@@ -66,7 +64,7 @@ class FutureAttended:
         ),
     )
     needs = Needs(
-        calls=_LOSSES | {SDPA, _MULTI_HEAD, Families.MODULE},
+        calls=_LOSSES | {SDPA, MULTI_HEAD, Families.MODULE},
         kinds=frozenset({"batch", "step"}),
         stats=_LOSSES | {"batch"},
     )
@@ -104,7 +102,7 @@ class OpenAttention(SingleEvents):
         return []
 
     def _call(self, step: _Step, event: CallEvent) -> None:
-        if event.api in (SDPA, _MULTI_HEAD):
+        if event.api in (SDPA, MULTI_HEAD):
             step.calls.append(event)
         elif event.family == Families.MODULE and event.root:
             calls, step.calls = _outermost(step.calls), []
@@ -114,7 +112,7 @@ class OpenAttention(SingleEvents):
             elif calls:
                 step.is_hidden = True
         elif (loss := as_loss(event, _LOSSES)) is not None:
-            step.is_next |= number(given(loss, "target"), "shifted") == _ONCE
+            step.is_next |= are_next_tokens(given(loss, "target"))
 
     def _conclude(self, step: _Step) -> list[Violation]:
         if not step.is_next or not (step.open or step.is_hidden):
@@ -129,7 +127,7 @@ class OpenAttention(SingleEvents):
 
 def _outermost(calls: Sequence[CallEvent]) -> list[CallEvent]:
     """Without what multi_head_attention_forward calls: it adds the mask of padding."""
-    heads = {call.span for call in calls if call.api == _MULTI_HEAD}
+    heads = {call.span for call in calls if call.api == MULTI_HEAD}
     return [call for call in calls if call.parent not in heads]
 
 
@@ -140,8 +138,7 @@ def _length(args: Mapping[str, Any]) -> int | None:
         tensor = tensor_summary(value)
         if tensor is None or tensor.dtype not in _WHOLE or len(tensor.shape) != _NDIM:
             continue
-        is_labels = number(tensor, "shifted") == _ONCE
-        if not is_labels and not any(part in name for part in _NO_TOKENS):
+        if not are_next_tokens(tensor) and not any(part in name for part in _NO_TOKENS):
             texts.append(tensor.shape[1])
     return texts[0] if len(texts) == 1 else None
 
@@ -151,7 +148,7 @@ def _is_open(call: CallEvent, length: int) -> bool:
     if call.args.get("attn_mask") is not None or call.args.get("is_causal") is True:
         return False
     query, key = (tensor_summary(call.args.get(name)) for name in ("query", "key"))
-    dim = 0 if call.api == _MULTI_HEAD else -2
+    dim = 0 if call.api == MULTI_HEAD else -2
     if query is None or key is None or min(len(query.shape), len(key.shape)) < _NDIM:
         return False
     return query.shape[dim] == key.shape[dim] == length

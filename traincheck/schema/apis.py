@@ -61,6 +61,9 @@ MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())
 
 
 GRAD = "torch.autograd.grad"
+ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+MULTI_HEAD = "torch.nn.functional.multi_head_attention_forward"
+SOFTMAXES = frozenset({"torch.nn.functional.softmax", "torch.softmax"})
 # Calls of models and inputs that ranks share.
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
 DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
