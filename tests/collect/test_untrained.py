@@ -68,14 +68,23 @@ def test_a_model_in_a_model_is_told_by_its_path(tmp_path):
 
 
 def test_nothing_of_others(tmp_path):
-    """In evaluation mode, trained, without parameters, or with some that are yet to come."""
+    """Trained, without parameters, or with some that are yet to come."""
     student = net()
     with recording(tmp_path / "run", needs=NEEDS) as run:
-        train(net().eval())
         train(student, student=student)
         train(nn.Dropout(0.5), student=nn.Linear(4, 4))
         train(nn.LazyLinear(2), steps=1)
+    assert run.marks(Marks.UNTRAINED) == run.marks(Marks.SERVES) == []
+
+
+@pytest.mark.parametrize("move", [averages, copies, lambda student, teacher: None])
+def test_in_evaluation_mode(tmp_path, move):
+    with recording(tmp_path / "run", needs=NEEDS) as run:
+        train(net().requires_grad_(False).eval(), move)
+    marks = run.marks(Marks.SERVES)
     assert run.marks(Marks.UNTRAINED) == []
+    assert [mark.step for mark in marks] == [*range(8), 9]
+    assert len({mark.data["weights"] for mark in marks}) == (9 if move in (averages, copies) else 1)
 
 
 def normed():
@@ -107,7 +116,7 @@ def test_batch_norms_that_cannot_be_looked_at(tmp_path):
 
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(teacher)
-    assert run.marks(Marks.NORMS) == []
+    assert run.marks(Marks.NORMS) == run.marks(Marks.FAULT) == []
 
 
 def test_nothing_where_nobody_asks(tmp_path):

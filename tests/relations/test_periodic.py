@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, texts
+from traincheck.schema.apis import Marks
 from traincheck.schema.findings import Symptom
 
 TARGET = {"fc1.weight": "Q", "fc2.weight": "Q"}
@@ -71,3 +72,44 @@ def test_what_changes_in_every_step_is_left_to_contains():
 def test_parameters_that_no_version_wrote_are_refused(params):
     with pytest.raises(ValueError, match="nothing is known"):
         decide("periodic", params, [])
+
+
+def served(steps, moves, *, text=Marks.SERVES, looks=lambda step: step < 8 or step % 10 == 9):
+    """A model that is called without grad and looked at now and then. moves: steps that move it."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    for step in range(steps):
+        trace.begin_step()
+        if looks(step):
+            weights = sum(move < step for move in moves)
+            trace.mark(text, model="Target", weights=str(weights))
+        trace.zero_grad().forward("Net").backward([f"Net.{n}" for n in MLP]).optimizer_step()
+    return trace.build()
+
+
+SERVING = {"role": "serving model", "model": "Target", "period": 84}
+IN_WORDS = (
+    "In train.py, the weights of Target, which serves the training of another model, change at "
+    "least once every 84 training steps."
+)
+
+
+@pytest.mark.parametrize("text", [Marks.SERVES, Marks.NORMS, Marks.UNTRAINED])
+def test_a_serving_model_may_rest_three_times_as_long_as_it_did(text):
+    healthy = served(200, range(0, 200, 20), text=text)
+    assert IN_WORDS in texts(learn(healthy), "periodic")
+    assert broken(decide("periodic", SERVING, healthy)) == []
+    assert broken(decide("periodic", SERVING, served(200, range(0, 200, 50), text=text))) == []
+
+
+@pytest.mark.parametrize("moves", [[], [0], range(0, 21, 20)])
+def test_a_serving_model_that_moves_no_more_is_told_once_in_each_stretch(moves):
+    found = broken(decide("periodic", SERVING, served(190, moves)))
+    assert [finding[1:] for finding in found] == [(Symptom.STATE_UNCHANGED, "Target")] * len(found)
+    first = max(moves, default=0) + 84
+    assert first < found[0][0] <= first + 20
+    assert len(found) <= 2
+
+
+def test_a_serving_model_that_rests_or_moved_too_seldom_teaches_nothing():
+    for moves in ([], [0, 20]):
+        assert texts(learn(served(200, moves)), "periodic") == []

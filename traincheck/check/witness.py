@@ -17,6 +17,7 @@ from traincheck.check.causes import WORDING
 from traincheck.check.folding import Fault
 from traincheck.check.verdicts import View
 from traincheck.check.windows import Window, between, inside, of_step, window_of
+from traincheck.relations._names import ROLE_NAMES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent
@@ -246,7 +247,7 @@ def _around(violation: Violation, ring: Ring, window: Window) -> list[CallEvent]
 
 def _speaks_of_changes(invariant: Invariant) -> bool:
     claim = invariant.hypothesis
-    return claim.relation in _CHANGING and "role" in claim.params
+    return claim.relation in _CHANGING and claim.params.get("role") in ROLE_NAMES
 
 
 def is_near(event: Event, near: str | None) -> bool:

@@ -1,8 +1,8 @@
-"""Models that serve the training of another: whether they stay what they are, or are half moved.
+"""Models that serve the training of another: whether they stay what they are, or are moved.
 
 A teacher, a reference model or an average of weights is called without grad, and no optimizer holds
-any of it. Looked at is, in the first steps and in each tenth, what is in training mode then, and
-batch norms in evaluation mode whose statistics are still the initial ones. Judges nothing.
+any of it. They are looked at in the first steps and in each tenth; told apart are those in training
+mode, and those whose batch norms still use their initial statistics. Judges nothing.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Untrained:
         use.steps += 1
         if use.steps > _FIRST and use.steps % _EVERY:
             return
-        if not training and not _has_initial_norms(module):
-            return
         weights = self._weights(module)
         if weights is None:
             return
-        data = {"model": path, "weights": weights}
-        em.event("mark", {"text": Marks.UNTRAINED if training else Marks.NORMS, "data": data})
+        text = Marks.UNTRAINED
+        if not training:
+            text = Marks.NORMS if _has_initial_norms(module) else Marks.SERVES
+        em.event("mark", {"text": text, "data": {"model": path, "weights": weights}})
 
     def _weights(self, module: torch.nn.Module) -> str | None:
         """What differs once any of the parameters was written to; None if one is being trained.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from traincheck.relations import _serving
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._names import selector_text
 from traincheck.relations._periods import MAX_PERIOD, PeriodicProposer, word
@@ -17,8 +19,8 @@ from traincheck.relations._variables import (
     select,
 )
 from traincheck.schema.claims import Hypothesis, Needs, some
-from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 
@@ -29,7 +31,8 @@ class Periodic(UsualRelation):
     What it says:
         Between two changes of a variable lie at most k training steps. A kind is a role
         (parameter, buffer, optimizer state), perhaps narrowed to a model, or to a leaf and the
-        class of its module.
+        class of its module. Of a model that serves the training of another, and that no optimizer
+        holds, it says the same with three times the longest stretch that was seen.
 
     Example:
         ``Every parameter of Target changes at least once every 4 training steps.`` It breaks when
@@ -40,7 +43,8 @@ class Periodic(UsualRelation):
         variable is first due when it has changed once. A change that comes early is none the worse.
         Steps that were not recorded, unfinished steps, skipped updates and looks that cannot tell
         begin the count afresh. Context: requires_grad, in_optimizer, ndim, leaf, module_class,
-        model.
+        model. A model that serves another is looked at when it is called without grad, in its first
+        steps and then in each tenth: one example for each look at which its weights are others.
 
     Chance:
         A coin for each example.
@@ -51,19 +55,23 @@ class Periodic(UsualRelation):
 
     name = "periodic"
 
-    def proposer(self) -> PeriodicProposer:
-        return PeriodicProposer()
+    def proposer(self) -> EitherProposer:
+        return EitherProposer()
 
     def decider(self, claims: Sequence[Hypothesis]) -> PeriodicDecider:
         return PeriodicDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
         role = claim.params["role"]
+        if role == _serving.ROLE:
+            return _serving.NEEDS
         look = f"{role}@{_LOOKS[role]}"
         looks = some(look) if claim.params["period"] == 1 else frozenset({look})
         return Needs(states=looks | {"parameter@new"}, kinds=frozenset({"step", "optimizer"}))
 
     def text(self, claim: Hypothesis) -> str:
+        if claim.params["role"] == _serving.ROLE:
+            return _serving.text(claim.params)
         period = claim.params["period"]
         often = "training step" if period == 1 else f"{period} training steps"
         return f"Every {selector_text(claim.params)} changes at least once every {often}"
@@ -82,21 +90,55 @@ class Periodic(UsualRelation):
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """A run in which nothing changed once has nothing that is due."""
-        return {"api": word(claim.params)}
+        say = _serving.word if claim.params["role"] == _serving.ROLE else word
+        return {"api": say(claim.params)}
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        found = super().info(claim, check_id, text)
+        if claim.params["role"] != _serving.ROLE:
+            return found
+        return replace(found, likely_cause=_serving.CAUSE, fix=_serving.FIX)
 
     def reach(self, claim: Hypothesis) -> int | None:
         """How often something changes is for each program to say."""
         return None
 
 
+class EitherProposer:
+    """Proposes for variables, and for models that serve others."""
+
+    def __init__(self) -> None:
+        self._variables, self._models = PeriodicProposer(), _serving.ServingProposer()
+        self.echoes = self._variables.echoes
+
+    def observe(self, event: Event) -> None:
+        self._variables.observe(event)
+        self._models.observe(event)
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        yield from self._variables.hypotheses()
+        yield from self._models.hypotheses()
+
+    def words(self) -> Iterator[str]:
+        """Of what anything changed."""
+        yield from self._variables.words()
+        yield from self._models.words()
+
+
 class PeriodicDecider:
     """Decides for each variable, when a step ends, whether a change came or was due."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._claims = [(index, claim.params) for index, claim in enumerate(claims)]
-        for _, params in self._claims:
-            if params["role"] not in _LOOKS or not 1 <= params["period"] <= MAX_PERIOD:
-                raise ValueError(f"nothing is known of {dict(params)}")
+        self._claims: list[tuple[int, Mapping[str, Any]]] = []
+        serving: list[tuple[int, Mapping[str, Any]]] = []
+        for index, claim in enumerate(claims):
+            role, period = claim.params["role"], claim.params["period"]
+            is_serving = role == _serving.ROLE and "model" in claim.params
+            longest = _serving.MAX_PERIOD if is_serving else MAX_PERIOD
+            if not (is_serving or role in _LOOKS) or not 1 <= period <= longest:
+                raise ValueError(f"nothing is known of {dict(claim.params)}")
+            (serving if is_serving else self._claims).append((index, claim.params))
+        self._serving = _serving.ServingDecider(serving)
         self._variables = Variables()
         self._book = StepBook()
         self._steps = 0
@@ -122,6 +164,8 @@ class PeriodicDecider:
                 ]
             self._book.turn(event)
             return examples
+        elif isinstance(event, MarkEvent):
+            return list(self._serving.observe(event))
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:

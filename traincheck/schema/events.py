@@ -353,8 +353,8 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             first trained parameters), "evaluation wrote" (names of parameters that forwards in
             evaluation mode change each time), "initial norm statistics" (a model that no optimizer
             holds is evaluated, and its batch norms never saw a batch), "untrained" (a model in
-            training mode that is called without grad and held by no optimizer); of both "weights"
-            differ once they are written to;
+            training mode that is called without grad and held by no optimizer), "serves" (the same
+            in evaluation mode); of these three "weights" differ once they are written to;
             "parameters between steps" (names of those that are not as their optimizer left them),
             "process group", "instrument disabled", "fault" (the first of its kind), "dropped"
             (events are missing here), or what a user gave `traincheck.mark`; "user: " is put before
