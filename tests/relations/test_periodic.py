@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import MLP, TraceBuilder
-from tests.learning import broken, decide, learn, texts
+from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.schema.apis import Marks
 from traincheck.schema.findings import Symptom
 
@@ -113,3 +113,11 @@ def test_a_serving_model_that_moves_no_more_is_told_once_in_each_stretch(moves):
 def test_a_serving_model_that_rests_or_moved_too_seldom_teaches_nothing():
     for moves in ([], [0, 20]):
         assert texts(learn(served(200, moves)), "periodic") == []
+
+
+def test_what_is_said_of_it():
+    invariants = learn(served(200, range(0, 200, 20))).invariants
+    finding = report_of(invariants, served(190, [])).findings[0]
+    assert finding.title == "Target is no longer brought up to date"
+    assert finding.likely_cause.startswith("What copies weights into Target")
+    assert finding.observed == "its weights have been the same for 89 steps"

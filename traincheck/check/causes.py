@@ -578,7 +578,7 @@ WORDING: Mapping[Symptom, Wording] = {
         near="warning",
     ),
     _S.WRONG_VALUE: Wording(
-        title="{subject} is given or gives an unexpected value",
+        title="{subject} is given or gives an unexpected value: {observed}",
         likely_cause=(
             "An argument or a result of {subject}{where} is not what it was in every reference "
             "run: {expected}. Here it is {observed}."

@@ -132,7 +132,7 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     subject = replace(head.subject, variable=variables[0]) if variables else head.subject
     fill = Filler(variables, head, subject, first_step, where(evidence))
     beside = _frozen_beside(fault) + _called_beside(fault) + _numbers_beside(fault)
-    title = head.title or (info.title if info.kind == "rule" and info.title else words.title)
+    title = head.title or (info.kind == "rule" and info.title) or info.headline or words.title
     return Finding(
         id=fingerprint(fault.check_id, subject),
         check=fault.check_id,

@@ -17,8 +17,13 @@ from traincheck.schema.findings import Example, Subject, Symptom
 
 ROLE = "serving model"  # where other claims have the role of a variable
 NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
-CAUSE = "What copies weights into {subject}, or averages them, is not reached, or has no effect."
-FIX = "Look for the lines that bring {subject} up to date, and for the condition they stand under."
+WORDS: Mapping[str, str] = {
+    "headline": "{subject} is no longer brought up to date",
+    "likely_cause": (
+        "What copies weights into {subject}, or averages them, is not reached, or has no effect."
+    ),
+    "fix": "Look for what brings {subject} up to date, and for the condition it stands under.",
+}
 MAX_PERIOD = 10_000
 _SLACK = 3  # times the longest stretch seen
 _MIN_MOVES = 3

@@ -97,7 +97,7 @@ class Periodic(UsualRelation):
         found = super().info(claim, check_id, text)
         if claim.params["role"] != _serving.ROLE:
             return found
-        return replace(found, likely_cause=_serving.CAUSE, fix=_serving.FIX)
+        return replace(found, **_serving.WORDS)
 
     def reach(self, claim: Hypothesis) -> int | None:
         """How often something changes is for each program to say."""

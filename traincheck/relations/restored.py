@@ -17,17 +17,17 @@ from traincheck.relations._checkpoints import (
     LEFT,
     LOADS,
     PART,
-    SCHEDULER,
     TRAINED,
     Checkpoints,
     Fact,
     Key,
 )
 from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._restored_words import WORDS, negative, text_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import CheckInfo, Example
 
 _HOLDS = Example(holds=True, context={})
 _SAID = (ALSO, BACK, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)
@@ -91,7 +91,7 @@ class Restored(UsualRelation):
         return Needs(calls=calls if is_of_steps else frozenset(), kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
-        return in_program(claim.params, _said(claim.params))
+        return in_program(claim.params, text_of(claim.params))
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """What was never loaded or saved says nothing."""
@@ -101,11 +101,7 @@ class Restored(UsualRelation):
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         found = super().info(claim, check_id, text)
-        if claim.params["what"] != BACK:
-            return found
-        cause = "Weights that are swapped in for an evaluation are not swapped back."
-        fix = "Keep the weights of training before the evaluation, and load them behind it."
-        return replace(found, likely_cause=cause, fix=fix)
+        return replace(found, **WORDS.get(claim.params["what"], {}))
 
 
 class RestoredProposer:
@@ -168,79 +164,8 @@ class RestoredDecider:
             if fact.value == params["value"]:
                 yield from [(index, _HOLDS)] * fact.weight
             else:
-                yield index, _negative(params, fact)
+                yield index, negative(params, fact)
 
 
 def _word(key: Key) -> str:
     return f"restored {' '.join(key)}"
-
-
-def _said(params: Mapping[str, Any]) -> str:
-    what, of, value = params["what"], params["of"], params["value"]
-    if what == LOADS:
-        return f"When {of} is loaded, {value} values come back"
-    if what == COPIES:
-        return "What is loaded into a model are copies, not its own tensors"
-    if what == BACK:
-        return f"Between two updates {of} is loaded and loaded back"
-    if what == TRAINED:
-        return f"What is loaded into {of} after updates is not what it began with"
-    if what == FILE:
-        return f"Every file {of} holds {', '.join(value)}"
-    if what == EVALUATED:
-        return f"After updates, {of} is not evaluated with the weights that it began with"
-    if what == LEFT:
-        return f"No forward in evaluation changes the weights of {of}"
-    if what == COUNTS:
-        return f"The {of} is never lower than when it was saved before"
-    if what == PART:
-        return f"The part {of} is of {value} parameters or buffers"
-    target, _, kind = of.rpartition(" ")
-    article = "a" if kind == SCHEDULER else "an"
-    return (
-        f"Whenever {target} is loaded and training goes on, the state of {article} {kind} is "
-        "loaded too"
-    )
-
-
-def _observed(params: Mapping[str, Any], fact: Fact) -> str:
-    what, value = params["what"], fact.value
-    if what == LOADS:
-        return f"{value} values come back"
-    if what == COPIES:
-        return "its own tensors are loaded, so that nothing changes"
-    if what == BACK:
-        return "training goes on with the weights that were loaded in between"
-    if what == TRAINED:
-        return "its parameters become what they were before the first update"
-    if what == FILE:
-        missing = sorted(set(params["value"]) - set(value))
-        more = sorted(set(value) - set(params["value"]))
-        return f"{', '.join(missing)} is missing" if missing else f"it holds {', '.join(more)} too"
-    if what == EVALUATED:
-        return "again it is evaluated with exactly these, though it was updated"
-    if what == LEFT:
-        return f"each forward in evaluation changes {fact.name}"
-    if what == COUNTS:
-        return "it is lower: training does not go on from the number that was saved"
-    if what == PART:
-        return f"it is of {value} parameters or buffers"
-    return f"training goes on, and no state is loaded into {fact.name}"
-
-
-def _negative(params: Mapping[str, Any], fact: Fact) -> Example:
-    return Example(
-        holds=False,
-        context={},
-        step=fact.event.step,
-        rank=fact.event.rank,
-        stage=fact.event.stage,
-        subject=Subject(
-            module=None if params["what"] == LEFT else fact.name,
-            variable=fact.name if params["what"] == LEFT else None,
-        ),
-        expected=_said(params),
-        observed=_observed(params, fact),
-        evidence=fact.evidence,
-        symptom=Symptom.NOT_RESTORED,
-    )

@@ -126,7 +126,8 @@ class Violation:
 class CheckInfo:
     """What is said about a check itself.
 
-    kind: "invariant" or "rule". code: ``TC104``, or the relation's name.
+    kind: "invariant" or "rule". code: ``TC104``, or the relation's name. headline: title of a
+    finding of an invariant, where its symptom says something else.
     """
 
     check_id: str
@@ -134,6 +135,7 @@ class CheckInfo:
     code: str
     severity: str
     title: str
+    headline: str = ""
     likely_cause: str = ""
     fix: str = ""
 

@@ -1,0 +1,136 @@
+"""What is said of saves and loads: claims, counterexamples, and what has most likely gone wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traincheck.relations._checkpoints import (
+    BACK,
+    COPIES,
+    COUNTS,
+    EVALUATED,
+    FILE,
+    LEFT,
+    LOADS,
+    PART,
+    SCHEDULER,
+    TRAINED,
+    Fact,
+)
+from traincheck.schema.findings import Example, Subject, Symptom
+
+# Where what the symptom says, that a state is not loaded on resume, is not what happened.
+WORDS: Mapping[str, Mapping[str, str]] = {
+    BACK: {
+        "headline": "{subject} goes on with weights that were swapped in",
+        "likely_cause": "Weights that are swapped in for an evaluation are not swapped back.",
+        "fix": "Keep the weights of training before the evaluation, and load them behind it.",
+    },
+    COPIES: {
+        "headline": "{subject} is given back its own tensors: nothing is restored",
+        "likely_cause": "The state was kept without a copy, so it followed every step.",
+        "fix": "Keep copy.deepcopy(model.state_dict()), or save it to a file.",
+    },
+    COUNTS: {
+        "headline": "{subject} counts from an earlier number again",
+        "likely_cause": "The number that was saved is not loaded, or loaded and not used.",
+        "fix": "Set the number from the file before training goes on.",
+    },
+    EVALUATED: {
+        "headline": "{subject} is evaluated with the weights that it began with",
+        "likely_cause": "Another copy than the one that is trained is evaluated, or reset before.",
+        "fix": "Evaluate the model that the optimizer updates.",
+    },
+    FILE: {
+        "headline": "{subject} is saved with other parts: {observed}",
+        "likely_cause": "What is put into the file is not what the reference puts there.",
+        "fix": "Save what is to be loaded: model, optimizer, scheduler, counters.",
+    },
+    LEFT: {
+        "headline": "Evaluation changes {subject}",
+        "likely_cause": "A forward in evaluation mode writes to a parameter.",
+        "fix": "Write to parameters in training mode only, or to a copy.",
+    },
+    PART: {
+        "headline": "{subject} is saved in another size: {observed}",
+        "likely_cause": "The part is cut, or taken of another model than in the reference.",
+        "fix": "Save the state_dict() of the whole model.",
+    },
+    TRAINED: {
+        "headline": "{subject} is given the weights that it began with",
+        "likely_cause": "The state is one from before the training: a wrong file or an old copy.",
+        "fix": "Load what was kept after the updates.",
+    },
+}
+
+
+def text_of(params: Mapping[str, Any]) -> str:
+    what, of, value = params["what"], params["of"], params["value"]
+    if what == LOADS:
+        return f"When {of} is loaded, {value} values come back"
+    if what == COPIES:
+        return "What is loaded into a model are copies, not its own tensors"
+    if what == BACK:
+        return f"Between two updates {of} is loaded and loaded back"
+    if what == TRAINED:
+        return f"What is loaded into {of} after updates is not what it began with"
+    if what == FILE:
+        return f"Every file {of} holds {', '.join(value)}"
+    if what == EVALUATED:
+        return f"After updates, {of} is not evaluated with the weights that it began with"
+    if what == LEFT:
+        return f"No forward in evaluation changes the weights of {of}"
+    if what == COUNTS:
+        return f"The {of} is never lower than when it was saved before"
+    if what == PART:
+        return f"The part {of} is of {value} parameters or buffers"
+    target, _, kind = of.rpartition(" ")
+    article = "a" if kind == SCHEDULER else "an"
+    return (
+        f"Whenever {target} is loaded and training goes on, the state of {article} {kind} is "
+        "loaded too"
+    )
+
+
+def _observed(params: Mapping[str, Any], fact: Fact) -> str:
+    what, value = params["what"], fact.value
+    if what == LOADS:
+        return f"{value} values come back"
+    if what == COPIES:
+        return "its own tensors are loaded, so that nothing changes"
+    if what == BACK:
+        return "training goes on with the weights that were loaded in between"
+    if what == TRAINED:
+        return "its parameters become what they were before the first update"
+    if what == FILE:
+        missing = sorted(set(params["value"]) - set(value))
+        more = sorted(set(value) - set(params["value"]))
+        return f"{', '.join(missing)} is missing" if missing else f"it holds {', '.join(more)} too"
+    if what == EVALUATED:
+        return "again it is evaluated with exactly these, though it was updated"
+    if what == LEFT:
+        return f"each forward in evaluation changes {fact.name}"
+    if what == COUNTS:
+        return "it is lower: training does not go on from the number that was saved"
+    if what == PART:
+        return f"it is of {value} parameters or buffers"
+    return f"training goes on, and no state is loaded into {fact.name}"
+
+
+def negative(params: Mapping[str, Any], fact: Fact) -> Example:
+    return Example(
+        holds=False,
+        context={},
+        step=fact.event.step,
+        rank=fact.event.rank,
+        stage=fact.event.stage,
+        subject=Subject(
+            module=None if params["what"] == LEFT else fact.name,
+            variable=fact.name if params["what"] == LEFT else None,
+        ),
+        expected=text_of(params),
+        observed=_observed(params, fact),
+        evidence=fact.evidence,
+        symptom=Symptom.NOT_RESTORED,
+    )
