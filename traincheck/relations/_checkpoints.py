@@ -152,9 +152,8 @@ class Evaluations:
             yield from self._mark(event, began, fresh)
 
     def _mark(self, event: MarkEvent, began: Mapping[str, str], fresh: Set[str]) -> Iterator[Fact]:
-        model = str(event.data.get("model"))
-        values, names = event.data.get("values"), event.data.get("names")
-        if event.text == Marks.EVALUATED and isinstance(values, Mapping):
+        model, values, names = event.model, event.values, event.names
+        if event.text == Marks.EVALUATED:
             self._seen[model] = event
             known = (values.keys() & began.keys()) - fresh
             has_moved = any(values[name] != began[name] for name in known)
@@ -165,15 +164,14 @@ class Evaluations:
             if known and (has_moved or was_first):  # a first update may be one by a rate of zero
                 weight = min(_MOST_NAMES, len(known))
                 yield Fact((EVALUATED, model), has_moved, weight, model, event, (event,))
-        elif event.text == Marks.EVALUATION_WROTE and isinstance(names, Sequence) and names:
+        elif event.text == Marks.EVALUATION_WROTE and names:
             self._seen.pop(model, None)
-            yield Fact((LEFT, model), False, 1, str(names[0]), event, (event,))
+            yield Fact((LEFT, model), False, 1, names[0], event, (event,))
 
     def _left(self) -> Iterator[Fact]:
         """The step of these evaluations has ended: nothing was written."""
         for model, event in self._seen.items():
-            values = event.data.get("values")
-            weight = min(_MOST_NAMES, len(values) if isinstance(values, Mapping) else 1)
+            weight = min(_MOST_NAMES, len(event.values))
             yield Fact((LEFT, model), True, weight, model, event, (event,))
         self._seen.clear()
 

@@ -59,7 +59,7 @@ class Serving:
         """What is seen at this event; None if it is no look, or the first at a model."""
         if not isinstance(event, MarkEvent) or event.text not in _LOOKS or event.step is None:
             return None
-        name, weights = str(event.data.get("model")), event.data.get("weights")
+        name, weights = event.model, event.data.get("weights")
         known = self._models.setdefault(name, _Model(weights, event.step))
         moved, rest = known.weights != weights, event.step - known.since
         if moved:

@@ -198,11 +198,11 @@ class Looks:
 
     def look(self, event: MarkEvent) -> Fact | None:
         """Which of them another one wrote to, if that is known."""
-        owner, given = event.data.get("owner"), event.data.get("names")
+        owner = event.data.get("owner")
         is_loaded, self._is_loaded = self._is_loaded, False
-        if is_loaded or not isinstance(owner, str) or not isinstance(given, list):
+        if is_loaded or not isinstance(owner, str):
             return None
-        names = [name for name in given if isinstance(name, str) and not is_loose(name)]
+        names = [name for name in event.names if not is_loose(name)]
         subject = Subject(variable=names[0] if names else None, api=Families.OPTIMIZER_STEP)
         return Fact(Key(BETWEEN, owner), {owner: not names}, event, subject)
 

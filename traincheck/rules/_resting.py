@@ -19,7 +19,7 @@ class Resting:
 
     def enter(self, event: MarkEvent) -> None:
         """A mark with the weights of a model."""
-        model, weights = str(event.data.get("model")), str(event.data.get("weights"))
+        model, weights = event.model, str(event.data.get("weights"))
         if self._weights.setdefault(model, weights) != weights:
             self.moving.add(model)
         extend(self.streaks, model, event.step)

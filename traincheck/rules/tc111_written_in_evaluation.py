@@ -68,13 +68,11 @@ class Writes(SingleEvents):
         if not isinstance(event, MarkEvent) or event.text not in _LOOKS:
             return []
         self.triggered += 1
-        names = event.data.get("names")
-        model = str(event.data.get("model"))
         found = []
-        for name in names if isinstance(names, list) else ():
+        for name in event.names:
             if name not in self._told:
                 self._told.add(name)
-                found.append(_violation(event, model, name))
+                found.append(_violation(event, event.model, name))
         return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.claims import Needs
@@ -80,9 +78,7 @@ class Looks(SingleEvents):
         if is_loaded:
             return []
         self.triggered += 1
-        given: Any = event.data.get("names")
-        names = [str(name) for name in given] if isinstance(given, list) else []
-        written = [name for name in names if not is_loose(name)]
+        written = [name for name in event.names if not is_loose(name)]
         owner = str(event.data.get("owner"))
         before = self._times.get(owner, {})
         self._times[owner] = {name: before.get(name, 0) + 1 for name in written}

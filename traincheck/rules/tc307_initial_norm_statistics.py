@@ -72,7 +72,7 @@ class BlankNorms(SingleEvents):
         if not isinstance(event, MarkEvent) or event.text != Marks.NORMS or not event.step:
             return []
         self.triggered += 1
-        model, resting = str(event.data.get("model")), self._resting[event.rank]
+        model, resting = event.model, self._resting[event.rank]
         resting.enter(event)
         if model not in resting.moving or model in self._told:
             return []

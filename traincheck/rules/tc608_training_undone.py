@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
@@ -112,8 +110,8 @@ class FirstWeights(SingleEvents):
 
     def _evaluated(self, event: MarkEvent) -> None:
         """A model is evaluated. By then a load has told of itself."""
-        values, model = event.data.get("values"), str(event.data.get("model"))
-        if not isinstance(values, Mapping) or not values or self._load is not None:
+        values, model = event.values, event.model
+        if not values or self._load is not None:
             return
         self.triggered += 1
         is_first = all(self._first.get(name, "") == value for name, value in values.items())

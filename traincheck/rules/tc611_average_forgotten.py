@@ -100,7 +100,7 @@ class ResumedAverages(SingleEvents):
             self._optimizer = event
 
     def _change(self, event: MarkEvent) -> list[Violation]:
-        model = str(event.data.get("model"))
+        model = event.model
         loaded = self._loaded.get(model)
         if loaded is None or event.step is None or not loaded.load.changed:
             return []

@@ -373,6 +373,23 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
         return size if isinstance(size, int) and 0 < size <= _MOST_RANKS else None
 
     @property
+    def model(self) -> str:
+        """The model that it is about, where it is about one."""
+        return str(self.data.get("model"))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The variables that it names, beside those of `values`."""
+        names = self.data.get("names")
+        return tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """Fingerprints of variables by name, where it tells them."""
+        values = self.data.get("values")
+        return values if isinstance(values, Mapping) else {}
+
+    @property
     def gap(self) -> StepEvent:
         """What checks are told where events were lost: as of a step that was not recorded."""
         return StepEvent(*self.header, recorded=False, complete=False)
