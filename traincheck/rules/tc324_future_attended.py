@@ -156,8 +156,9 @@ def _is_open(call: CallEvent, length: int) -> bool:
 
 def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
     names = " and ".join(sorted({call.api.rpartition(".")[2] for call in calls}))
-    count = len(calls)
-    observed = f"{count} of {count} calls of {names} have neither is_causal nor attn_mask"
+    is_one = len(calls) == 1
+    which = f"{names} is called" if is_one else f"all {len(calls)} calls of {names} are made"
+    observed = f"{which} without is_causal and without attn_mask"
     return Violation(
         check_id="TC324",
         step=root.step,

@@ -61,7 +61,7 @@ def test_fires_once_at_the_first_step() -> None:
     finding = fires("TC324", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
     assert finding.subject.module == "LM"
-    assert "2 of 2 calls of scaled_dot_product_attention" in finding.observed
+    assert "all 2 calls of scaled_dot_product_attention" in finding.observed
 
 
 @pytest.mark.parametrize(
