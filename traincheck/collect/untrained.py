@@ -7,12 +7,14 @@ mode, and those whose batch norms still use their initial statistics. Judges not
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, hex128
@@ -58,10 +60,13 @@ class Untrained:
         weights = self._weights(module)
         if weights is None:
             return
-        text = Marks.UNTRAINED
+        text, data = Marks.UNTRAINED, {"model": path, "weights": weights}
         if not training:
-            text = Marks.NORMS if _has_initial_norms(module) else Marks.SERVES
-        em.event("mark", {"text": text, "data": {"model": path, "weights": weights}})
+            norms = list(islice(_norms(module), _MOST_NORMS))
+            text = Marks.NORMS if norms and all(map(_is_initial, norms)) else Marks.SERVES
+            if norms and _is_mean(module):
+                data["statistics"] = "copied"
+        em.event("mark", {"text": text, "data": data})
 
     def _weights(self, module: torch.nn.Module) -> str | None:
         """What differs once any of the parameters was written to; None if one is being trained.
@@ -81,15 +86,23 @@ class Untrained:
         return hex128(state.encode())
 
 
-def _has_initial_norms(module: torch.nn.Module) -> bool:
-    """Whether batch norms of the model use statistics, and all that were looked at are initial."""
-    norms = (
-        norm
-        for norm in module.modules()
-        if isinstance(norm, _BatchNorm) and not norm.training and norm.track_running_stats
+def _norms(module: torch.nn.Module) -> Iterator[_BatchNorm]:
+    """Batch norms of a model that use statistics."""
+    for norm in module.modules():
+        if isinstance(norm, _BatchNorm) and not norm.training and norm.track_running_stats:
+            yield norm
+
+
+def _is_mean(module: torch.nn.Module) -> bool:
+    """Whether this is a plain mean of weights whose buffers are copied from the latest of them."""
+    return (
+        isinstance(module, AveragedModel)
+        and not module.use_buffers
+        and module.avg_fn is None
+        and module.multi_avg_fn is None
+        and is_countable(module.n_averaged)
+        and module.n_averaged.item() > 1
     )
-    found = list(islice(norms, _MOST_NORMS))
-    return bool(found) and all(map(_is_initial, found))
 
 
 def _is_initial(norm: _BatchNorm) -> bool:

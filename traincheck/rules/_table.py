@@ -50,6 +50,7 @@ from traincheck.rules.tc304_part_left_in_eval_mode import PartLeftInEvalMode
 from traincheck.rules.tc305_spectral_norm_before_training import SpectralNormBeforeTraining
 from traincheck.rules.tc306_frozen_model_in_training_mode import FrozenModelInTrainingMode
 from traincheck.rules.tc307_initial_norm_statistics import InitialNormStatistics
+from traincheck.rules.tc308_stale_norm_statistics import StaleNormStatistics
 from traincheck.rules.tc310_cross_entropy_of_probabilities import CrossEntropyOfProbabilities
 from traincheck.rules.tc311_logit_loss_of_probabilities import LogitLossOfProbabilities
 from traincheck.rules.tc312_nll_loss_without_log import NllLossWithoutLog
@@ -200,6 +201,7 @@ RULES: tuple[Rule, ...] = (
     SpectralNormBeforeTraining(),
     FrozenModelInTrainingMode(),
     InitialNormStatistics(),
+    StaleNormStatistics(),
     CrossEntropyOfProbabilities(),
     LogitLossOfProbabilities(),
     NllLossWithoutLog(),

@@ -1,0 +1,95 @@
+"""TC308: a mean of weights that is evaluated with the batch norms of the last of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+
+from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
+from traincheck.schema.apis import Marks
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+
+def evaluated(*texts: str) -> list[Event]:
+    """Steps in which a mean is evaluated, or called in training mode."""
+    trace = net().steps(1)
+    for text in texts:
+        copied = {"statistics": "copied"} if text == Marks.SERVES else {}
+        trace.begin_step().mark(text, model="AveragedModel", weights="a", **copied)
+        trace.zero_grad().forward().backward().optimizer_step()
+    return trace.build()
+
+
+BROKEN = evaluated(Marks.SERVES, Marks.SERVES)
+
+
+def test_fires_once_at_the_first_evaluation() -> None:
+    finding = fires("TC308", BROKEN)
+    assert (finding.first_step, finding.violations) == (1, 1)
+    assert finding.subject.module == "AveragedModel"
+    assert "update_bn(loader, AveragedModel)" in finding.fix
+
+
+def test_quiet_once_it_was_updated_even_later() -> None:
+    assert quiet("TC308", evaluated(Marks.UNTRAINED, Marks.SERVES)) is Verdict.HELD
+    assert quiet("TC308", evaluated(Marks.SERVES, Marks.UNTRAINED)) is Verdict.HELD
+
+
+def test_quiet_where_the_update_may_have_been_left_out() -> None:
+    sampled = net().steps(1).mark(Marks.SERVES, model="A", weights="a", statistics="copied")
+    assert quiet("TC308", sampled.skipped_steps(2).steps(1).build()) is Verdict.HELD
+
+
+DATA = [torch.randn(8, 1, 6, 6) for _ in range(2)]
+
+
+def model(*norm: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), *norm, nn.Flatten(), nn.Linear(64, 3))
+
+
+def train(source: nn.Module, mean: Any, before: Any, epochs: int) -> None:
+    optimizer = torch.optim.SGD(source.parameters(), lr=0.1)
+    for _ in range(epochs):
+        for x in DATA:
+            optimizer.zero_grad()
+            source(x).logsumexp(1).mean().backward()
+            optimizer.step()
+        mean.update_parameters(source)
+    before(mean)
+    mean.eval()
+    with torch.no_grad():
+        mean(DATA[0])
+
+
+EMA = {"multi_avg_fn": get_ema_multi_avg_fn()}
+
+
+@pytest.mark.parametrize(
+    ("norm", "options", "before", "epochs", "is_wrong"),
+    [
+        (nn.BatchNorm2d(4), {}, lambda mean: None, 3, True),
+        (nn.BatchNorm2d(4), {}, lambda mean: update_bn(DATA, mean), 3, False),
+        (nn.BatchNorm2d(4), {}, lambda mean: None, 1, False),  # the model itself
+        (nn.BatchNorm2d(4), {"use_buffers": True}, lambda mean: None, 3, False),
+        (nn.BatchNorm2d(4), EMA, lambda mean: None, 3, False),
+        (nn.GroupNorm(2, 4), {}, lambda mean: None, 3, False),
+        (nn.BatchNorm2d(4, track_running_stats=False), {}, lambda mean: None, 3, False),
+    ],
+)
+def test_means_of_a_recorded_run(
+    tmp_path: Path, norm: nn.Module, options: Any, before: Any, epochs: int, is_wrong: bool
+) -> None:
+    source = model(norm)
+    with recording(tmp_path / "run") as run:
+        train(source, AveragedModel(source, **options), before, epochs)
+    if is_wrong:
+        assert fires("TC308", run.events).severity == "warning"
+    else:
+        quiet("TC308", run.events)

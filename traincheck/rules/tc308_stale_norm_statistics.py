@@ -1,0 +1,94 @@
+"""TC308: a mean of weights is evaluated with the batch norm statistics of the last of them."""
+
+from __future__ import annotations
+
+from traincheck.rules._resting import RESTING
+from traincheck.schema.apis import Marks
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event, MarkEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class StaleNormStatistics:
+    """TC308 stale-norm-statistics: averaged weights, and batch norms of the last weights.
+
+    What it checks:
+        Before a stochastic weight average is evaluated, its batch norms see the training data.
+
+    Why it matters:
+        AveragedModel averages parameters. Running means and variances are copied from the model as
+        it is at each update, and do not belong to the averaged weights: the average often does far
+        worse than each model it is made of, and is given up for that.
+
+    Fires on:
+        The end of a run in which a plain mean (AveragedModel without an averaging function and
+        without use_buffers) of two models or more was evaluated, has batch norms, and was never
+        called in training mode.
+
+    Stays quiet on:
+        update_bn before the evaluation, or once after others; use_buffers=True; moving averages
+        (an averaging function), whose statistics are close to the latest; models without batch
+        norm; means that are not evaluated, or by way of their inner module; sampled steps.
+
+    Fix:
+        Call torch.optim.swa_utils.update_bn(loader, averaged) before the evaluation.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/optim.html#taking-care-of-batch-normalization
+    """
+
+    info = CheckInfo(
+        check_id="TC308",
+        kind="rule",
+        code="TC308",
+        severity="warning",
+        title="{subject} is evaluated with batch norms of the last weights, not of their mean",
+        likely_cause="update_bn was not called: running statistics are copied, not averaged.",
+        fix="Call torch.optim.swa_utils.update_bn(loader, {subject}) before the evaluation.",
+    )
+    needs = RESTING | Needs(kinds=frozenset({"step"}))
+
+    def monitor(self) -> Means:
+        return Means()
+
+
+class Means:
+    """The first evaluation of each mean whose batch norms were not updated so far."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._evaluated: dict[tuple[int, str], MarkEvent] = {}
+        self._updated: set[tuple[int, str]] = set()
+        self._is_sampled = False
+
+    def observe(self, event: Event) -> list[Violation]:
+        """Nothing yet: a last evaluation may come after an update."""
+        if isinstance(event, StepEvent):
+            self._is_sampled |= not event.recorded
+        elif isinstance(event, MarkEvent) and event.text == Marks.UNTRAINED:
+            self._updated.add((event.rank, event.model))
+        elif isinstance(event, MarkEvent) and event.data.get("statistics") == "copied":
+            self.triggered += 1
+            self._evaluated.setdefault((event.rank, event.model), event)
+        return []
+
+    def finish(self) -> list[Violation]:
+        """Now it is known that no update came."""
+        if self._is_sampled:
+            return []
+        return [_violation(e) for key, e in self._evaluated.items() if key not in self._updated]
+
+
+def _violation(event: MarkEvent) -> Violation:
+    return Violation(
+        check_id="TC308",
+        step=event.step,
+        rank=event.rank,
+        stage="eval",
+        subject=Subject(module=event.model),
+        symptom=Symptom.STATE_UNCHANGED,
+        message=f"{event.model} is a mean of weights; its batch norms were never updated for it",
+        expected="a pass over training data in training mode (update_bn) before the evaluation",
+        observed="running statistics copied from the last model that was averaged",
+        evidence=(event,),
+    )
