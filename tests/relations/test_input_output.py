@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import LINEAR, TraceBuilder
-from tests.learning import broken, decide, learn, texts
+from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.findings import Symptom
 
@@ -159,6 +159,46 @@ def penalized(count: int, grad: bool, *, optimizer: int | None = None) -> TraceB
         args = {"outputs": tensor(64, 1, grad=True), "create_graph": grad}
         trace.call(GRAD, args=args, result=found, parent=optimizer)
     return trace.begin_step().step()
+
+
+def heads(*, detached: bool = False, training: bool = True, grad_enabled: bool = True):
+    """Two layers of a class, of which the second is given what the first returns."""
+    trace = TraceBuilder().process()
+    for _ in range(9):
+        of_head = {"training": training, "grad_enabled": grad_enabled}
+        given = tensor(64, 5, grad=grad_enabled and not detached)
+        call(trace, tensor(64, 10), tensor(64, 5, grad=grad_enabled), module="Net.body", **of_head)
+        call(trace, given, tensor(64, 5, grad=grad_enabled), module="Net.head", **of_head)
+    return trace.begin_step().step()
+
+
+GIVEN = {
+    "api": API,
+    "of": "argument 0",
+    "is": {"requires_grad": True},
+    "modules": ["Net.head"],
+}
+
+
+def test_what_a_module_is_given_by_others_requires_grad():
+    assert "In train.py, argument 0 of Net.head requires grad." in learned(heads())
+    examples = decide("input_output", GIVEN, heads().build())
+    assert [example.holds for example in examples] == [True] * 9
+    found = broken(decide("input_output", GIVEN, heads(detached=True).build()))
+    assert found == [(0, Symptom.DETACHED, "Net.head")] * 9
+    finding = report_of(learn(heads().build()).invariants, heads(detached=True).build()).findings[0]
+    assert finding.title == "No gradient flows back through what Net.head is given"
+
+
+def test_in_evaluation_nothing_is_asked_of_what_a_module_is_given():
+    for calls in (heads(detached=True, training=False), heads(grad_enabled=False)):
+        assert decide("input_output", GIVEN, calls.build()) == []
+
+
+def test_where_it_varies_nothing_is_said_of_what_a_module_is_given():
+    both = heads()
+    call(both, tensor(64, 5), tensor(64, 5, grad=True), module="Net.head")
+    assert not any("argument 0 of Net.head" in text for text in learned(both.step()))
 
 
 @pytest.mark.parametrize("optimizer", [None, 7])

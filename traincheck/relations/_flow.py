@@ -11,7 +11,7 @@ from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
 
-RESULT = "result"
+RESULT, ARGUMENT = "result", "argument "
 _PART = f"{RESULT}["
 COMPARED = ("device", "dtype", "shape", "shape[-1]", "shape[0]")
 MEMORY = 4096  # kinds of calls remembered, so that those that are alike are looked at once
@@ -35,7 +35,7 @@ def tensor_at(event: CallEvent, name: str) -> dict[str, Any] | None:
 
     Of several gradients those of the first, which require grad if any of them does.
     """
-    value = event.result if name == RESULT else event.args.get(name)
+    value = event.result if name == RESULT else event.args.get(name.removeprefix(ARGUMENT))
     if event.api == GRAD and isinstance(value, list):
         tensors = [item for item in value if _is_tensor(item)]
         any_grad = any(item.get("requires_grad") for item in tensors)
@@ -57,6 +57,14 @@ def _parts(event: CallEvent) -> Iterator[tuple[str, Any]]:
     else:
         return
     yield from ((f"{_PART}{key}]", value) for key, value in items if _is_tensor(value))
+
+
+def _differentiable(event: CallEvent, names: Iterable[str]) -> Iterator[str]:
+    """Through what gradients may flow. names: of arguments that are tensors."""
+    if event.grad_enabled:
+        yield from (RESULT, *(name for name, _ in _parts(event)))
+        if event.family == Families.MODULE and event.training is not False:
+            yield from (f"{ARGUMENT}{name}" for name in names)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -110,8 +118,8 @@ class _Api:
     """What was seen of one API under one autocast state; sets of values, for those that vary.
 
     equal: by the names of two tensors, the properties that never differed, and values of the left.
-    fixed: of the result. flags: by argument. grads: of the result, or its parts, by module, with
-    grad enabled.
+    fixed: of the result. flags: by argument. grads: of the result, its parts, or what a module in
+    training is given, by module, with grad enabled.
     """
 
     is_function: bool
@@ -162,7 +170,7 @@ class FlowProposer:
         if result is not None:
             for key in ("dtype", "ndim"):
                 api.fixed.setdefault(key, set()).add(result[key])
-        for part in (RESULT, *(name for name, _ in _parts(event))) if event.grad_enabled else ():
+        for part in _differentiable(event, names):
             found = tensor_at(event, part)
             if found is not None:
                 grads = api.grads.setdefault(part, {})
@@ -245,6 +253,11 @@ def _grads(base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
         wanted = {**base, "is": {"requires_grad": True}}
         if part != RESULT:
             wanted["of"] = part
+        if part.startswith(ARGUMENT):  # another layer of a class may well be given data
+            modules = sorted(name for name, found in grads.items() if name and found == {True})
+            if modules:
+                yield {**wanted, "modules": modules}
+            continue
         if all(found == {True} for found in grads.values()):
             yield wanted
             continue

@@ -49,6 +49,7 @@ _OPENINGS = frozenset(
     {
         "After",
         "All",
+        "Argument",
         "Between",
         "During",
         "Every",

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
-from traincheck.relations._flow import MEMORY, RESULT, FlowProposer, in_view, kind_of, tensor_at
-from traincheck.relations._names import ProgramName, in_program, is_private, short, shown
+from traincheck.relations._flow import (
+    ARGUMENT,
+    MEMORY,
+    RESULT,
+    FlowProposer,
+    in_view,
+    kind_of,
+    tensor_at,
+)
+from traincheck.relations._flow_words import DETACHED, WORDS, listed, text_of
+from traincheck.relations._names import ProgramName, in_program, is_private, shown
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import Example, Subject, Symptom
-
-_WORDS = {
-    "dtype": "dtype",
-    "device": "device",
-    "shape": "shape",
-    "shape[0]": "first dim",
-    "shape[-1]": "last dim",
-}
-_AND = " and "
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 
 class InputOutput(UsualRelation):
@@ -29,8 +30,8 @@ class InputOutput(UsualRelation):
     What it says:
         One of three: two tensors among result and arguments have an equal dtype, device or shape,
         or an equal first or last dim; the result has a fixed dtype or number of dims, or requires
-        grad, and so does each tensor where a module returns several; flags are always given the
-        same value.
+        grad, and so does each tensor where a module returns several, and what modules in training
+        are given by others; flags are always given the same value.
 
     Example:
         ``The result of Linear.forward has the dtype of its argument 0.`` A kernel that falls back
@@ -64,24 +65,12 @@ class InputOutput(UsualRelation):
         return Needs(calls=within_modules(claim.params["api"]), kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
-        return in_program(claim.params, self._text(claim.params))
+        return in_program(claim.params, text_of(claim.params))
 
-    def _text(self, params: Mapping[str, Any]) -> str:
-        name = short(params["api"])
-        autocast = params.get("autocast")
-        scope = f"Under autocast to {autocast}, " if autocast else ""
-        if "args" in params:
-            return f"{name} is called with {shown(params['args'])}"
-        if "module" in params:
-            name = params["module"]
-        if "is" in params:
-            what = _AND.join(_fixed(key, value) for key, value in sorted(params["is"].items()))
-            return _sentence(f"{scope}the {params.get('of', RESULT)} of {name} {what}")
-        what = _AND.join(_WORDS[key] for key in params["equal"])
-        left = "result" if params["left"] == "result" else f"argument {params['left']}"
-        return _sentence(
-            f"{scope}the {left} of {name} has the {what} of argument {params['right']}"
-        )
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        found = super().info(claim, check_id, text)
+        is_given = claim.params.get("of", "").startswith(ARGUMENT)
+        return replace(found, **DETACHED) if is_given else found
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """More properties of the same tensors imply fewer; a class implies one of its modules."""
@@ -92,6 +81,8 @@ class InputOutput(UsualRelation):
             return False
         if any(mine.get(key) != its.get(key) for key in ("autocast", "of")):
             return False
+        if "modules" in mine and not set(mine["modules"]) >= set(its.get("modules", ())):
+            return False
         if "equal" in mine:
             same = [mine.get(key) == its.get(key) for key in ("left", "right")]
             return all(same) and "equal" in its and _implied(mine["equal"]) >= set(its["equal"])
@@ -99,16 +90,6 @@ class InputOutput(UsualRelation):
             if key in mine:
                 return key in its and mine[key].items() >= its[key].items()
         return False
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _fixed(key: str, value: Any) -> str:
-    if key == "requires_grad":
-        return "requires grad" if value else "does not require grad"
-    return f"is {value}" if key == "dtype" else f"has {value} dims"
 
 
 def _implied(properties: Sequence[str]) -> set[str]:
@@ -157,7 +138,7 @@ class FlowDecider:
         for index, params in claims:
             if not self._program.fits(params):
                 continue
-            if params.get("module", event.module) != event.module:
+            if event.module not in params.get("modules", (params.get("module", event.module),)):
                 continue
             if _is_scoped(params) and params.get("autocast") != event.autocast:
                 continue
@@ -171,7 +152,9 @@ class FlowDecider:
     ) -> Example:
         features: dict[str, Any] = {}
         found = params.get("is", ())
-        if "requires_grad" in found:
+        if params.get("of", "").startswith(ARGUMENT):
+            pass  # asked of calls with grad enabled alone
+        elif "requires_grad" in found:
             features = {"grad_enabled": event.grad_enabled}
         elif event.training is not None and is_private(event.api):
             features = {"training": event.training}
@@ -203,7 +186,7 @@ def _is_scoped(params: Mapping[str, Any]) -> bool:
 def _check(params: Mapping[str, Any]) -> None:
     """Refuse parameters that no version wrote: what cannot be judged must not seem to hold."""
     forms = [key for key in ("equal", "is", "args") if key in params]
-    if len(forms) != 1 or (forms == ["equal"] and not set(params["equal"]) <= set(_WORDS)):
+    if len(forms) != 1 or (forms == ["equal"] and not set(params["equal"]) <= set(WORDS)):
         raise ValueError(f"nothing is known of {dict(params)}")
 
 
@@ -214,6 +197,9 @@ def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | No
         given = {name: event.args[name] for name in wanted if name in event.args}
         return shown(wanted), shown(given)
     if "is" in params:
+        is_given = params.get("of", "").startswith(ARGUMENT)
+        if is_given and (not event.grad_enabled or event.training is False):
+            return None
         tensor = tensor_at(event, params.get("of", RESULT))
         if tensor is None:
             return None
@@ -229,8 +215,4 @@ def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | No
         keys = [key for key in keys if key != "shape[0]"]
         if not keys:
             return None
-    return _listed(name, keys, right), _listed(name, keys, left)
-
-
-def _listed(name: str, keys: Sequence[str], tensor: Mapping[str, Any]) -> str:
-    return f"{name}: " + ", ".join(f"{_WORDS[key]} {tensor.get(key)}" for key in keys)
+    return listed(name, keys, right), listed(name, keys, left)
