@@ -66,6 +66,7 @@ from traincheck.rules.tc321_reductions_mixed import ReductionsMixed
 from traincheck.rules.tc322_labels_shifted_twice import LabelsShiftedTwice
 from traincheck.rules.tc323_batch_read_as_sequence import BatchReadAsSequence
 from traincheck.rules.tc324_future_attended import FutureAttended
+from traincheck.rules.tc325_blank_among_labels import BlankAmongLabels
 from traincheck.rules.tc329_initialized_again import InitializedAgain
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
@@ -217,6 +218,7 @@ RULES: tuple[Rule, ...] = (
     LabelsShiftedTwice(),
     BatchReadAsSequence(),
     FutureAttended(),
+    BlankAmongLabels(),
     InitializedAgain(),
     ReplicasDiffer(),
     RanksStepUnequally(),
