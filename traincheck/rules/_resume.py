@@ -21,7 +21,7 @@ class Resume:
     Attributes:
         file: the last checkpoint file that was read, since which the others are counted.
         model: the load of a model that changed something since.
-        optimizer, scheduler: loads since.
+        optimizer, scheduler: loads since. loaded: those of optimizers by id, None where not known.
         saved: paths that this run writes.
         fresh: optimizers that have not stepped, as they were created.
         stepped: steps of optimizers since the file was read, by id.
@@ -34,6 +34,7 @@ class Resume:
         self.model: CheckpointEvent | None = None
         self.optimizer: CheckpointEvent | None = None
         self.scheduler: CheckpointEvent | None = None
+        self.loaded: dict[str | None, CheckpointEvent] = {}
         self.saved: set[str] = set()
         self.fresh: dict[str, OptimizerEvent] = {}
         self.stepped: dict[str, CallEvent] = {}
@@ -63,10 +64,10 @@ class Resume:
             # A checkpoint may be read once for each part of it.
             if self.file is None or event.path is None or event.path != self.file.path:
                 self.model = self.optimizer = self.scheduler = None
-                self.stepped, self.first_steps = {}, {}
+                self.stepped, self.first_steps, self.loaded = {}, {}, {}
             self.file = event
         elif "optim" in (event.target or "") and "lr_scheduler" not in (event.target or ""):
-            self.optimizer = event
+            self.optimizer = self.loaded[event.owner] = event
         elif "lr_scheduler" in (event.target or ""):
             self.scheduler = event
         elif event.changed:

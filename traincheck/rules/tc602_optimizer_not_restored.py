@@ -23,7 +23,8 @@ class OptimizerNotRestored:
         and in a wrong direction; with frequent restarts training never gets far.
 
     Fires on:
-        A resume that loads the model only; one that runs before the optimizer exists.
+        A resume that loads the model only; one that runs before the optimizer exists; an optimizer
+        that is made again, alike, after its state was loaded.
 
     Stays quiet on:
         Fine-tuning from a checkpoint of another run; an optimizer over other parameters or with
@@ -73,14 +74,21 @@ class RestoredOptimizer(SingleEvents):
         if part is None or file is None or resume.model is None or not resume.stepped:
             return []
         self.triggered += 1
-        if resume.optimizer is not None or file.path not in resume.saved or not part["entries"]:
+        if file.path not in resume.saved or not part["entries"]:
             return []
+        given_up = [load for owner, load in resume.loaded.items() if owner not in resume.stepped]
         for owner, created in resume.first_steps.items():
-            if _is_like(created, part):
+            replaced = next((load for load in given_up if _is_before(load, created)), None)
+            if _is_like(created, part) and (replaced or not resume.loaded):
                 self._is_told = True
-                step = resume.stepped[owner]
-                return [_violation(owner, created, (file, resume.model), step)]
+                loads = (file, replaced or resume.model)
+                return [_violation(owner, created, loads, resume.stepped[owner])]
         return []
+
+
+def _is_before(load: CheckpointEvent, created: OptimizerEvent) -> bool:
+    """Whether a state was loaded into an optimizer that is known, before another one was made."""
+    return load.owner is not None and load.time_ns < created.time_ns
 
 
 def _violation(
@@ -89,7 +97,7 @@ def _violation(
     loads: tuple[CheckpointEvent, CheckpointEvent],
     step: CallEvent,
 ) -> Violation:
-    file, model = loads
+    file, loaded = loads
     cls = created.cls.rpartition(".")[2]
     return Violation(
         check_id="TC602",
@@ -103,8 +111,8 @@ def _violation(
             f"loaded from {file.path}, which holds the state of an optimizer"
         ),
         expected="optimizer.load_state_dict() before training goes on",
-        observed=f"{model.target} was loaded, {owner} ({cls}) was not",
-        evidence=(created, file, model, step),
+        observed=f"{loaded.owner or loaded.target} was loaded, {owner} ({cls}) was not",
+        evidence=(created, file, loaded, step),
     )
 
 

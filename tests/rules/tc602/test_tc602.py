@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
 from tests.checking import fires, quiet
+from tests.collect.recording import recording
 from tests.rules.resuming import PARTS, PATH, Resuming
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -63,3 +70,32 @@ def test_quiet_on_a_rollback_to_the_best_model() -> None:
     builder.checkpoint("load", path=PATH, parts=PARTS)  # type: ignore[attr-defined]
     builder.checkpoint("load_state_dict", target="Net", matched=4, changed=4)  # type: ignore[attr-defined]
     assert quiet("TC602", builder.steps(2).build()) is Verdict.HELD
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_an_optimizer_that_is_made_again_after_its_load(tmp_path: Path, is_wrong: bool) -> None:
+    file = tmp_path / "last.pt"
+    x, y = torch.randn(8, 4), torch.randn(8, 2)
+
+    def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(net(x), y).backward()
+            optimizer.step()
+        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, file)
+
+    with recording(tmp_path / "run") as run:
+        net = nn.Linear(4, 2)
+        train(net, torch.optim.Adam(net.parameters()))
+        saved = torch.load(file)
+        resumed = nn.Linear(4, 2)
+        resumed.load_state_dict(saved["net"])
+        optimizer = torch.optim.Adam(resumed.parameters())
+        optimizer.load_state_dict(saved["optimizer"])
+        last = torch.optim.Adam(resumed.parameters()) if is_wrong else optimizer
+        train(resumed, last)
+    if is_wrong:
+        finding = fires("TC602", run.events)
+        assert finding.observed == "opt1 was loaded, opt2 (Adam) was not"
+    else:
+        assert quiet("TC602", run.events) is Verdict.HELD
