@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
 from traincheck.schema.apis import Families
@@ -47,7 +47,7 @@ class SchedulerOfAnotherOptimizer:
         code="TC216",
         severity="warning",
         title="A scheduler is stepped whose optimizer does not train",
-        likely_cause="The optimizer was made anew after the scheduler{where}: {observed}.",
+        likely_cause="The optimizer was made anew after the scheduler: {observed}.",
         fix=(
             "Make the optimizer once, before the scheduler; where it must be made anew, make the "
             "scheduler anew with it."
@@ -130,7 +130,7 @@ class Idle(StepMonitor):
         self, owner: str, other: str, call: CallEvent, step: int | None, facts: StepFacts
     ) -> Violation:
         idle, active = (self.ledger.holders[name] for name in (owner, other))
-        return proof(
+        found = proof(
             ("TC216", Symptom.SCHEDULE),
             facts,
             step=step,
@@ -141,5 +141,10 @@ class Idle(StepMonitor):
             ),
             expected="the optimizer of a scheduler steps between its steps",
             observed=f"it belongs to {idle.label}, but {active.label} steps in its place",
-            evidence=[call],
+            evidence=[call, active.made],
         )
+        if not active.made.where:
+            return found
+        place = active.made.where.rpartition("/")[2]
+        cause = f"The optimizer was made anew after the scheduler ({place}): {found.observed}."
+        return replace(found, likely_cause=cause)

@@ -39,7 +39,7 @@ def test_fires_where_the_optimizer_was_made_anew() -> None:
     assert finding.first_step == 3  # the second step of the scheduler
     assert "opt0" in finding.likely_cause
     assert "opt1" in finding.likely_cause
-    assert "train.py:90" in finding.likely_cause
+    assert "train.py:40" in finding.likely_cause  # where opt1 was made
 
 
 @pytest.mark.parametrize(
