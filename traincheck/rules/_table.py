@@ -95,6 +95,7 @@ from traincheck.rules.tc514_drawn_again import DrawnAgain
 from traincheck.rules.tc515_ranks_draw_the_same import RanksDrawTheSame
 from traincheck.rules.tc516_too_few_weights import TooFewWeights
 from traincheck.rules.tc517_batch_not_used import BatchNotUsed
+from traincheck.rules.tc518_seeded_for_each_sample import SeededForEachSample
 from traincheck.rules.tc601_nothing_loaded import NothingLoaded
 from traincheck.rules.tc602_optimizer_not_restored import OptimizerNotRestored
 from traincheck.rules.tc603_scheduler_not_restored import SchedulerNotRestored
@@ -247,6 +248,7 @@ RULES: tuple[Rule, ...] = (
     RanksDrawTheSame(),
     TooFewWeights(),
     BatchNotUsed(),
+    SeededForEachSample(),
     NothingLoaded(),
     OptimizerNotRestored(),
     SchedulerNotRestored(),
