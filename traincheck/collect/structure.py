@@ -102,6 +102,8 @@ def _facts(module: nn.Module) -> dict[str, Any]:
         facts["requires_grad"] = flag
     settings = module.__dict__  # not by getattr: a class may compute them
     facts |= {key: settings[key] for key in _SHARES if isinstance(settings.get(key), float)}
+    if isinstance(settings.get("batch_first"), bool):
+        facts["batch_first"] = settings["batch_first"]
     children = [id(child) for child in table(module._modules).values() if child is not None]
     if len(set(children)) < len(children):
         facts["repeats"] = True  # one child under several names, as in ``[block] * 6``

@@ -67,6 +67,7 @@ from traincheck.rules.tc322_labels_shifted_twice import LabelsShiftedTwice
 from traincheck.rules.tc323_batch_read_as_sequence import BatchReadAsSequence
 from traincheck.rules.tc324_future_attended import FutureAttended
 from traincheck.rules.tc325_blank_among_labels import BlankAmongLabels
+from traincheck.rules.tc326_batch_dims_mixed import BatchDimsMixed
 from traincheck.rules.tc329_initialized_again import InitializedAgain
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
@@ -220,6 +221,7 @@ RULES: tuple[Rule, ...] = (
     BatchReadAsSequence(),
     FutureAttended(),
     BlankAmongLabels(),
+    BatchDimsMixed(),
     InitializedAgain(),
     ReplicasDiffer(),
     RanksStepUnequally(),
