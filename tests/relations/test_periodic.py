@@ -112,7 +112,7 @@ def test_a_serving_model_that_moves_no_more_is_told_once_in_each_stretch(moves):
 
 def test_a_serving_model_that_rests_or_moved_too_seldom_teaches_nothing():
     for moves in ([], [0, 20]):
-        assert texts(learn(served(200, moves)), "periodic") == []
+        assert not any("weights" in text for text in texts(learn(served(200, moves)), "periodic"))
 
 
 def test_what_is_said_of_it():
@@ -121,3 +121,39 @@ def test_what_is_said_of_it():
     assert finding.title == "Target is no longer brought up to date"
     assert finding.likely_cause.startswith("What copies weights into Target")
     assert finding.observed == "its weights have been the same for 89 steps"
+
+
+ASKED = {"role": "serving model", "model": "Target", "asked": 90}
+
+
+def test_a_serving_model_is_asked_in_training_steps():
+    said = (
+        "In train.py, Target, which serves the training of another model, is called in every "
+        "few training steps."
+    )
+    invariants = learn(served(60, [])).invariants
+    assert said in [invariant.text for invariant in invariants]
+    assert broken(decide("periodic", ASKED, served(60, []))) == []
+    for looks, step in ((lambda step: False, 90), (lambda step: step < 20, 109)):
+        events = served(130, [], looks=looks)
+        assert broken(decide("periodic", ASKED, events)) == [(step, Symptom.MISSING_CALL, "Target")]
+    assert report_of(invariants, events).findings[0].title == "Target is no longer asked"
+
+
+@pytest.mark.parametrize(
+    "looks", [lambda step: step % 4 == 3, lambda step: 30 < step < 40, lambda step: step == 0]
+)
+def test_of_a_serving_model_that_is_asked_now_and_then_nothing_is_said(looks):
+    found = texts(learn(served(80, [], looks=looks)), "periodic")
+    assert not any("is called" in text for text in found)
+
+
+def test_steps_that_were_not_recorded_do_not_count_for_what_is_asked():
+    trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(3).skipped_steps(200)
+    assert decide("periodic", ASKED, trace.steps(3).build()) == []
+
+
+@pytest.mark.parametrize("limits", [{}, {"asked": 0}, {"asked": 9, "period": 9}])
+def test_other_parameters_of_serving_models_are_refused(limits):
+    with pytest.raises(ValueError, match="nothing is known"):
+        decide("periodic", {"role": "serving model", "model": "Target", **limits}, [])

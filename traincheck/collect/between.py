@@ -50,6 +50,8 @@ class Between:
         if seen is None or step is None or seen.step != step - 1:
             return
         now = self._digests(owner, optimizer)
+        if not now:
+            return
         names = [name for name, digest in now.items() if seen.digests.get(name, digest) != digest]
         data = {"owner": owner, "names": names[:_MOST_NAMES], "parameters": len(names)}
         em.event("mark", {"text": Marks.BETWEEN_STEPS, "data": data})

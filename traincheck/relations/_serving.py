@@ -1,4 +1,4 @@
-"""Models that serve the training of another: for how many steps their weights stay the same.
+"""Models that serve the training of another: how long their weights rest, whether they are asked.
 
 Target networks, averages of weights, teachers that follow their student. They are not looked at in
 every step, so what is seen is late by some steps; what is allowed is some times as much.
@@ -6,27 +6,38 @@ every step, so what is seen is late by some steps; what is allowed is some times
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
+from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 ROLE = "serving model"  # where other claims have the role of a variable
-NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
-WORDS: Mapping[str, str] = {
+NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark", "step"}))
+MOVES: Mapping[str, str] = {
     "headline": "{subject} is no longer brought up to date",
     "likely_cause": (
         "What copies weights into {subject}, or averages them, is not reached, or has no effect."
     ),
     "fix": "Look for what brings {subject} up to date, and for the condition it stands under.",
 }
+ASKED: Mapping[str, str] = {
+    "headline": "{subject} is no longer asked",
+    "likely_cause": "Another model is called in place of {subject}, or none.",
+    "fix": "Look for the lines that call {subject}: targets are to come from it.",
+}
 MAX_PERIOD = 10_000
 _SLACK = 3  # times the longest stretch seen
 _MIN_MOVES = 3
+# One that is asked is looked at the first eight times, and then each tenth time.
+_FIRST, _EVERY = 8, 10
+_OFTEN = 3  # steps: what is asked less often may be an evaluation
+_SELDOM = _SLACK * _EVERY * _OFTEN
 _LOOKS = frozenset({Marks.NORMS, Marks.SERVES, Marks.UNTRAINED})
 _HOLDS = Example(holds=True, context={})
 
@@ -49,6 +60,11 @@ class _Look:
     event: MarkEvent
 
 
+def is_look(event: Event) -> TypeGuard[MarkEvent]:
+    """Whether the event tells that such a model was called."""
+    return isinstance(event, MarkEvent) and event.text in _LOOKS
+
+
 class Serving:
     """Books of one process."""
 
@@ -57,7 +73,7 @@ class Serving:
 
     def look(self, event: Event) -> _Look | None:
         """What is seen at this event; None if it is no look, or the first at a model."""
-        if not isinstance(event, MarkEvent) or event.text not in _LOOKS or event.step is None:
+        if not is_look(event) or event.step is None:
             return None
         name, weights = event.model, event.data.get("weights")
         known = self._models.setdefault(name, _Model(weights, event.step))
@@ -67,15 +83,41 @@ class Serving:
         return _Look(name, moved, rest, event)
 
 
-class ServingProposer:
-    """Proposes how long a model that moves again and again may stay the same."""
+class _Asked:
+    """For how many recorded training steps a model was not looked at."""
 
     def __init__(self) -> None:
-        self._serving = Serving()
+        self.last: dict[str, int] = {}  # training step of the last look
+        self.steps = 0
+
+    def look(self, model: str) -> int:
+        """It is asked: for how long it was not, also before the first time."""
+        gap = self.steps - self.last.get(model, 0)
+        self.last[model] = self.steps
+        return gap
+
+    def step(self, event: StepEvent) -> None:
+        self.steps += is_judged(event)
+
+
+class ServingProposer:
+    """Proposes how long a model that moves again and again may stay the same, or be left out."""
+
+    def __init__(self) -> None:
+        self._serving, self._asked = Serving(), _Asked()
+        self._looks: Counter[str] = Counter()
+        self._gaps: dict[str, float] = {}  # steps from one time to the next, at most
         self._longest: dict[str, int] = {}
         self._moves: dict[str, int] = {}
 
     def observe(self, event: Event) -> None:
+        if isinstance(event, StepEvent):
+            self._asked.step(event)
+        elif is_look(event):
+            self._looks[event.model] += 1
+            share = 1 if self._looks[event.model] <= _FIRST else _EVERY
+            often = self._asked.look(event.model) / share
+            self._gaps[event.model] = max(self._gaps.get(event.model, 0), often)
         look = self._serving.look(event)
         if look is not None:
             self._longest[look.model] = max(self._longest.get(look.model, 0), look.rest)
@@ -87,21 +129,44 @@ class ServingProposer:
             if self._moves[model] >= _MIN_MOVES and period <= MAX_PERIOD:
                 params = {"role": ROLE, "model": model, "period": period}
                 yield Hypothesis(relation="periodic", params=params)
+        for model, longest in sorted(self._gaps.items()):
+            rest = (self._asked.steps - self._asked.last[model]) / _EVERY
+            if max(longest, rest) <= _OFTEN and self._looks[model] > _FIRST:
+                params = {"role": ROLE, "model": model, "asked": _SELDOM}
+                yield Hypothesis(relation="periodic", params=params)
 
     def words(self) -> Iterator[str]:
-        """Which models move."""
-        return (word({"model": model}) for model, moves in self._moves.items() if moves)
+        """Which models move, or are asked."""
+        for model, moves in self._moves.items():
+            yield word({"model": model, "asked": 0})
+            if moves:
+                yield word({"model": model})
 
 
 class ServingDecider:
-    """Decides at each look: it moved, or has been the same for too long."""
+    """Decides at looks, when a model has rested for too long, and at steps, when it is left out."""
 
     def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        self._claims = claims
-        self._serving = Serving()
+        self._claims = [claim for claim in claims if "period" in claim[1]]
+        self._asking = [claim for claim in claims if "asked" in claim[1]]
+        self._serving, self._asked = Serving(), _Asked()
         self._told: dict[int, int] = {}  # claim -> rest that was told last, of this stretch
 
-    def observe(self, event: Event) -> Iterator[tuple[int, Example]]:
+    def step(self, event: StepEvent) -> Iterator[tuple[int, Example]]:
+        """Once for each stretch in which a model is left out."""
+        self._asked.step(event)
+        for index, params in self._asking:
+            left_out = self._asked.steps - self._asked.last.get(params["model"], 0)
+            if left_out == params["asked"] + 1 and is_judged(event):
+                yield index, _left_out(params, event)
+
+    def mark(self, event: MarkEvent) -> Iterator[tuple[int, Example]]:
+        """A model was looked at, if it is a mark of that."""
+        if is_look(event):
+            gap = self._asked.look(event.model)
+            for index, params in self._asking:
+                if params["model"] == event.model and gap <= params["asked"]:
+                    yield index, _HOLDS
         look = self._serving.look(event)
         for index, params in self._claims if look is not None else ():
             if look is None or params["model"] != look.model:
@@ -115,12 +180,28 @@ class ServingDecider:
                 yield index, _negative(params, look)
 
 
+def is_known(params: Mapping[str, Any]) -> bool:
+    """Whether some version wrote these parameters."""
+    limits = [params[key] for key in ("period", "asked") if key in params]
+    return "model" in params and len(limits) == 1 and 1 <= limits[0] <= MAX_PERIOD
+
+
+def words_of(params: Mapping[str, Any]) -> Mapping[str, str]:
+    """What a finding says."""
+    return ASKED if "asked" in params else MOVES
+
+
 def word(params: Mapping[str, Any]) -> str:
-    """Under which it is known whether this model moved."""
-    return f"{ROLE} {params['model']} moves"
+    """Under which it is known whether this model moved, or was asked."""
+    return f"{ROLE} {params['model']} {'is asked' if 'asked' in params else 'moves'}"
 
 
 def text(params: Mapping[str, Any]) -> str:
+    if "asked" in params:
+        return (
+            f"{params['model']}, which serves the training of another model, is called in every "
+            "few training steps"
+        )
     return (
         f"The weights of {params['model']}, which serves the training of another model, "
         f"change at least once every {params['period']} training steps"
@@ -139,4 +220,18 @@ def _negative(params: Mapping[str, Any], look: _Look) -> Example:
         observed=f"its weights have been the same for {look.rest} steps",
         evidence=(look.event,),
         symptom=Symptom.STATE_UNCHANGED,
+    )
+
+
+def _left_out(params: Mapping[str, Any], event: StepEvent) -> Example:
+    return Example(
+        holds=False,
+        context={},
+        step=event.step,
+        rank=event.rank,
+        subject=Subject(module=params["model"]),
+        expected=f"{params['model']} is called without grad in every few training steps",
+        observed=f"it was not called for more than {params['asked']} steps",
+        evidence=(event,),
+        symptom=Symptom.MISSING_CALL,
     )

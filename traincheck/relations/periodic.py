@@ -32,7 +32,8 @@ class Periodic(UsualRelation):
         Between two changes of a variable lie at most k training steps. A kind is a role
         (parameter, buffer, optimizer state), perhaps narrowed to a model, or to a leaf and the
         class of its module. Of a model that serves the training of another, and that no optimizer
-        holds, it says the same with three times the longest stretch that was seen.
+        holds, it says the same with three times the longest stretch that was seen; and that it is
+        called without grad in training steps, where it was so in nearly all of them.
 
     Example:
         ``Every parameter of Target changes at least once every 4 training steps.`` It breaks when
@@ -82,7 +83,8 @@ class Periodic(UsualRelation):
         return (
             other.relation == self.name
             and mine["role"] == its["role"]
-            and mine["period"] <= its["period"]
+            and mine.get("asked") == its.get("asked")
+            and mine.get("period", 0) <= its.get("period", 0)
             and all(
                 mine.get(key) in (None, its.get(key)) for key in ("leaf", "model", "module_class")
             )
@@ -97,11 +99,16 @@ class Periodic(UsualRelation):
         found = super().info(claim, check_id, text)
         if claim.params["role"] != _serving.ROLE:
             return found
-        return replace(found, **_serving.WORDS)
+        return replace(found, **_serving.words_of(claim.params))
 
     def reach(self, claim: Hypothesis) -> int | None:
         """How often something changes is for each program to say."""
         return None
+
+
+def _is_known(params: Mapping[str, Any]) -> bool:
+    """Whether some version wrote these parameters of variables."""
+    return params["role"] in _LOOKS and 1 <= params["period"] <= MAX_PERIOD
 
 
 class EitherProposer:
@@ -132,12 +139,11 @@ class PeriodicDecider:
         self._claims: list[tuple[int, Mapping[str, Any]]] = []
         serving: list[tuple[int, Mapping[str, Any]]] = []
         for index, claim in enumerate(claims):
-            role, period = claim.params["role"], claim.params["period"]
-            is_serving = role == _serving.ROLE and "model" in claim.params
-            longest = _serving.MAX_PERIOD if is_serving else MAX_PERIOD
-            if not (is_serving or role in _LOOKS) or not 1 <= period <= longest:
-                raise ValueError(f"nothing is known of {dict(claim.params)}")
-            (serving if is_serving else self._claims).append((index, claim.params))
+            params = claim.params
+            is_serving = params["role"] == _serving.ROLE
+            if not (_serving.is_known(params) if is_serving else _is_known(params)):
+                raise ValueError(f"nothing is known of {dict(params)}")
+            (serving if is_serving else self._claims).append((index, params))
         self._serving = _serving.ServingDecider(serving)
         self._variables = Variables()
         self._book = StepBook()
@@ -163,9 +169,9 @@ class PeriodicDecider:
                     for found in self._decide(index, params, event)
                 ]
             self._book.turn(event)
-            return examples
+            return [*examples, *self._serving.step(event)]
         elif isinstance(event, MarkEvent):
-            return list(self._serving.observe(event))
+            return list(self._serving.mark(event))
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:
