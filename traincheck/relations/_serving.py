@@ -129,9 +129,9 @@ class ServingProposer:
             if self._moves[model] >= _MIN_MOVES and period <= MAX_PERIOD:
                 params = {"role": ROLE, "model": model, "period": period}
                 yield Hypothesis(relation="periodic", params=params)
-        for model, longest in sorted(self._gaps.items()):
+        for model, seldom in sorted(self._gaps.items()):
             rest = (self._asked.steps - self._asked.last[model]) / _EVERY
-            if max(longest, rest) <= _OFTEN and self._looks[model] > _FIRST:
+            if max(seldom, rest) <= _OFTEN and self._looks[model] > _FIRST:
                 params = {"role": ROLE, "model": model, "asked": _SELDOM}
                 yield Hypothesis(relation="periodic", params=params)
 
