@@ -353,3 +353,46 @@ def test_targets_with_a_dim_less_than_predictions():
     assert report_of(given, losses([4, 1], 3).build()).findings == []
     (finding,) = report_of(given, losses([8], 3).build()).findings
     assert (finding.step, finding.observed) == (0, "tensors as input (2 dims), target (1 dim)")
+
+
+def batches(*, given: str = "batch[0]", looks: bool = True, numel: int = 64):
+    """Steps over a loader with two inputs, of which the model is given one."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    for step in range(24):
+        trace.begin_step()
+        parts = {name: f"{name} {step}" for name in ("batch[0]", "batch[1]")}
+        leaf = {"dtype": "float32", "shape": [numel, 1], "stats": {"min": 0, "max": 1}}
+        leaves = {path: {**leaf, "fingerprint": text} for path, text in parts.items()}
+        trace.batch(leaves=leaves, index=step)
+        known = {"fingerprint": parts[given]} if looks and step % 3 == 0 else {}
+        trace.call(
+            "__main__.Net.forward",
+            family=Families.MODULE,
+            module="Net",
+            root=True,
+            args={"0": {**leaf, **known}},
+            grad_enabled=True,
+        )
+        trace.zero_grad().backward().optimizer_step()
+    return trace.end_step().build()
+
+
+USED = {"of": "used", "name": "loader0", "values": {"batch[0]": True}}
+
+
+def test_which_parts_of_batches_are_used():
+    invariants = learn(batches()).invariants
+    said = "In train.py, a model or a loss is given batch[0] of loader0."
+    assert said in [invariant.text for invariant in invariants]
+    assert broken(decide("constant", USED, batches())) == []
+    wrong = batches(given="batch[1]")
+    found = broken(decide("constant", USED, wrong))
+    assert found == [(step, Symptom.WRONG_VALUE, "loader0 batch[0]") for step in range(0, 24, 3)]
+    finding = report_of(invariants, wrong).findings[0]
+    assert finding.title == "loader0 batch[0] is fetched and given to no model and no loss"
+
+
+@pytest.mark.parametrize("options", [{"looks": False}, {"numel": 8}])
+def test_of_batches_that_are_not_known_again_nothing_is_said(options):
+    assert decide("constant", USED, batches(**options)) == []
+    assert not any("is given batch" in text for text in texts(learn(batches(**options))))

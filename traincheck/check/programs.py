@@ -45,7 +45,7 @@ class Guard:
         known = self._known.get(key)
         if known is None:
             known = self._sketch.fits(programs, is_whole=self.is_whole)
-            if known and self.is_whole:
+            if known:
                 known = any(map(self._is_closest, programs))
             self._known[key] = known
         return known

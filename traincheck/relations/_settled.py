@@ -9,12 +9,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import prod
 from typing import Any, NamedTuple
 
 from traincheck.relations._names import is_library
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import ATTENTION, MODAL, MULTI_HEAD, Families, Marks, is_loose
+from traincheck.schema.apis import ATTENTION, MODAL, MULTI_HEAD, TARGETED, Families, Marks, is_loose
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -28,8 +29,8 @@ from traincheck.schema.findings import Subject
 from traincheck.schema.values import is_tensor
 
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
-HYPER, KEPT, MODES, SAMPLES = "hyper", "kept", "modes", "samples"
-KINDS = frozenset({ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES})
+HYPER, KEPT, MODES, SAMPLES, USED = "hyper", "kept", "modes", "samples", "used"
+KINDS = frozenset({ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES, USED})
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 CAUSAL = "is_causal"
 ATTENTIONS = frozenset({ATTENTION, MULTI_HEAD})
@@ -41,6 +42,7 @@ _WHOLE = frozenset(
 )  # numbers that mean one
 _MODE_ARGUMENTS = frozenset({"train", "training"})
 _PAIR = 2
+_FEW, _MANY = 16, 1 << 20  # elements of a tensor that is known again
 _LOSSES = frozenset(LOSSES)
 # What modules call all the time, with arguments that their constructors were given.
 _LAYERS = frozenset(
@@ -186,6 +188,44 @@ def leaves_of(event: BatchEvent) -> Fact | None:
     return Fact(Key(BATCH, event.loader), values, event) if values else None
 
 
+class Used:
+    """Which parts of the batches of a step reach a model or a loss, where contents are known."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, dict[str, set[str]]] = {}  # by loader and path
+        self._given: set[str] = set()
+
+    def batch(self, event: BatchEvent) -> None:
+        """A batch was fetched."""
+        if event.stage == "train":
+            parts = self._parts.setdefault(event.loader, {})
+            for path, leaf in event.leaves.items():
+                if is_tensor(leaf) and leaf.get("fingerprint") and _is_distinctive(leaf):
+                    parts.setdefault(path, set()).add(leaf["fingerprint"])
+
+    def call(self, event: CallEvent) -> None:
+        """A model or a loss was called."""
+        if event.grad_enabled and (event.root or event.api in TARGETED):
+            for value in event.args.values():
+                if isinstance(value, dict) and value.get("fingerprint"):
+                    self._given.add(value["fingerprint"])
+
+    def step(self, event: StepEvent) -> Iterator[Fact]:
+        """A step ended; in most nothing is known of what was given."""
+        parts, given = self._parts, self._given
+        self._parts, self._given = {}, set()
+        for loader, known in parts.items() if given and is_judged(event) else ():
+            values = {path: not keys.isdisjoint(given) for path, keys in known.items()}
+            if values:
+                yield Fact(Key(USED, loader), values, event)
+
+
+def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
+    """Whether two tensors of batches like this one are alike by chance only."""
+    stats = leaf.get("stats") or {}
+    return _FEW <= prod(leaf["shape"]) <= _MANY and stats.get("min") != stats.get("max")
+
+
 class Looks:
     """Whether parameters are as their optimizer left them when it steps again."""
 
@@ -307,10 +347,12 @@ class Facts:
         self._optimizers = Optimizers()
         self._samples = Samples()
         self._looks = Looks()
+        self._used = Used()
 
     def observe(self, event: Event) -> Sequence[Fact]:
         """The facts that an event tells."""
         if isinstance(event, CallEvent):
+            self._used.call(event)
             if event.family != Families.MODULE:
                 fact = self._arguments.call(event)
                 return () if fact is None else (fact,)
@@ -321,6 +363,7 @@ class Facts:
             facts = (self._modes.root(event), equal_arguments(event))
             return [fact for fact in facts if fact is not None]
         if isinstance(event, BatchEvent):
+            self._used.batch(event)
             fact = leaves_of(event)
             return () if fact is None else (fact,)
         if isinstance(event, MarkEvent):
@@ -332,8 +375,9 @@ class Facts:
             self._looks.load(event)
         elif isinstance(event, StepEvent):
             self._modes.step()
+            used = list(self._used.step(event))
             if is_judged(event):
-                return [*self._optimizers.step(event), *self._samples.step(event)]
+                return [*self._optimizers.step(event), *self._samples.step(event), *used]
             self._samples.skip()
         return ()
 

@@ -19,6 +19,7 @@ from traincheck.relations._settled import (
     MODES,
     SAMPLES,
     TENSORS,
+    USED,
     Fact,
     is_masked,
 )
@@ -28,6 +29,16 @@ from traincheck.schema.findings import Example, Subject, Symptom
 
 ALWAYS: Context = {}
 _OF_ITSELF = {BETWEEN: True, EVALUATED: False, SAMPLES: 1.0}  # what is wanted under its own name
+
+
+NOT_USED: Mapping[str, str] = {
+    "headline": "{variables} is fetched and given to no model and no loss",
+    "likely_cause": (
+        "Another variable is used in its place: of another loader, another part of the batch, or "
+        "of an earlier step."
+    ),
+    "fix": "Look at what the model and the loss are called with at step {step}.",
+}
 
 
 def text_of(params: Mapping[str, Any]) -> str:
@@ -46,6 +57,8 @@ def text_of(params: Mapping[str, Any]) -> str:
     if kind == BATCH:
         leaves = ", ".join(f"{path}: {what}" for path, what in params["values"].items())
         return f"batches of {name} hold {leaves}"
+    if kind == USED:
+        return f"a model or a loss is given {', '.join(params['values'])} of {name}"
     if kind == EQUAL:
         pairs = ", ".join(params["values"])
         return f"{short(name)} is given the same numbers as its arguments {pairs}"
@@ -105,6 +118,9 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         observed, symptom = "it is another one", Symptom.OVERWRITTEN
     elif params["of"] == BATCH:
         expected, observed = (f"{first}: {x[first]}" for x in (wanted, fact.values))
+    elif params["of"] == USED:
+        subject = Subject(variable=f"{fact.key.name} {first}")
+        expected, observed = "given to a model or a loss", "fetched, and given to neither"
     elif params["of"] == EQUAL:
         expected, observed = "the same numbers", f"{', '.join(wanted)} differ"
     elif params["of"] == KEPT:

@@ -19,6 +19,7 @@ from traincheck.relations._settled import (
     MODES,
     SAMPLES,
     TENSORS,
+    USED,
     Fact,
     Facts,
     Key,
@@ -65,7 +66,10 @@ class ConstantProposer:
                 self._modes[module].add(training)
             return
         known = self._values.get(key)
-        if known is None:
+        if key.kind == USED:  # not every look tells of every part
+            known = self._values.setdefault(key, {})
+            known.update({name: known.get(name, True) and used for name, used in values.items()})
+        elif known is None:
             self._values[key] = dict(values)
         elif known and known != values:
             self._values[key] = {
@@ -101,9 +105,9 @@ class ConstantProposer:
         params: dict[str, Any] = {"of": key.kind}
         if key.kind == SAMPLES:
             return {**params, "name": key.name}
-        if key.kind in (KEPT, EQUAL):
+        if key.kind in (KEPT, EQUAL, USED):
             kept = sorted(name for name, same in values.items() if same)
-            params |= {"name": key.name} if key.kind == EQUAL else {}
+            params |= {} if key.kind == KEPT else {"name": key.name}
             return {**params, "values": dict.fromkeys(kept, True)} if kept else None
         if key.kind in (BETWEEN, EVALUATED):
             wanted = {key.name: key.kind == BETWEEN}

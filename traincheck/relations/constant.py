@@ -21,6 +21,7 @@ from traincheck.relations._settled import (
     KINDS,
     SAMPLES,
     TENSORS,
+    USED,
     Fact,
     Facts,
     Key,
@@ -28,6 +29,7 @@ from traincheck.relations._settled import (
 )
 from traincheck.relations._settled_words import (
     ALWAYS,
+    NOT_USED,
     alike,
     name_of,
     negative,
@@ -36,8 +38,8 @@ from traincheck.relations._settled_words import (
     word_of,
 )
 from traincheck.relations._settling import ConstantProposer
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import Hypothesis, Needs, within_modules
+from traincheck.schema.apis import TARGETED, Families
+from traincheck.schema.claims import Hypothesis, Needs, some, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
 
@@ -57,7 +59,8 @@ class Constant(UsualRelation):
         model is in evaluation mode whenever gradients are off;
         these hyper-parameters of an optimizer never change, or have these values; a model is
         trained on as many rows in every step as in the first; nothing but an optimizer writes to
-        the parameters that it updates, but for loads.
+        the parameters that it updates, but for loads; a model or a loss is given these parts of
+        the batches of a loader.
 
     Example:
         ``In train.py, functional.scaled_dot_product_attention is given dropout_p=0.0 in evaluation
@@ -91,6 +94,12 @@ class Constant(UsualRelation):
             return Needs(calls=within_modules(claim.params["name"]), kinds=_STEPS)
         if kind in (HYPER, KEPT, BATCH):
             return Needs(kinds=_STEPS | {"batch" if kind == BATCH else "optimizer"})
+        if kind == USED:
+            return Needs(
+                calls=TARGETED | {Families.MODULE},
+                kinds=_STEPS | {"batch"},
+                stats=some("batch", *TARGETED),
+            )
         if kind == BETWEEN:
             return Needs(
                 states=frozenset({"parameter@between"}),
@@ -123,9 +132,10 @@ class Constant(UsualRelation):
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Other hyper-parameters than those of the reference may well be meant."""
         severity = "info" if claim.params["of"] == HYPER else "warning"
-        return CheckInfo(
+        found = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
+        return replace(found, **NOT_USED) if claim.params["of"] == USED else found
 
 
 class ConstantDecider:
@@ -169,7 +179,7 @@ class ConstantDecider:
         if not wanted:
             return ()
         found = {name: fact.values.get(name) for name in wanted}
-        if params["of"] in (BATCH, HYPER, KEPT):  # another loader or optimizer may lack some
+        if params["of"] in (BATCH, HYPER, KEPT, USED):  # another loader or optimizer may lack some
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]

@@ -6,24 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, F, number
+from traincheck.rules._losses import number
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import TARGETED, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
-_LOSSES = frozenset(
-    {CROSS_ENTROPY, NLL}
-    | {
-        f"{F}{name}"
-        for name in (
-            "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss",
-            "smooth_l1_loss", "huber_loss",
-        )
-    }
-)  # fmt: skip
 _PROOF = 4  # looks in a row at which the same tensor came again
 _MOST = 4096  # tensors of batches that are remembered
 
@@ -73,9 +63,9 @@ class BatchNotUsed:
         fix="Give the model and the loss what the loader has just given.",
     )
     needs = Needs(
-        calls=_LOSSES | {Families.MODULE},
+        calls=TARGETED | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
-        stats=_LOSSES | {"batch"},
+        stats=TARGETED | {"batch"},
     )
 
     def monitor(self) -> OldBatches:
@@ -141,7 +131,7 @@ class OldBatches(SingleEvents):
             self._came[key] = (origin, event.index)
 
     def _call(self, event: CallEvent) -> None:
-        if event.api in _LOSSES:
+        if event.api in TARGETED:
             where, args = event.api, {"target": event.args.get("target")}
         elif event.family == Families.MODULE and event.root and not _is_loss(event):
             where, args = event.module or event.api, dict(event.args)
@@ -196,7 +186,7 @@ class OldBatches(SingleEvents):
 
 
 def _is_input(place: _Place) -> bool:
-    return place[0] not in _LOSSES
+    return place[0] not in TARGETED
 
 
 def _is_loss(event: CallEvent) -> bool:

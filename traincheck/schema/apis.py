@@ -64,6 +64,14 @@ MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())
 GRAD = "torch.autograd.grad"
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 MULTI_HEAD = "torch.nn.functional.multi_head_attention_forward"
+# Losses whose targets are parts of a batch.
+TARGETED = frozenset(
+    f"torch.nn.functional.{name}"
+    for name in (
+        "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+    )
+)  # fmt: skip
 SOFTMAXES = frozenset({"torch.nn.functional.softmax", "torch.softmax"})
 # Calls of models and inputs that ranks share.
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
