@@ -195,6 +195,16 @@ def test_the_end_of_a_schedule_explains_why_something_did_not_change():
         assert outcome(params, at([9e-6])) == []
 
 
+def test_the_beginning_of_a_schedule_explains_why_something_did_not_change():
+    def begins(lr):
+        trace = TraceBuilder().process().model("Net", MLP).optimizer(lr=lr)
+        return trace.step(not_updated={"Net.fc1.weight"}).steps(3)
+
+    for params in (PARAMETERS, HELD):
+        assert outcome(params, begins(1e-8)) == []
+        assert outcome(params, begins(1e-6)) != []
+
+
 def test_a_bias_beside_a_moving_weight_may_round_to_what_it_was():
     assert outcome(PARAMETERS, net().steps(3, not_updated={"Net.fc1.bias"})) == []
     both = {"Net.fc1.bias", "Net.fc1.weight"}

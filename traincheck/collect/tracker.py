@@ -161,6 +161,7 @@ class Tracker:
 
     def __init__(self, needs: Needs | None, *, numbers: Numbers | None = None) -> None:
         self._numbers = numbers
+        self._first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.identities = Identities()
         self.looker = Looker(exact=needs is None or needs.exact)
         self.roots: dict[str, Root] = {}
@@ -426,6 +427,7 @@ class Tracker:
         if norms and self._numbers is not None and self._numbers.gradient:
             self._take_norms()
         found: list[tuple[Variable, torch.Tensor | None]] = []
+        self._first_gradient = None
         for root in self._live_roots():
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)
@@ -433,10 +435,21 @@ class Tracker:
                     continue
                 if tensor.requires_grad is not parameter.requires_grad:
                     self.looker.flags(em, parameter, tensor, after)
-                found.append((gradient, tensor.grad))
+                grad = tensor.grad
+                if grad is not None and self._first_gradient is None:
+                    self._first_gradient = weakref.ref(tensor), id(grad)
+                found.append((gradient, grad))
         self.looker.look_all(em, found, after)
         for gradient, _ in found:
             gradient.stats = b""
+
+    def has_other_gradients(self) -> bool:
+        """Whether a gradient is another tensor than at the last look: the program made its own."""
+        if self._first_gradient is None:
+            return False
+        parameter, known = self._first_gradient[0](), self._first_gradient[1]
+        grad = None if parameter is None else parameter.grad
+        return grad is not None and id(grad) != known
 
     def _take_norms(self) -> None:
         """Of all gradients at once: the next look at each records them."""

@@ -18,6 +18,7 @@ from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
 
 ROUTED = 8  # steps in a row that an expert may go without
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
+_TINY = 1e-7  # as where a warm-up or a range test begins: float32 keeps seven digits
 # Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.
 _MAY_STAY = frozenset({"max_exp_avg_sq", "mu", "eta", "step_size"})
 
@@ -141,7 +142,7 @@ class Variables:
         rates: Iterable[Mapping[str, Any]],
         highest: Mapping[tuple[str, int], float],
     ) -> bool:
-        """Whether a learning rate of zero, or near the end of a schedule, leaves it as it is."""
+        """Whether a learning rate of zero, or near it at some end of a schedule, explains it."""
         for optimizer, held in self._held.items():
             group = held.get(variable.identity)
             if group is None:
@@ -150,7 +151,8 @@ class Variables:
                 known = rate.get(optimizer, ())
                 if group >= len(known):
                     continue
-                if not known[group] or known[group] < _SPENT * highest.get((optimizer, group), 0.0):
+                spent = _SPENT * highest.get((optimizer, group), 0.0)
+                if not known[group] or known[group] < max(_TINY, spent):
                     return True
         return False
 

@@ -144,7 +144,8 @@ class StepFacts:
 
     gradients: the last look at each. changed: parameters that differ since; flipped: that were
     frozen, or are no longer, at some moment of it; uncertain: whose looks could not tell. numbers:
-    of parameters, the last look that took any. uses: paths of the modules that were called, in
+    of parameters, the last look that took any. has_own: an optimizer was given other gradients than
+    backward() left. uses: paths of the modules that were called, in
     order; the first call of each. forwards: in order of their first.
     """
 
@@ -158,6 +159,7 @@ class StepFacts:
     flipped: frozenset[int]
     uncertain: frozenset[int]
     numbers: Mapping[int, StateEvent]
+    has_own: bool = False
 
     @property
     def is_gap(self) -> bool:
@@ -252,6 +254,8 @@ class Ledger:
     def _enter_mark(self, event: MarkEvent) -> None:
         if event.text == Marks.UNTRAINED:
             self.resting.enter(event)
+        elif event.text == Marks.REPLACED:
+            self._page.has_own = True
         elif event.text == Marks.MODEL:
             self.strided.update(event.data.get("strided") or ())
             modules = event.data.get("modules") or {}
@@ -359,6 +363,7 @@ class Ledger:
             flipped=frozenset(page.flipped),
             uncertain=frozenset(page.uncertain),
             numbers=page.numbers,
+            has_own=page.has_own,
         )
 
     def _walk(self, page: _Page) -> list[Moment]:
@@ -446,6 +451,7 @@ class _Page:
     flipped: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
     numbers: dict[int, StateEvent] = field(default_factory=dict)
+    has_own: bool = False
 
     def use(self, call: CallEvent, batch: tuple[str, int, int] | None) -> None:
         """Enter the call of a module."""

@@ -30,7 +30,8 @@ class GradientsLost:
         Accumulation that clears once a step; gradients cleared on one batch (adversarial examples,
         sharpness-aware steps, several tasks); the generator's backward() that reaches a
         discriminator; steps that GradScaler skips; a batch that is left out now and then; a loop
-        whose batches come from no DataLoader.
+        whose batches come from no DataLoader; programs that sum up gradients themselves, and put
+        them in place of those that backward() left (differential privacy).
 
     Fix:
         Call zero_grad() after the step, in the branch that steps.
@@ -57,7 +58,7 @@ class GradientsLost:
     needs = (
         DISCOVERY
         | GRADIENTS
-        | Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"batch"}))
+        | Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"batch", "mark"}))
     )
 
     def __init__(self, windows: int = 3) -> None:
@@ -109,7 +110,9 @@ class Accumulation(StepMonitor):
         self._runs: dict[str, _Run] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if (
+            facts.has_own or not facts.is_whole
+        ):  # what a program sums up itself is nowhere to be seen
             self._windows.clear()
             self._runs.clear()
             return []

@@ -30,7 +30,8 @@ class UpdateRatio:
 
     Stays quiet on:
         Weights that begin with zeros, or as good as (LayerScale), as long as they grow ever less;
-        biases and scales, also of shape (C, 1, 1), tensors of fewer than 16 elements, steps whose
+        steps in which the rate is raised by a sixth or more, as in a range test; biases and
+        scales, also of shape (C, 1, 1), tensors of fewer than 16 elements, steps whose
         norms were not taken (large models: all but the first four steps and each tenth).
 
     Fix:
@@ -68,6 +69,7 @@ class UpdateRatio:
 
 
 _ELEMENTS = 16
+_LEAP = 1.15  # a range test of a hundred steps from 1e-7 to 10 takes a fifth more each time
 _NOTHING = 1.01e-4  # root mean square of weights that begin as good as zero
 
 
@@ -95,10 +97,12 @@ class Sizes(StepMonitor):
         self._sizes: dict[int, _Size] = {}
         self._rates: Mapping[str, Sequence[Any]] = {}
         self._is_rising = False  # a learning rate did in this step, or before it
+        self._is_searched = False  # by so much that it is being looked for
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         step, updates = facts.event.step, facts.updates()
         self._is_rising = _rises(self._rates, facts.event.lr)
+        self._is_searched = _rises(self._rates, facts.event.lr, by=_LEAP)
         self._rates = facts.event.lr
         if not facts.is_whole or step is None or not updates:
             return []
@@ -135,6 +139,8 @@ class Sizes(StepMonitor):
         if change < known.growth or (known.growth and self._is_rising):
             size.growth = change
             return []
+        if self._is_searched:
+            return []
         size.count = known.count + 1
         size.first = known.first if known.count else step
         if size.count != self._steps:
@@ -154,9 +160,11 @@ class Sizes(StepMonitor):
         ]
 
 
-def _rises(before: Mapping[str, Sequence[Any]], now: Mapping[str, Sequence[Any]]) -> bool:
+def _rises(
+    before: Mapping[str, Sequence[Any]], now: Mapping[str, Sequence[Any]], *, by: float = 1.0
+) -> bool:
     pairs = [pair for name, rates in now.items() for pair in zip(before.get(name, ()), rates)]
-    return any(isinstance(a, float) and isinstance(b, float) and b > a for a, b in pairs)
+    return any(isinstance(a, float) and isinstance(b, float) and b > by * a for a, b in pairs)
 
 
 def _is_matrix(shape: Sequence[int]) -> bool:

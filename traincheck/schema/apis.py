@@ -53,6 +53,7 @@ class Marks:
     BETWEEN_STEPS = "parameters between steps"
     NORMS = "initial norm statistics"
     PROCESS_GROUP = "process group"
+    REPLACED = "gradients replaced"
     SERVES = "serves"
     UNTRAINED = "untrained"
     WORKER = "worker"

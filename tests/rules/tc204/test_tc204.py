@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
 from tests.rules.window import batch, scaler_step
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.findings import Verdict
 
 
@@ -86,3 +93,35 @@ def test_quiet_where_grad_scaler_skips() -> None:
 def test_quiet_without_a_loader() -> None:
     events = [e for e in BROKEN if e.kind != "batch"]
     assert quiet("TC204", events) is Verdict.HELD
+
+
+def test_quiet_on_gradients_that_a_program_sums_up_itself(tmp_path: Path) -> None:
+    data = TensorDataset(torch.randn(96, 4), torch.randn(96, 1))
+    with recording(tmp_path / "run") as run:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        total: list[torch.Tensor] = []
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            now = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            total = [a + b for a, b in zip(total, now, strict=True)] if total else now
+            if i % 2:
+                for parameter, gradient in zip(model.parameters(), total, strict=True):
+                    parameter.grad = gradient / 2
+                optimizer.step()
+                total = []
+    assert len(run.marks(Marks.REPLACED)) == 6
+    quiet("TC204", run.events)
+
+
+def test_clipping_replaces_no_gradient(tmp_path: Path) -> None:
+    with recording(tmp_path / "run") as run:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for set_to_none in (True, False, True):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            model(torch.randn(8, 4)).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+    assert run.marks(Marks.REPLACED) == []

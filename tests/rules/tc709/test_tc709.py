@@ -9,7 +9,7 @@ from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 
-def run(*norms: float | None, warm_up: bool = False) -> list[Event]:
+def run(*norms: float | None, warm_up: bool = False, factor: float = 1.0) -> list[Event]:
     def size(name: str, step: int):  # type: ignore[no-untyped-def]
         found = norms[step + 1]
         return None if found is None else norm(found)
@@ -19,6 +19,8 @@ def run(*norms: float | None, warm_up: bool = False) -> list[Event]:
         trace.step()
         if warm_up:
             trace.change_groups(lr=1e-3 * (step + 2))
+        elif factor != 1:
+            trace.change_groups(lr=1e-3 * factor ** (step + 1))
     return numbered(
         trace.build(),
         parameter=size,
@@ -46,6 +48,11 @@ def test_quiet_on_weights_that_begin_with_zeros() -> None:
 
 def test_fires_on_weights_that_begin_with_zeros_and_grow_ever_more() -> None:
     assert fires("TC709", run(0, 0.01, 0.1, 1, 10, 100, 1000)).first_step == 2
+
+
+def test_quiet_while_a_rate_is_searched_for() -> None:
+    assert quiet("TC709", run(1, 1.1, 3, 9, 27, 81, factor=1.3)) is Verdict.HELD
+    assert fires("TC709", run(1, 1.1, 3, 9, 27, 81, factor=1.1))
 
 
 def test_quiet_on_small_updates() -> None:

@@ -24,7 +24,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import outside, place, where
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 
 _WRAPPED = "_traincheck_wrapped"
 _SCALARS = (int, float, str, type(None))
@@ -292,6 +292,8 @@ class Optimizers(Instrument):
         if owner is None:
             return
         session.used_rates[owner] = session.rates_of(optimizer)
+        if session.switch.looks and session.tracker.has_other_gradients():
+            em.event("mark", {"text": Marks.REPLACED, "data": {"owner": owner}})
         if owner in self._between.seen:
             self._between.before(em, owner, optimizer)
         if not self._is_as_seen(owner, optimizer):
