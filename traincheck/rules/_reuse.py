@@ -9,6 +9,7 @@ from traincheck.rules._models import about, model_of
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import tensor_summary
 
 _TWICE = 2
 
@@ -18,25 +19,37 @@ Calls = Mapping[str, Counter[int | None]]  # module -> span around it -> calls
 class ReusedModules:
     """Counts the calls of each module from one training forward of a model to the next.
 
-    Not those of a network that is called as a whole on several inputs, as losses over pairs do.
+    Not those of a network that is called as a whole on several inputs, as losses over pairs do, nor
+    of a layer that is also given something else, with another number of rows.
 
     Args:
         info: of the rule.
         counts: whether a call shows that its module is one that counts. Must be picklable.
         in_a_row: forwards in which a module was called again before it is told.
+        has_others: other modules lie between two places of these; called again right after itself
+            one is in a loop over parts of its input.
     """
 
     def __init__(
-        self, info: CheckInfo, counts: Callable[[CallEvent], bool], *, in_a_row: int
+        self,
+        info: CheckInfo,
+        counts: Callable[[CallEvent], bool],
+        *,
+        in_a_row: int,
+        has_others: bool = False,
     ) -> None:
         self.triggered = 0
         self._info = info
         self._counts = counts
         self._in_a_row = in_a_row
+        self._has_others = has_others
         self._calls: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
         self._counted: set[str] = set()
         self._reused: Counter[str] = Counter()
         self._repeating: set[str] = set()
+        self._last: dict[int | None, str] = {}  # span around -> module that was called last in it
+        self._rows: defaultdict[str, set[int]] = defaultdict(set)  # in what a module was given
+        self._looped: set[str] = set()  # called again right after itself: over chunks of an input
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)
@@ -46,13 +59,12 @@ class ReusedModules:
         if not isinstance(event, CallEvent):
             return ()
         if Families.BACKWARD in (event.family, event.api):
-            self._calls.clear()  # what was computed again for it
-            self._counted.clear()
+            self._clear()  # what was computed again for it
         elif event.root:
             return self._close(event)
         elif event.module is not None:
             if event.family == Families.MODULE:
-                self._calls[event.module][event.parent] += 1
+                self._enter(event, event.module)
             if self._counts(event):
                 self._counted.add(event.module)
         return ()
@@ -61,15 +73,30 @@ class ReusedModules:
         """Nothing: what was called has been judged."""
         return ()
 
+    def _enter(self, event: CallEvent, module: str) -> None:
+        self._calls[module][event.parent] += 1
+        if self._has_others and self._last.get(event.parent) == module:
+            self._looped.add(module)
+        self._last[event.parent] = module
+        given = tensor_summary(event.args.get("0"))
+        if given is not None and given.shape:
+            self._rows[module].add(given.shape[0])
+
+    def _clear(self) -> None:
+        self._calls, self._counted = defaultdict(Counter), set()
+        self._last, self._looped, self._rows = {}, set(), defaultdict(set)
+
     def _close(self, event: CallEvent) -> Sequence[Violation]:
-        calls, self._calls = self._calls, defaultdict(Counter)
-        counted, self._counted = self._counted, set()
+        calls, counted = self._calls, self._counted
+        others = {module for module, rows in self._rows.items() if len(rows) > 1}
+        others |= {m for m in self._looped if m.rpartition(".")[0] not in self._repeating}
+        self._clear()
         if not event.grad_enabled or not event.training:
             return ()
         self.triggered += bool(counted)
         again = {
             module: count
-            for module in counted & calls.keys()
+            for module in counted & calls.keys() - others
             if (count := calls[module].total()) >= _TWICE
         }
         inside = _inside(calls) if again else {}

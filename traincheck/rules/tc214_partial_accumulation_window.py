@@ -29,7 +29,7 @@ class PartialAccumulationWindow:
 
     Stays quiet on:
         Training without accumulation; loops with several backward passes for a batch; windows that
-        vary all the time; one smaller window.
+        vary all the time; one smaller window; smaller windows from some step on.
 
     Fix:
         Divide the loss by the number of batches in this window, or use drop_last.
@@ -72,6 +72,7 @@ class WindowSizes(SingleEvents):
         self._needed = windows
         self._sizes: Counter[int] = Counter()
         self._smaller: list[StepEvent] = []
+        self._is_row = False  # the window before this one was smaller
         self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
@@ -88,7 +89,12 @@ class WindowSizes(SingleEvents):
         self.triggered += is_whole and size > 1
         if usual is None or size >= usual or not (is_whole or _is_left_over(event)):
             self._sizes[size] += is_whole
+            self._is_row = False
             return []
+        if is_whole and self._smaller and self._is_row:  # windows are of this size from here on
+            self._sizes, self._smaller = Counter({size: len(self._smaller) + 1}), []
+            return []
+        self._is_row = True
         self._smaller.append(event)
         if is_whole and len(self._smaller) < _PROOF:
             return []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from traincheck.rules._loaders import BATCHES, DATA_LOADER
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import is_tensor
 
 _ENOUGH = 2  # batches that were evaluated
 
@@ -103,9 +107,18 @@ def _is_forward(event: CallEvent) -> bool:
     """Whether a model ran with gradients on: the modules of torchvision's transforms do not."""
     if not (event.root and event.grad_enabled):
         return False
-    result = event.result
-    is_tensor = isinstance(result, dict) and "dtype" in result
-    return not is_tensor or bool(result.get("requires_grad"))
+    flags = list(_flags(event.result))
+    return not flags or any(flags)
+
+
+def _flags(result: Any) -> Iterator[bool]:
+    """Of each tensor in a result, whether it requires grad."""
+    if is_tensor(result):
+        yield bool(result.get("requires_grad"))
+    elif isinstance(result, list):
+        yield from (flag for item in result for flag in _flags(item))
+    elif isinstance(result, dict) and isinstance(result.get("dict"), dict):
+        yield from (flag for item in result["dict"].values() for flag in _flags(item))
 
 
 def _violation(batch: BatchEvent) -> Violation:

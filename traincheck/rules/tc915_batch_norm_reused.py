@@ -51,7 +51,7 @@ class BatchNormReused:
     needs = LEAVES | MODELS | Needs(calls=frozenset({_API, Families.BACKWARD}))
 
     def monitor(self) -> ReusedModules:
-        return ReusedModules(self.info, _is_norm, in_a_row=_IN_A_ROW)
+        return ReusedModules(self.info, _is_norm, in_a_row=_IN_A_ROW, has_others=True)
 
 
 def _is_norm(event: CallEvent) -> bool:

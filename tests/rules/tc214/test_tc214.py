@@ -41,6 +41,12 @@ def test_quiet_on_windows_that_vary() -> None:
     assert quiet("TC214", run.build()) is Verdict.HELD
 
 
+def test_quiet_on_windows_that_are_smaller_from_some_step_on() -> None:
+    run = net().steps(4, accumulate=4).steps(5, accumulate=2)
+    assert quiet("TC214", run.build()) is Verdict.HELD
+    assert quiet("TC214", net().steps(4, accumulate=2).steps(8).build()) is Verdict.HELD
+
+
 def test_quiet_on_one_smaller_window() -> None:
     assert quiet("TC214", epochs(1)) is Verdict.HELD
 

@@ -51,15 +51,20 @@ def test_quiet_on_a_teacher_that_sees_the_batch_first() -> None:
     assert quiet("TC508", trace.build()) is Verdict.NOT_TRIGGERED
 
 
-def test_quiet_on_transforms_of_the_next_batch_that_are_modules() -> None:
-    """As those of torchvision: they run between the last batch evaluated and the first trained."""
+@pytest.mark.parametrize("results", [1, 2])
+def test_quiet_on_transforms_of_the_next_batch_that_are_modules(results: int) -> None:
+    """As those of torchvision: they run between the last batch evaluated and the first trained.
+
+    MixUp and CutMix return several tensors.
+    """
     trace = net()
     for _ in range(2):
         trace.steps(3).train(False)
         for _ in range(2):
             trace.batch("loader1").forward(grad=False)
         tensor = {"dtype": "float32", "shape": [3, 8, 8], "device": "cpu"}
-        trace.call("Normalize.forward", family=Families.MODULE, root=True, result=tensor)
+        result = tensor if results == 1 else [tensor] * results
+        trace.call("Normalize.forward", family=Families.MODULE, root=True, result=result)
         trace.train()
     assert quiet("TC508", trace.steps(1).build()) is Verdict.HELD
 

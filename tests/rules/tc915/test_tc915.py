@@ -10,14 +10,28 @@ from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
 
 
-def called(times: int, *, forwards: int = 1, again: bool = False, training: bool = True) -> list:
-    """Steps with so many calls in a forward; again: computed once more in the backward."""
+def called(
+    times: int,
+    *,
+    forwards: int = 1,
+    again: bool = False,
+    training: bool = True,
+    apart: bool = True,
+    rows: tuple[int, ...] = (64,),
+) -> list:
+    """Steps with so many calls in a forward.
+
+    again: computed once more in the backward. apart: other layers lie between.
+    """
     trace = net()
     for _ in range(3):
         trace.begin_step().zero_grad()
         for _ in range(forwards):
-            for _ in range(times):
-                normed(trace, training)
+            for number in range(times):
+                if apart:
+                    layer = {"family": Families.MODULE, "module": f"Net.conv{number}"}
+                    trace.call("torch.nn.modules.conv.Conv1d.forward", training=training, **layer)
+                normed(trace, training, rows[number % len(rows)])
             trace.forward()
         if again:
             normed(trace, training)
@@ -25,13 +39,14 @@ def called(times: int, *, forwards: int = 1, again: bool = False, training: bool
     return trace.build()
 
 
-def normed(trace: TraceBuilder, training: bool) -> None:
+def normed(trace: TraceBuilder, training: bool, rows: int = 64) -> None:
     trace.call("torch.nn.functional.batch_norm", args={"training": training}, module="Net.bn")
     trace.call(
         "torch.nn.modules.batchnorm.BatchNorm1d.forward",
         family=Families.MODULE,
         module="Net.bn",
         training=training,
+        args={"0": {"dtype": "float32", "shape": [rows, 8], "device": "cpu"}},
     )
 
 
@@ -45,8 +60,15 @@ def test_fires_on_two_calls_in_one_forward() -> None:
 
 @pytest.mark.parametrize(
     "events",
-    [called(1), called(1, forwards=2), called(1, again=True), called(2, training=False)],
-    ids=["once", "several forwards", "checkpointing", "evaluation"],
+    [
+        called(1),
+        called(1, forwards=2),
+        called(1, again=True),
+        called(2, training=False),
+        called(2, apart=False),
+        called(2, rows=(64, 8)),
+    ],
+    ids=["once", "several forwards", "checkpointing", "evaluation", "chunks", "something else"],
 )
 def test_quiet_on_others(events: list) -> None:
     assert quiet("TC915", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)

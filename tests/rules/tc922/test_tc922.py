@@ -17,7 +17,13 @@ LSTM = "torch.nn.modules.rnn.LSTM.forward"
 
 
 def called(
-    times: int, *, forwards: int = 1, again: bool = False, api: str = LINEAR, training: bool = True
+    times: int,
+    *,
+    forwards: int = 1,
+    again: bool = False,
+    api: str = LINEAR,
+    training: bool = True,
+    rows: tuple[int, ...] = (64,),
 ) -> list[Event]:
     """Steps with so many calls in a forward; again: computed once more in the backward."""
     trace = net()
@@ -25,8 +31,9 @@ def called(
     for _ in range(4):
         trace.begin_step().zero_grad()
         for _ in range(forwards):
-            for _ in range(times):
-                trace.call(api, **layer)
+            for number in range(times):
+                given = {"dtype": "float32", "shape": [rows[number % len(rows)], 8]}
+                trace.call(api, args={"0": given}, **layer)
             trace.forward()
         if again:
             trace.call(api, **layer)
@@ -51,8 +58,9 @@ def test_fires_on_two_calls_in_one_forward() -> None:
         called(1, again=True),
         called(2, training=False),
         called(2, api=LSTM),
+        called(2, rows=(64, 16)),
     ],
-    ids=["once", "several forwards", "checkpointing", "evaluation", "recurrent"],
+    ids=["once", "several forwards", "checkpointing", "evaluation", "recurrent", "something else"],
 )
 def test_quiet_on_others(events: list[Event]) -> None:
     assert quiet("TC922", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
