@@ -576,3 +576,14 @@ def test_the_class_of_the_optimizer_is_not_pinned():
     contains = [i for i in result.invariants if i.hypothesis.relation == "contains"]
     assert contains
     assert not [i for i in contains if ADAM in str(i.hypothesis.params)]
+
+
+@pytest.mark.parametrize(
+    ("path", "symptom"),
+    [("ema.weight", Symptom.STATE_UNCHANGED), ("other.weight", Symptom.FROZEN)],
+)
+def test_a_copy_that_nobody_trains_is_not_told_to_be_frozen(path, symptom):
+    parameters = {**MLP, path: MLP["fc1.weight"]}
+    trace = TraceBuilder().process().model("Net", parameters, frozen={f"Net.{path}"})
+    trace.optimizer(names=[f"Net.{name}" for name in MLP]).steps(2)
+    assert outcome(PARAMETERS, trace) == [(step, symptom, f"Net.{path}") for step in (0, 1)]

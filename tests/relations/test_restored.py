@@ -15,12 +15,16 @@ LOADED = {**BASE, "what": "loads", "of": "Net", "value": 4}
 OPTIMIZER = {**BASE, "what": "also", "of": "Net optimizer", "value": True}
 
 
-def resumed(*, entries: int = 4, optimizer: bool = True, scheduler: bool = True) -> TraceBuilder:
-    """A run that is resumed in step 3."""
+def resumed(
+    *, entries: int = 4, optimizer: bool = True, scheduler: bool = True, empty: bool = False
+) -> TraceBuilder:
+    """A run that is resumed in step 3. empty: an optimizer is given the nothing that it holds."""
     trace = TraceBuilder().process().model("Net", MLP).optimizer()
     made = "torch.optim.lr_scheduler.LinearLR.__init__"
     trace.call(made, family=Families.SCHEDULER_CREATED, owner="opt0").steps(3)
     trace.load("Net", missing=[], unexpected=[], matched=entries, entries=4)
+    if empty:
+        trace.load("torch.optim.adam.Adam", owner="opt0", entries=0)
     if optimizer:
         trace.load("torch.optim.adam.Adam", owner="opt0", entries=4)
     if scheduler:
@@ -42,7 +46,8 @@ def test_what_a_resumption_restores_is_learned():
 @pytest.mark.parametrize(("missing", "word"), [("optimizer", "Adam"), ("scheduler", "LinearLR")])
 def test_state_that_is_not_loaded_is_told_in_the_first_step_after(missing, word):
     invariants = learn(resumed().steps(9).build()).invariants
-    found = report_of(invariants, resumed(**{missing: False}).steps(2).build()).findings
+    lacking = resumed(**{missing: False}, empty=True)
+    found = report_of(invariants, lacking.steps(2).build()).findings
     assert [(f.code, f.first_step) for f in found] == [("restored", 3)]
     assert word in found[0].message
     assert not report_of(invariants, resumed().steps(2).build()).findings

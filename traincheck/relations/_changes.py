@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -434,6 +435,8 @@ class ChangeDecider:
             expected = f"the {what} of {variable.name} changes"
             observed = "it has no gradient" if role == "gradient" else "it stays as it was"
             symptom = _symptom(role, requires_grad=requires_grad, is_held=is_held)
+            if symptom is Symptom.FROZEN and not is_held and _OF_COPIES.search(variable.name):
+                symptom = Symptom.STATE_UNCHANGED  # nobody wanted a gradient for it
         if role != "buffer" and not requires_grad:
             observed += "; requires_grad is False"
         elif role != "buffer" and not is_held:
@@ -449,6 +452,12 @@ class ChangeDecider:
             evidence=(event,),
             symptom=symptom,
         )
+
+
+# What people call models that follow another one.
+_OF_COPIES = re.compile(
+    r"(^|[._])(avg|ema)([._]|$)|average|momentum|shadow|target|teacher|_k\.|#\d", re.IGNORECASE
+)
 
 
 def _alike(name: str) -> str:

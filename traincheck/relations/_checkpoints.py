@@ -119,7 +119,8 @@ class Checkpoints:
             yield Fact((TRAINED, target), has_moved, _weight(len(names)), target, load, (load,))
 
     def _of_resumption(self, loads: list[CheckpointEvent], update: CallEvent) -> Iterator[Fact]:
-        kinds = {_kind(load) for load in loads}
+        # An optimizer that has not stepped may be given back what it holds: nothing (Accelerate)
+        kinds = {_kind(load) for load in loads if load.entries != 0 or _kind(load) != OPTIMIZER}
         weight = _weight(sum(load.entries or 0 for load in loads))
         names = {OPTIMIZER: update.api.split(".")[-2], SCHEDULER: self._scheduler}
         for load in loads:

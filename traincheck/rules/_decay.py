@@ -45,8 +45,8 @@ class DecayMonitor(ABC):
         return ()
 
     @abstractmethod
-    def should_not_decay(self, leaf: str, family: str | None) -> bool:
-        """Whether a parameter of this name in a layer of this kind should not decay."""
+    def should_not_decay(self, name: str, family: str | None) -> bool:
+        """Whether a parameter of this full name in a layer of this kind should not decay."""
 
     def _judge(self, event: OptimizerEvent) -> Sequence[Violation]:
         if not event.cls.startswith("torch.optim."):  # one of the user's own may leave them out
@@ -75,7 +75,7 @@ class DecayMonitor(ABC):
         return [replace(violation, subject=Subject(variable=found[0]))]
 
     def _is_wrong(self, name: str) -> bool:
-        module, _, leaf = name.rpartition(".")
+        module = name.rpartition(".")[0]
         model = self._models.get(name.partition(".")[0])
         family = model.modules.get(module, {}).get("family") if model is not None else None
-        return self.should_not_decay(leaf, family)
+        return self.should_not_decay(name, family)

@@ -49,5 +49,5 @@ class DecayOnBiasOrNorm:
 class DecayOfBiases(DecayMonitor):
     """Knows what should not decay."""
 
-    def should_not_decay(self, leaf: str, family: str | None) -> bool:
-        return leaf == "bias" or family in NORMS
+    def should_not_decay(self, name: str, family: str | None) -> bool:
+        return name.endswith(".bias") or family in NORMS

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from traincheck.rules._decay import DECAY, DecayMonitor
 from traincheck.rules._models import EMBEDDING
 from traincheck.schema.findings import CheckInfo
+
+# All of them get gradients in every step.
+_OF_POSITIONS = re.compile(r"(^|[._])(wpe|pos(ition(s|al)?)?)([._]|$)")
 
 
 class DecayOnEmbedding:
@@ -21,7 +26,7 @@ class DecayOnEmbedding:
         optimizer.
 
     Stays quiet on:
-        Groups without decay; models without embeddings.
+        Groups without decay; models without embeddings; embeddings of positions.
 
     Fix:
         A parameter group of its own with weight_decay=0.
@@ -48,5 +53,5 @@ class DecayOnEmbedding:
 class DecayOfEmbeddings(DecayMonitor):
     """Knows what should not decay."""
 
-    def should_not_decay(self, leaf: str, family: str | None) -> bool:
-        return family == EMBEDDING
+    def should_not_decay(self, name: str, family: str | None) -> bool:
+        return family == EMBEDDING and _OF_POSITIONS.search(name) is None

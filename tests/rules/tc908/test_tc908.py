@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.builders import LINEAR, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.models import model
@@ -27,3 +29,11 @@ def test_quiet_without_decay() -> None:
 def test_quiet_on_weights_alone() -> None:
     trace = net(names=["Net.fc2.weight", "Net.fc2.bias"], **DECAY)
     assert quiet("TC908", model(LAYERS, trace=trace).steps(2).build()) is Verdict.HELD
+
+
+@pytest.mark.parametrize("path", ["wpe", "embed_positions", "position_embedding", "pos_emb"])
+def test_quiet_on_embeddings_of_positions(path: str) -> None:
+    weights = {f"{path}.weight": LINEAR, "fc2.weight": LINEAR}
+    trace = TraceBuilder().process().model("Net", weights).optimizer(**DECAY)
+    layers = {path: {"family": "embedding"}, "fc2": {"family": "linear"}}
+    assert quiet("TC908", model(layers, trace=trace).steps(2).build()) is Verdict.HELD
