@@ -430,6 +430,30 @@ def test_labels_that_are_not_moved_on_to_the_next_tokens():
     assert report_of(of("ahead", ahead(*[0] * 12)), ahead(0, 0)).findings == []
 
 
+def ignoring(*lows: int, rows: int = 8, **args) -> list:
+    """Losses whose least labels are these."""
+    trace = begin()
+    for low in lows:
+        target = {"dtype": "int64", "shape": [rows, 6], "stats": {"min": low, "max": 9}}
+        given = {"input": tensor(-1.0, 1.0, (rows, 10, 6)), "target": target, **args}
+        trace.begin_step().call(CROSS_ENTROPY, args=given).forward().backward().optimizer_step()
+    return trace.build()
+
+
+def test_labels_that_are_no_longer_left_out():
+    held = of("left out", ignoring(*[-100, 0, -100] * 14))
+    assert held[0].text.endswith(
+        "among the labels of 5 calls of functional.cross_entropy are some that it leaves out."
+    )
+    for healthy in (ignoring(0, 0, 0, 0, -100), ignoring(*[0] * 4), ignoring(*[0] * 9, rows=1)):
+        assert report_of(held, healthy).findings == []
+    (finding,) = report_of(held, ignoring(*[0] * 12)).findings
+    assert (finding.first_step, finding.violations) == (4, 2)
+    assert finding.title == "cross_entropy counts labels that it is to leave out"
+    assert of("left out", ignoring(*[0] * 40)) == []
+    assert len(of("left out", ignoring(*[0] * 40, ignore_index=0))) == 1
+
+
 def attending(hidden: float | None, steps: int = 10) -> list:
     trace = begin()
     for _ in range(steps):

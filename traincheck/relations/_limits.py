@@ -19,6 +19,7 @@ from traincheck.relations._reading import (
     HIDDEN,
     LARGEST,
     LEAST_SHARE,
+    LEFT_OUT,
     LOSS_SCALE,
     MASK,
     MOVED,
@@ -147,6 +148,7 @@ class Samples:
 _ENOUGH = {
     AHEAD: _MIN_SAMPLED,
     HIDDEN: _MIN_SAMPLED,
+    LEFT_OUT: _MIN_SAMPLED,
     GRADIENT_NORM: _MIN_MANY,
     DEAD: _MIN_SHARES,
     SATURATED: _MIN_SHARES,
@@ -170,6 +172,7 @@ _PLAIN = frozenset(
         END_TOKEN,
         AHEAD,
         HIDDEN,
+        LEFT_OUT,
         MASK,
         PADDING,
         CLIPPED_NORM,
@@ -184,9 +187,7 @@ _PLAIN = frozenset(
 
 def _plain(quantity: str, low: float, high: float) -> Limits | None:
     """Limits that follow from the extremes alone."""
-    if quantity == MASK:
-        return {"low": 1.0} if low >= 1 else None
-    if quantity == HIDDEN:
+    if quantity in (MASK, HIDDEN, LEFT_OUT):
         return {"low": 1.0} if low >= 1 else None
     if quantity == AHEAD:
         return {"low": low, "high": high} if low == high else None

@@ -15,6 +15,7 @@ from traincheck.relations._reading import (
     HIDDEN,
     LARGEST,
     LEAST_SHARE,
+    LEFT_OUT,
     LOSS,
     LOSS_SCALE,
     MASK,
@@ -41,7 +42,7 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
     if quantity in (DEAD, SATURATED):
         calls = within_modules(api) | {Families.MODULE}
         return Needs(calls=calls, kinds=kinds, stats=some("activation"))
-    if quantity in (HIDDEN, LARGEST, SMALLEST):
+    if quantity in (HIDDEN, LARGEST, LEFT_OUT, SMALLEST):
         return Needs(calls=frozenset({api}), kinds=kinds, stats=some(api))
     name = params.get("name")
     if quantity == NON_FINITE and name in (LOSS, SCALED_LOSS):

@@ -17,8 +17,10 @@ from traincheck.relations._reading import (
     GRADIENT,
     GRADIENT_NORM,
     HIDDEN,
+    IN_A_ROW,
     LARGEST,
     LEAST_SHARE,
+    LEFT_OUT,
     LOSS_SCALE,
     MASK,
     MOVED,
@@ -64,14 +66,19 @@ CAUSES = {
     PADDING: "The mask was made before the padding, or is made of ones.",
     HIDDEN: "The mask does not reach the scores: it is not applied, or comes after the softmax.",
     AHEAD: "Labels are not moved on to the next tokens: the model learns to say its input.",
+    LEFT_OUT: (
+        "Padding of labels, or what is not to be learned (a prompt), has an index that counts."
+    ),
     MASK: "True and False of the mask are exchanged: tokens are left out, and padding is not.",
     NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
 }
 
 
+HEADLINES = {LEFT_OUT: "{subject} counts labels that it is to leave out"}
 FIXES = {  # where there is more to say than of the symptom
     HIDDEN: "Set the scores of later positions to -inf before the softmax.",
     AHEAD: "Give the loss the tokens from the second on, for all logits but the last.",
+    LEFT_OUT: "Fill such labels with ignore_index (-100), in the collator, too.",
     PADDING: "Build the mask as (input_ids != pad_token_id), or take the one the tokenizer gives.",
 }
 SYMPTOMS = {
@@ -82,6 +89,7 @@ SYMPTOMS = {
     MOVED: Symptom.GRADIENT_SIZE,
     AHEAD: Symptom.LOSS_INPUT,
     HIDDEN: Symptom.UNMASKED,
+    LEFT_OUT: Symptom.LOSS_INPUT,
     MASK: Symptom.UNMASKED,
     CLASSES: Symptom.LOSS_INPUT,
     END_TOKEN: Symptom.BATCH_CONTENT,
@@ -91,11 +99,13 @@ SYMPTOMS = {
 
 
 _INSTEAD = {
+    LEFT_OUT: "none is left out",
     MASK: "it leaves out all but the padding",
     PADDING: "it attends to padding",
     END_TOKEN: "the end token is left out too",
 }
 _SAYINGS = {
+    LEFT_OUT: "are some that it leaves out",
     MASK: "leaves out the padding",
     PADDING: "leaves it out",
     END_TOKEN: "hold the end token",
@@ -116,6 +126,7 @@ def what(params: Mapping[str, Any]) -> str:
         END_TOKEN: f"labels of {api} that have padding",
         MASK: f"the mask of {short(api)}",
         HIDDEN: f"the share of later positions that {short(api)} gives no weight to",
+        LEFT_OUT: f"among the labels of {IN_A_ROW} calls of {short(api)}",
         AHEAD: f"the target of {short(api)}",
         PADDING: f"the attention mask in batches of {api} that have padding",
         MOVED: f"the farthest that one of the first updates of "

@@ -19,14 +19,15 @@ FLAT = "norm above zero"
 CLASSES = "classes"
 MOVED = "moved"
 END_TOKEN, MASK, PADDING = "end token", "mask", "padding"
-AHEAD, HIDDEN = "ahead", "hidden"
+AHEAD, HIDDEN, LEFT_OUT = "ahead", "hidden", "left out"
 QUANTITIES = frozenset(
     {
         NON_FINITE, LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM,
         LEAST_SHARE, DEAD, SATURATED, CLASSES, FLAT,
-        END_TOKEN, MASK, PADDING, MOVED, AHEAD, HIDDEN,
+        END_TOKEN, MASK, PADDING, MOVED, AHEAD, HIDDEN, LEFT_OUT,
     }
 )  # fmt: skip
+IN_A_ROW = 5  # calls of a loss: in so many some batch has padding
 SCALED_LOSS = "the loss that GradScaler has scaled"
 LOSS, GRADIENT = "the loss", "gradients"  # of which it is told whether they are finite
 

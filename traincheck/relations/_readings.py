@@ -15,7 +15,9 @@ from traincheck.relations._reading import (
     CLIPPED_NORM,
     GENERATED,
     HIDDEN,
+    IN_A_ROW,
     LARGEST,
+    LEFT_OUT,
     LOSS,
     LOSS_SCALE,
     NON_FINITE,
@@ -48,6 +50,7 @@ LOSSES = tuple(
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 OVER_CLASSES = frozenset({CROSS_ENTROPY, "torch.nn.functional.nll_loss"})
 _LOSSES = frozenset(LOSSES)
+_IGNORED = -100  # the default of ignore_index
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
 WITH_LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits"
 _LEAST_LIKELY = 0.25  # of probabilities: one of them, in any batch worth a word, is above it
@@ -206,6 +209,26 @@ def _batch(event: BatchEvent) -> Sequence[Reading]:
 
 
 @dataclass(slots=True)
+class LeftOut:
+    """Whether some labels of a few calls in a row are such that the loss leaves out."""
+
+    _calls: dict[str, list[bool]] = field(default_factory=dict)
+
+    def loss(self, event: CallEvent) -> Sequence[Reading]:
+        """A loss was called. A single row has no padding."""
+        target = event.args.get("target") if event.api in OVER_CLASSES else None
+        extremes = (_taken(target, "min"), _taken(target, "max"))
+        if None in extremes or (isinstance(target, Mapping) and target["shape"][:1] == [1]):
+            return ()
+        calls = self._calls.setdefault(event.api, [])
+        calls.append(event.args.get("ignore_index", _IGNORED) in extremes)
+        if len(calls) < IN_A_ROW:
+            return ()
+        del self._calls[event.api]
+        return (Reading(Key(LEFT_OUT, event.api), float(any(calls)), event),)
+
+
+@dataclass(slots=True)
 class Generated:
     """How many tokens have been added to a sequence, at each call of the model that adds one."""
 
@@ -239,6 +262,7 @@ class Readings:
         self._activity = Activity()
         self._padding = Padding()
         self._moves = Moves()
+        self._left_out = LeftOut()
         self._has_scaled = False  # the loss of the backward that comes
 
     def observe(self, event: Event) -> Sequence[Reading]:
@@ -273,7 +297,8 @@ class Readings:
             return ()
         if api in _LOSSES and event.grad_enabled:
             self._scale.loss(event)
-            return (*_classes(event), *_extremes(event), *_ahead(event))
+            left_out = self._left_out.loss(event)
+            return (*_classes(event), *_extremes(event), *_ahead(event), *left_out)
         if api == Families.BACKWARD:
             self._scale.backward(event)
             self._gradients.loss(event)

@@ -12,6 +12,7 @@ from traincheck.relations._limits import Samples, word
 from traincheck.relations._limits_needs import needs_of
 from traincheck.relations._limits_words import (
     FIXES,
+    HEADLINES,
     SYMPTOMS,
     cause_of,
     limits_text,
@@ -126,6 +127,7 @@ class Bounded(UsualRelation):
             code=self.name,
             severity="warning",
             title=text,
+            headline=HEADLINES.get(claim.params["quantity"], ""),
             likely_cause=cause_of(claim.params),
             fix=FIXES.get(claim.params["quantity"], ""),
         )
