@@ -326,3 +326,29 @@ def test_rows_of_a_batch_are_compared(tmp_path, copies, alike):
     pictures = [batch.leaves["batch[0]"]["stats"]["alike"] for batch in run.of("batch")]
     assert pictures == [alike, alike]
     assert "alike" not in run.of("batch")[0].leaves["batch[1]"]["stats"]
+
+
+class Named(torch.Tensor):
+    """As fastai's and MONAI's: nothing but a name."""
+
+
+class Odd(torch.Tensor):
+    """One that looks after itself."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise AssertionError("it is not to be looked at")
+
+
+@pytest.mark.parametrize("cls", [Named, torch.Tensor])
+def test_what_a_loss_is_given_as_a_subclass_of_tensors(tmp_path, cls):
+    x = torch.randn(4, 6).as_subclass(cls)
+    with recording(tmp_path / "run") as run:
+        F.cross_entropy(Net()(x), torch.arange(4))
+    (call,) = [e for e in of(run.events, "call") if e.api == CROSS_ENTROPY]
+    assert {"min", "max"} <= call.args["input"]["stats"].keys()
+
+
+def test_subclasses_with_a_dispatch_of_their_own_are_left_alone():
+    value = torch.Tensor._make_subclass(Odd, torch.zeros(4))
+    assert stats._as_plain(value) is None

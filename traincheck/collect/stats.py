@@ -67,6 +67,7 @@ _IGNORED = -100
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _HALF = frozenset({torch.float16, torch.bfloat16})
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _level = getattr(
@@ -175,12 +176,13 @@ class Numbers:
     def of_argument(self, em: Emitter, value: Any) -> bytes:
         """`encode` with the numbers of an argument."""
         plain = encode(value)
-        if type(value) not in _PLAIN or not is_countable(value):
+        tensor = _as_plain(value)
+        if tensor is None or not is_countable(tensor):
             return plain
-        if value.numel() > SMALL and not self.is_sampled:
+        if tensor.numel() > SMALL and not self.is_sampled:
             return plain
-        taken = _argument(value) | self._shifts.of_argument(value)
-        text = _with(plain, self._text(em, value, taken))
+        taken = _argument(tensor) | self._shifts.of_argument(value)
+        text = _with(plain, self._text(em, tensor, taken))
         return text if value.requires_grad else self.identified(text, value)
 
     def of_mask(self, em: Emitter, value: Any) -> bytes:
@@ -391,6 +393,16 @@ def with_fingerprint(text: bytes, tensor: torch.Tensor) -> bytes:
 
 def _with(plain: bytes, text: bytes) -> bytes:
     return plain if not text else plain[:-1] + b',"stats":' + text + b"}"
+
+
+def _as_plain(value: Any) -> torch.Tensor | None:
+    """The tensor itself, or what a subclass of tensors holds that leaves torch's dispatch alone."""
+    if type(value) in _PLAIN:
+        return value  # type: ignore[no-any-return]
+    if not isinstance(value, torch.Tensor) or type(value).__torch_dispatch__ is not _NO_DISPATCH:
+        return None
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        return value.as_subclass(torch.Tensor)
 
 
 def is_countable(tensor: torch.Tensor) -> bool:

@@ -68,9 +68,9 @@ class Bounded(UsualRelation):
         none of it; the first ten updates move no weight by much more than the learning rate, where
         the first of all moves some by just that; most units of an activation are neither off for a
         whole batch nor at their limits; cross_entropy has two classes or more;
-        its target is so many tokens ahead of what the model is given; labels with padding
-        hold the end token; the mask of a batch, and of attention, leaves out the padding; weights
-        of attention leave out later positions.
+        its target is so many tokens ahead of what the model is given, and leaves out some labels,
+        as padding; labels with padding hold the end token; the mask of a batch, and of attention,
+        leaves out the padding; weights of attention leave out later positions.
 
     Example:
         ``In train.py, the losses that backward is given over an update add up to 1 times the mean
