@@ -63,6 +63,7 @@ EVERYTHING = (
 _FIRST_LAYERS = frozenset({torch.nn.Conv2d, torch.nn.Linear})
 _BRIGHT, _BYTE = 50, 255
 _IGNORED = -100
+_ROWS = 2  # dims, and rows, of a batch
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
@@ -231,6 +232,14 @@ class Numbers:
         if value.is_cpu and not (low.item() >= 0 and _BRIGHT < high.item() <= _BYTE):
             return b""
         return _with(encode(value), self._text(em, value, {"min": low, "max": high}))
+
+    def of_given(self, em: Emitter, value: torch.Tensor) -> bytes:
+        """`encode` with the numbers of an input of several rows in floating point; else b""."""
+        if value.dtype not in _FLOATS or value.dim() < _ROWS or len(value) < _ROWS:
+            return b""
+        if not is_countable(value):
+            return b""
+        return _with(encode(value), self._text(em, value, _leaf(value, full=True)))
 
     def of_activation(self, em: Emitter, result: Any, activation: Activation) -> bytes:
         """`encode` with the numbers of an activation's result."""

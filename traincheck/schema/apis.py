@@ -47,6 +47,7 @@ class Marks:
     EVALUATED = "evaluated"
     EVALUATION_WROTE = "evaluation wrote"
     FAULT = "fault"
+    GIVEN = "given"
     INSTRUMENT_DISABLED = "instrument disabled"
     LOADED_CHANGED = "loaded model changed"
     MODEL = "model"

@@ -358,6 +358,7 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             "statistics" are "copied" where batch norms of a plain mean of weights are those of the
             last model in it;
             "parameters between steps" (names of those that are not as their optimizer left them),
+            "given" (numbers of the inputs of a model, in training or in evaluation),
             "gradients replaced" (an optimizer steps with others than the last look found),
             "process group", "instrument disabled", "fault" (the first of its kind), "dropped"
             (events are missing here), or what a user gave `traincheck.mark`; "user: " is put before

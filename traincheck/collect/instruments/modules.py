@@ -15,6 +15,7 @@ from torch import is_grad_enabled
 from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.evaluated import Evaluated
+from traincheck.collect.given import Given
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.naming import unwrap
 from traincheck.collect.shifts import ONCE
@@ -50,6 +51,7 @@ class Modules(Instrument):
         self._root: Root | None = None
         self._evaluated = Evaluated(self.session)
         self._untrained = Untrained(self.session)
+        self._given = Given(self.session)
         self._looks_at_buffers = self.session.tracker.wants("buffer", "forward")
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
@@ -165,13 +167,10 @@ class Modules(Instrument):
                     session.modes[root.name] = root.ref
                 training = bool(getattr(unwrap(module), "training", True))
                 session.called_modes[root.name] = training
+                if training is grad and (not grad or session.numbers.is_sampled):
+                    self._given.enter(em, root.name, args, kwargs, training=grad)
                 if grad:
-                    if session.switch.looks or not root.is_tracked:
-                        session.tracker.track(em, root)
-                    else:
-                        session.tracker.look_flags(em, root)
-                    if session.numbers.follows_batches:
-                        session.numbers.look_for_shifts((*args, *kwargs.values()))
+                    self._look_in_training(em, root, (*args, *kwargs.values()))
                 else:
                     self._evaluated.enter(em, root, training=training)
                     if self._untrained.is_wanted:
@@ -180,6 +179,15 @@ class Modules(Instrument):
             self.session.fault(self._enter_root, error)
         finally:
             em.busy = False
+
+    def _look_in_training(self, em: Emitter, root: Root, given: tuple[Any, ...]) -> None:
+        session = self.session
+        if session.switch.looks or not root.is_tracked:
+            session.tracker.track(em, root)
+        else:
+            session.tracker.look_flags(em, root)
+        if session.numbers.follows_batches:
+            session.numbers.look_for_shifts(given)
 
     def _leave_root(self, em: Emitter, span: int) -> None:
         root, tracker = self._root, self.session.tracker
