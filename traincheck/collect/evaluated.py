@@ -11,6 +11,7 @@ import torch
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, is_at_hand
+from traincheck.collect.uses import Use
 from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from traincheck.collect.tracker import Root
 
 MOMENT = "evaluation"  # in ``parameter@evaluation``
-_FIRST, _EVERY = 8, 10  # evaluations at which is looked
-_FORWARDS = 2  # of each: the first one may initialize or normalize
+_FORWARDS = 2  # of an evaluation that is looked at: the first may initialize or normalize
 _LARGEST = 1 << 22  # elements of a model that are looked at
 _MOST_VALUES = 64
 _MOST_NAMES = 20
@@ -29,12 +29,10 @@ _Found = dict[str, torch.Tensor]
 
 
 class _Model:
-    """One model. step: in which it was evaluated last."""
+    """One model. written: by the first forward of an evaluation."""
 
     def __init__(self) -> None:
-        self.step: int | None = -1
-        self.evaluations = 0
-        self.forwards = 0
+        self.use = Use(_FORWARDS)
         self.written: set[str] = set()
 
 
@@ -61,19 +59,16 @@ class Evaluated:
         if not (self.is_wanted and any(so_far)):  # nothing was trained so far
             return
         model = self._models.setdefault(root.name, _Model())
-        if model.step != step:
-            model.step, model.forwards = step, 0
-            model.evaluations += 1
+        is_due = model.use.is_due(step)
+        if model.use.times == 1:
             model.written.clear()
-        model.forwards += 1
-        is_due = model.evaluations <= _FIRST or not model.evaluations % _EVERY
-        if not is_due or model.forwards > _FORWARDS:
+        if not is_due:
             return
         self._found = self._trained(root)
         if not self._found:
             return
         self._digests = [fingerprint(tensor) for tensor in self._found.values()]
-        if model.forwards == 1:
+        if model.use.times == 1:
             values = dict(list(zip(self._found, self._digests))[:_MOST_VALUES])
             em.event(
                 "mark", {"text": Marks.EVALUATED, "data": {"model": root.name, "values": values}}
@@ -97,7 +92,7 @@ class Evaluated:
             for (name, tensor), digest in zip(found.items(), self._digests)
             if fingerprint(tensor) != digest
         }
-        if model.forwards < _FORWARDS:
+        if model.use.times < _FORWARDS:
             model.written = changed
             return
         names = sorted(

@@ -12,31 +12,15 @@ import orjson
 import torch
 
 from traincheck.collect.emit import Emitter
+from traincheck.collect.uses import Use
 from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
 MOMENT = "given"  # in ``input@given``
-_FIRST, _EVERY = 8, 10  # steps with such a call in which is looked
-_CALLS = 4  # of a step
+_CALLS = 4  # of a step in which is looked
 _MOST = 2  # tensors of a call
-
-
-class _Use:
-    """Calls of one model in one mode. step: the last one that had any; calls: in it."""
-
-    def __init__(self) -> None:
-        self.step: int | None = -1
-        self.steps = 0
-        self.calls = 0
-
-    def is_due(self, step: int | None) -> bool:
-        if self.step != step:
-            self.step, self.calls = step, 0
-            self.steps += 1
-        self.calls += 1
-        return self.calls <= _CALLS and (self.steps <= _FIRST or not self.steps % _EVERY)
 
 
 class Given:
@@ -45,7 +29,7 @@ class Given:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.is_wanted = session.tracker.wants("input", MOMENT)
-        self._uses: dict[tuple[str, bool], _Use] = {}
+        self._uses: dict[tuple[str, bool], Use] = {}
 
     def enter(
         self,
@@ -59,7 +43,7 @@ class Given:
         """A forward begins: in training mode with grad, or in evaluation mode without."""
         if not self.is_wanted:
             return
-        use = self._uses.setdefault((model, training), _Use())
+        use = self._uses.setdefault((model, training), Use(_CALLS))
         if not use.is_due(self._session.clock.step):
             return
         found: list[bytes] = []

@@ -19,24 +19,16 @@ from torch.optim.swa_utils import AveragedModel
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, hex128
 from traincheck.collect.stats import is_countable
+from traincheck.collect.uses import Use
 from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
 
 MOMENT = "untrained"  # in ``parameter@untrained``
-_FIRST, _EVERY = 8, 10  # steps with such a call at which is looked
 _SAMPLES = 16  # parameters, spread over the model
 _LARGEST = 1 << 14  # elements of each of them
 _MOST_NORMS = 4  # batch norms of a model
-
-
-class _Use:
-    """One model. step: in which it was called last."""
-
-    def __init__(self) -> None:
-        self.step = -1
-        self.steps = 0
 
 
 class Untrained:
@@ -45,17 +37,12 @@ class Untrained:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.is_wanted = session.tracker.wants("parameter", MOMENT)
-        self._uses: dict[tuple[str, bool], _Use] = {}  # by path and mode
+        self._uses: dict[tuple[str, bool], Use] = {}  # by path and mode
 
     def enter(self, em: Emitter, module: torch.nn.Module, path: str, *, training: bool) -> None:
         """A forward without grad begins. path: of the module; training: its mode."""
-        step = self._session.steps.step
-        use = self._uses.setdefault((path, training), _Use())
-        if use.step == step:
-            return
-        use.step = step
-        use.steps += 1
-        if use.steps > _FIRST and use.steps % _EVERY:
+        use = self._uses.setdefault((path, training), Use(1))
+        if not use.is_due(self._session.steps.step):
             return
         weights = self._weights(module)
         if weights is None:

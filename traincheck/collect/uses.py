@@ -1,0 +1,27 @@
+"""How often something is used, and at which times it is looked at. The cost of looks ends there."""
+
+from __future__ import annotations
+
+_FIRST, _EVERY = 8, 10  # steps with such a use
+
+
+class Use:
+    """Counts steps with a use, and the uses of the last of them.
+
+    Args:
+        most: uses of a step that are looked at.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._step: int | None = -1
+        self._steps = 0
+        self.times = 0
+
+    def is_due(self, step: int | None) -> bool:
+        """It is used in ``step``: whether to look, in the first eight steps and in each tenth."""
+        if self._step != step:
+            self._step, self.times = step, 0
+            self._steps += 1
+        self.times += 1
+        return self.times <= self._most and (self._steps <= _FIRST or not self._steps % _EVERY)
