@@ -355,8 +355,13 @@ def test_targets_with_a_dim_less_than_predictions():
     assert (finding.step, finding.observed) == (0, "tensors as input (2 dims), target (1 dim)")
 
 
-def batches(*, given: str = "batch[0]", looks: bool = True, numel: int = 64):
-    """Steps over a loader with two inputs, of which the model is given one."""
+def batches(
+    *, given: str = "batch[0]", looks: bool = True, numel: int = 64, after: str = "loader1"
+):
+    """Steps over a loader with two inputs, of which the model is given one.
+
+    after: a loader of which a batch is fetched behind the update, for an evaluation.
+    """
     trace = TraceBuilder().process().model("Net", MLP).optimizer()
     for step in range(24):
         trace.begin_step()
@@ -374,6 +379,8 @@ def batches(*, given: str = "batch[0]", looks: bool = True, numel: int = 64):
             grad_enabled=True,
         )
         trace.zero_grad().backward().optimizer_step()
+        other = {path: {**leaf, "fingerprint": f"{after} {text}"} for path, text in parts.items()}
+        trace.batch(after, leaves=other, index=step)
     return trace.end_step().build()
 
 
@@ -384,7 +391,9 @@ def test_which_parts_of_batches_are_used():
     invariants = learn(batches()).invariants
     said = "In train.py, a model or a loss is given batch[0] of loader0."
     assert said in [invariant.text for invariant in invariants]
-    assert broken(decide("constant", USED, batches())) == []
+    assert said.replace("loader0", "loader1") not in [invariant.text for invariant in invariants]
+    for healthy in (batches(), batches(after="loader0")):
+        assert broken(decide("constant", USED, healthy)) == []
     wrong = batches(given="batch[1]")
     found = broken(decide("constant", USED, wrong))
     assert found == [(step, Symptom.WRONG_VALUE, "loader0 batch[0]") for step in range(0, 24, 3)]

@@ -194,17 +194,19 @@ class Used:
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, set[str]]] = {}  # by loader and path
         self._given: set[str] = set()
+        self._has_stepped = False
 
     def batch(self, event: BatchEvent) -> None:
-        """A batch was fetched."""
-        if event.stage == "train":
+        """A batch was fetched: after an update it is one of an evaluation."""
+        if event.stage == "train" and not self._has_stepped:
             parts = self._parts.setdefault(event.loader, {})
             for path, leaf in event.leaves.items():
                 if is_tensor(leaf) and leaf.get("fingerprint") and _is_distinctive(leaf):
                     parts.setdefault(path, set()).add(leaf["fingerprint"])
 
     def call(self, event: CallEvent) -> None:
-        """A model or a loss was called."""
+        """A model or a loss was called, or an optimizer has stepped."""
+        self._has_stepped |= event.family == Families.OPTIMIZER_STEP
         if event.grad_enabled and (event.root or event.api in TARGETED):
             for value in event.args.values():
                 if isinstance(value, dict) and value.get("fingerprint"):
@@ -213,7 +215,7 @@ class Used:
     def step(self, event: StepEvent) -> Iterator[Fact]:
         """A step ended; in most nothing is known of what was given."""
         parts, given = self._parts, self._given
-        self._parts, self._given = {}, set()
+        self._parts, self._given, self._has_stepped = {}, set(), False
         for loader, known in parts.items() if given and is_judged(event) else ():
             values = {path: not keys.isdisjoint(given) for path, keys in known.items()}
             if values:

@@ -96,7 +96,7 @@ class Constant(UsualRelation):
             return Needs(kinds=_STEPS | {"batch" if kind == BATCH else "optimizer"})
         if kind == USED:
             return Needs(
-                calls=TARGETED | {Families.MODULE},
+                calls=TARGETED | {Families.MODULE, Families.OPTIMIZER_STEP},
                 kinds=_STEPS | {"batch"},
                 stats=some("batch", *TARGETED),
             )

@@ -87,7 +87,7 @@ def test_an_optimizer_that_is_made_again_after_its_load(tmp_path: Path, is_wrong
     with recording(tmp_path / "run") as run:
         net = nn.Linear(4, 2)
         train(net, torch.optim.Adam(net.parameters()))
-        saved = torch.load(file)
+        saved = torch.load(file, weights_only=True)
         resumed = nn.Linear(4, 2)
         resumed.load_state_dict(saved["net"])
         optimizer = torch.optim.Adam(resumed.parameters())
