@@ -67,7 +67,11 @@ class Means:
             self._is_sampled |= not event.recorded
         elif isinstance(event, MarkEvent) and event.text == Marks.UNTRAINED:
             self._updated.add((event.rank, event.model))
-        elif isinstance(event, MarkEvent) and event.data.get("statistics") == "copied":
+        elif (
+            isinstance(event, MarkEvent)
+            and event.text in (Marks.NORMS, Marks.SERVES)
+            and event.data.get("statistics") == "copied"
+        ):
             self.triggered += 1
             self._evaluated.setdefault((event.rank, event.model), event)
         return []

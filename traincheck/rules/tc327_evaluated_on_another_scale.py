@@ -19,6 +19,7 @@ from traincheck.schema.values import TensorSummary, tensor_summary
 _LOOKS = 3  # at calls of each kind, before they are compared
 _KEPT = 16  # the latest
 _TIMES = 16.0  # as large, which no augmentation and no other data makes
+_TABLE = 2  # dims of a batch, at least
 _SEQUENCE = 3  # dims whose last one, not the second, holds the features
 # Images between 0 and 1, and others that are normalized.
 _ONE, _BRIGHT = 1.001, 0.5
@@ -119,8 +120,10 @@ class Scales(SingleEvents):
         inputs, found = event.data.get("inputs"), []
         for name, value in inputs.items() if isinstance(inputs, Mapping) else ():
             tensor = tensor_summary(value)
-            look = None if tensor is None else _look(tensor)
-            if tensor is None or look is None:
+            if tensor is None or len(tensor.shape) < _TABLE:
+                continue
+            look = _look(tensor)
+            if look is None:
                 continue
             self.triggered += 1
             sides = self._sides.setdefault(_key(event, name, tensor), _Sides())

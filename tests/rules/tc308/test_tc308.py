@@ -42,6 +42,11 @@ def test_quiet_once_it_was_updated_even_later() -> None:
     assert quiet("TC308", evaluated(Marks.SERVES, Marks.UNTRAINED)) is Verdict.HELD
 
 
+def test_quiet_on_marks_of_the_user() -> None:
+    trace = net().steps(1).mark("user: serves", model="A", statistics="copied").steps(1)
+    assert quiet("TC308", trace.build()) is Verdict.NOT_TRIGGERED
+
+
 def test_quiet_where_the_update_may_have_been_left_out() -> None:
     sampled = net().steps(1).mark(Marks.SERVES, model="A", weights="a", statistics="copied")
     assert quiet("TC308", sampled.skipped_steps(2).steps(1).build()) is Verdict.HELD
