@@ -7,6 +7,7 @@ import pytest
 from tests.builders import LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.learning import learn, report_of
 from traincheck.relations._programs import Sketch, file_of
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import PROGRAM, Condition, Precondition
 from traincheck.schema.findings import Verdict
 
@@ -86,6 +87,33 @@ def test_of_several_programs_of_one_name_a_process_is_the_one_it_is_most_like():
         assert report_of(reference, run(stage, **FAULT)).findings
     more = report_of(reference, run({**last, "4.weight": LINEAR})).findings
     assert more[0].code == "membership"
+
+
+def test_it_is_the_one_it_is_most_like_from_the_first_step():
+    """What the last stage is given requires grad; the first one is given data."""
+
+    def stage(model, rank, *, grad, steps=9):
+        trace = TraceBuilder(rank=rank).process().model("Net", model).optimizer()
+        given = {"dtype": "float32", "shape": [8, 4], "device": "cpu", "requires_grad": grad}
+        for _ in range(steps):
+            trace.begin_step()
+            trace.call(
+                "__main__.Stage.forward",
+                family=Families.MODULE,
+                module="Net.stage",
+                training=True,
+                args={"0": given},
+                result={**given, "requires_grad": True},
+            )
+            trace.zero_grad().forward().backward().optimizer_step()
+        return trace.end_step().build()
+
+    first = {"0.weight": LINEAR, "0.bias": LINEAR}
+    last = {**first, "2.weight": LINEAR, "2.bias": LINEAR}
+    invariants = learn([*stage(first, 0, grad=False), *stage(last, 1, grad=True)]).invariants
+    assert any("argument 0 of Net.stage requires grad" in one.text for one in invariants)
+    assert report_of(invariants, stage(first, 0, grad=False)).findings == []
+    assert report_of(invariants, stage(last, 0, grad=False)).findings
 
 
 def test_what_is_left_to_ask_of_a_program():
