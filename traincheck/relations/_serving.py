@@ -168,8 +168,10 @@ class ServingDecider:
                 if params["model"] == event.model and gap <= params["asked"]:
                     yield index, _HOLDS
         look = self._serving.look(event)
-        for index, params in self._claims if look is not None else ():
-            if look is None or params["model"] != look.model:
+        if look is None:
+            return
+        for index, params in self._claims:
+            if params["model"] != look.model:
                 continue
             late = look.rest - self._told.get(index, 0)
             if look.moved:

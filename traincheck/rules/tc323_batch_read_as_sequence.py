@@ -16,7 +16,7 @@ from traincheck.rules._losses import (
     loss_violation,
 )
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import MULTI_HEAD
+from traincheck.schema.apis import MULTI_HEAD, MULTI_HEAD_MODULE, RECURRENT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Violation
@@ -28,8 +28,6 @@ _OF_VALUES = frozenset(
     | {f"{F}{n}" for n in ("binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss")}
 )
 _LOSSES = _OF_CLASSES | _OF_VALUES
-_RECURRENT = frozenset(f"torch.nn.modules.rnn.{name}.forward" for name in ("LSTM", "GRU", "RNN"))
-_NAMES_IT = "torch.nn.modules.activation.MultiheadAttention.forward"
 _MOST_READS = 4096  # before a loss: a program may have none
 _ENOUGH = 3  # losses; two sizes may be equal by chance in a batch or two, not in all
 
@@ -73,7 +71,9 @@ class BatchReadAsSequence:
         "features): {observed}.",
         fix="Make the layer with batch_first=True, or give it (time, batch, features).",
     )
-    needs = Needs(calls=_LOSSES | _RECURRENT | {MULTI_HEAD, _NAMES_IT}, kinds=frozenset({"step"}))
+    needs = Needs(
+        calls=_LOSSES | RECURRENT | {MULTI_HEAD, MULTI_HEAD_MODULE}, kinds=frozenset({"step"})
+    )
 
     def monitor(self) -> ReadDims:
         return ReadDims()
@@ -107,7 +107,11 @@ class ReadDims(SingleEvents):
             return []
         if event.api in _LOSSES:
             return self._loss(event)
-        if event.api == _NAMES_IT and self._reads and self._reads[-1].call.api == MULTI_HEAD:
+        if (
+            event.api == MULTI_HEAD_MODULE
+            and self._reads
+            and self._reads[-1].call.api == MULTI_HEAD
+        ):
             self._reads[-1] = replace(self._reads[-1], call=event)
         read = _read(event)
         if read is not None and len(self._reads) < _MOST_READS:
@@ -138,7 +142,7 @@ def _read(event: CallEvent) -> _Read | None:
         query = given(event, "query")
         if query is not None and len(query.shape) == 3:  # noqa: PLR2004
             return _Read(query.shape[0], query.shape[1], event)
-    if event.api in _RECURRENT:
+    if event.api in RECURRENT:
         sequence, last = tensor_summary(event.args.get("0")), _last_state(event.result)
         if sequence is not None and last is not None and len(sequence.shape) == 3:  # noqa: PLR2004
             first, second, _ = sequence.shape

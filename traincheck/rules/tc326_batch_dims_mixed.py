@@ -7,17 +7,13 @@ from dataclasses import dataclass, field
 
 from traincheck.rules._models import MODELS, model_of
 from traincheck.rules._single import SingleEvents
+from traincheck.schema.apis import MULTI_HEAD_MODULE, RECURRENT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
-_LAYERS = frozenset(
-    {
-        "torch.nn.modules.activation.MultiheadAttention.forward",
-        *(f"torch.nn.modules.rnn.{name}.forward" for name in ("LSTM", "GRU", "RNN")),
-    }
-)
+_LAYERS = RECURRENT | {MULTI_HEAD_MODULE}
 _NDIM = 3
 _ENOUGH = 3  # steps; two sizes may be equal by chance in one or two
 

@@ -66,6 +66,8 @@ MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())
 GRAD = "torch.autograd.grad"
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 MULTI_HEAD = "torch.nn.functional.multi_head_attention_forward"
+MULTI_HEAD_MODULE = "torch.nn.modules.activation.MultiheadAttention.forward"
+RECURRENT = frozenset(f"torch.nn.modules.rnn.{name}.forward" for name in ("LSTM", "GRU", "RNN"))
 # Losses whose targets are parts of a batch.
 TARGETED = frozenset(
     f"torch.nn.functional.{name}"

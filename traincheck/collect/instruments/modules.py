@@ -170,7 +170,7 @@ class Modules(Instrument):
                 if training is grad and (not grad or session.numbers.is_sampled):
                     self._given.enter(em, root.name, args, kwargs, training=grad)
                 if grad:
-                    self._look_in_training(em, root, (*args, *kwargs.values()))
+                    self._look_in_training(em, root, args, kwargs)
                 else:
                     self._evaluated.enter(em, root, training=training)
                     if self._untrained.is_wanted:
@@ -180,14 +180,16 @@ class Modules(Instrument):
         finally:
             em.busy = False
 
-    def _look_in_training(self, em: Emitter, root: Root, given: tuple[Any, ...]) -> None:
+    def _look_in_training(
+        self, em: Emitter, root: Root, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         session = self.session
         if session.switch.looks or not root.is_tracked:
             session.tracker.track(em, root)
         else:
             session.tracker.look_flags(em, root)
         if session.numbers.follows_batches:
-            session.numbers.look_for_shifts(given)
+            session.numbers.look_for_shifts((*args, *kwargs.values()))
 
     def _leave_root(self, em: Emitter, span: int) -> None:
         root, tracker = self._root, self.session.tracker
