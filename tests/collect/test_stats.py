@@ -82,6 +82,17 @@ def test_everything_has_its_numbers_in_the_full_view(tmp_path):
     assert found["target"].stats == {"min": 0, "max": 3}
 
 
+@pytest.mark.parametrize("labels", [[0, 2, 2, 1], [-100, 3, 3, 3], [5, 1000, 7, 7], [4, 4]])
+def test_few_and_many_labels_have_the_same_numbers(tmp_path, labels):
+    few = torch.tensor(labels)
+    with recording(tmp_path / "run") as run:
+        for data in (few, few.repeat(1000)):
+            list(DataLoader(TensorDataset(data), batch_size=len(data)))
+    short, long = (batch.leaves["batch[0]"]["stats"] for batch in run.of("batch"))
+    assert short == long
+    assert ("top" in short) is (min(labels) >= 0 and max(labels) < 1000)
+
+
 def test_a_look_that_takes_no_numbers_repeats_none(tmp_path):
     with recording(tmp_path / "run") as run:
         net = train(1)

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+from traincheck.schema.values import IGNORED_LABEL
+
 NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions that labels are ahead of the tokens
 _LARGEST = 1 << 16  # elements of a tensor that is compared
 _COLUMNS = 4
 _MOST_TENSORS = 4  # of one shape in one batch
 _MOST_LABELS = 4  # remembered in one step
 _CHANGES = 8  # of tokens within rows; with fewer, shifts look like no shifts
-_IGNORED = -100
 _NDIM = 2
 _NODES = 12  # of a graph, from the logits back
 _WHOLE = frozenset({torch.int32, torch.int64})
@@ -140,14 +141,14 @@ def _is_next(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
 
 def _agree(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
     """Whether each label that is given is the token there."""
-    return not bool(((labels != tokens) & (labels != _IGNORED)).any())
+    return not bool(((labels != tokens) & (labels != IGNORED_LABEL)).any())
 
 
 def _do_tell(labels: torch.Tensor) -> bool:
     """Whether labels change enough within rows to tell a shift from none."""
     given, last = labels[:, :-1], labels[:, 1:]
-    counted = given != _IGNORED
-    return int((counted & (last != _IGNORED) & (given != last)).sum()) >= _CHANGES
+    counted = given != IGNORED_LABEL
+    return int((counted & (last != IGNORED_LABEL) & (given != last)).sum()) >= _CHANGES
 
 
 def _moved(labels: torch.Tensor, cut: int) -> torch.Tensor | None:
@@ -155,7 +156,7 @@ def _moved(labels: torch.Tensor, cut: int) -> torch.Tensor | None:
     if cut == labels.shape[1]:
         return labels[:, 1:]
     if cut == 0:  # all logits: the last of each row has no label left
-        return torch.cat([labels[:, 1:], labels.new_full((len(labels), 1), _IGNORED)], dim=1)
+        return torch.cat([labels[:, 1:], labels.new_full((len(labels), 1), IGNORED_LABEL)], dim=1)
     return None
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-IGNORED = -100
+from traincheck.schema.values import IGNORED_LABEL
+
 _MAX_ELEMENTS = 1 << 20
 _NO_IDS: Mapping[str, int | None] = MappingProxyType({})
 
@@ -86,7 +87,7 @@ def _lost_end(
     special: Mapping[str, int | None],
 ) -> int | None:
     attended = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
-    left_out = torch.unique(ids[attended & (labels == IGNORED)])
+    left_out = torch.unique(ids[attended & (labels == IGNORED_LABEL)])
     if len(left_out) != 1 or (labels == left_out).any() or not _are_tokens(labels, ids):
         return None
     if not _is_padding(int(left_out), ids[~attended], special):
@@ -101,7 +102,7 @@ def _lost_end(
 def _are_tokens(labels: torch.Tensor, ids: torch.Tensor) -> bool:
     """Whether labels are tokens of the text, in their place or one before it; tags are none."""
     pairs = ((labels, ids), (labels[:, :-1], ids[:, 1:]))
-    told = int((labels != IGNORED).sum())
+    told = int((labels != IGNORED_LABEL).sum())
     return any(2 * int((mine == theirs).sum()) > told for mine, theirs in pairs)
 
 

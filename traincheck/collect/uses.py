@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_FIRST, _EVERY = 8, 10  # steps with such a use
+from traincheck.schema.claims import USES
 
 
 class Use:
@@ -19,9 +19,9 @@ class Use:
         self.times = 0
 
     def is_due(self, step: int | None) -> bool:
-        """It is used in ``step``: whether to look, in the first eight steps and in each tenth."""
+        """It is used in ``step``: whether to look."""
         if self._step != step:
             self._step, self.times = step, 0
             self._steps += 1
         self.times += 1
-        return self.times <= self._most and (self._steps <= _FIRST or not self._steps % _EVERY)
+        return self.times <= self._most and USES.takes(self._steps - 1)

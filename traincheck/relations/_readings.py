@@ -38,7 +38,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.values import Value, number
+from traincheck.schema.values import IGNORED_LABEL, Value, number
 
 LOSSES = tuple(
     f"torch.nn.functional.{name}"
@@ -50,7 +50,6 @@ LOSSES = tuple(
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 OVER_CLASSES = frozenset({CROSS_ENTROPY, "torch.nn.functional.nll_loss"})
 _LOSSES = frozenset(LOSSES)
-_IGNORED = -100  # the default of ignore_index
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
 WITH_LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits"
 _LEAST_LIKELY = 0.25  # of probabilities: one of them, in any batch worth a word, is above it
@@ -221,7 +220,7 @@ class LeftOut:
         if None in extremes or (isinstance(target, Mapping) and target["shape"][:1] == [1]):
             return ()
         calls = self._calls.setdefault(event.api, [])
-        calls.append(event.args.get("ignore_index", _IGNORED) in extremes)
+        calls.append(event.args.get("ignore_index", IGNORED_LABEL) in extremes)
         if len(calls) < IN_A_ROW:
             return ()
         del self._calls[event.api]

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import Marks
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import USES, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
@@ -34,10 +34,8 @@ ASKED: Mapping[str, str] = {
 MAX_PERIOD = 10_000
 _SLACK = 3  # times the longest stretch seen
 _MIN_MOVES = 3
-# One that is asked is looked at the first eight times, and then each tenth time.
-_FIRST, _EVERY = 8, 10
 _OFTEN = 3  # steps: what is asked less often may be an evaluation
-_SELDOM = _SLACK * _EVERY * _OFTEN
+_SELDOM = _SLACK * USES.every * _OFTEN
 _LOOKS = frozenset({Marks.NORMS, Marks.SERVES, Marks.UNTRAINED})
 _HOLDS = Example(holds=True, context={})
 
@@ -115,7 +113,7 @@ class ServingProposer:
             self._asked.step(event)
         elif is_look(event):
             self._looks[event.model] += 1
-            share = 1 if self._looks[event.model] <= _FIRST else _EVERY
+            share = 1 if self._looks[event.model] <= USES.first else USES.every
             often = self._asked.look(event.model) / share
             self._gaps[event.model] = max(self._gaps.get(event.model, 0), often)
         look = self._serving.look(event)
@@ -130,8 +128,8 @@ class ServingProposer:
                 params = {"role": ROLE, "model": model, "period": period}
                 yield Hypothesis(relation="periodic", params=params)
         for model, seldom in sorted(self._gaps.items()):
-            rest = (self._asked.steps - self._asked.last[model]) / _EVERY
-            if max(seldom, rest) <= _OFTEN and self._looks[model] > _FIRST:
+            rest = (self._asked.steps - self._asked.last[model]) / USES.every
+            if max(seldom, rest) <= _OFTEN and self._looks[model] > USES.first:
                 params = {"role": ROLE, "model": model, "asked": _SELDOM}
                 yield Hypothesis(relation="periodic", params=params)
 

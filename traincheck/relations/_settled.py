@@ -26,7 +26,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
-from traincheck.schema.values import is_tensor
+from traincheck.schema.values import FEWEST_KNOWN, MOST_KNOWN, is_tensor
 
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
 HYPER, KEPT, MODES, SAMPLES, USED = "hyper", "kept", "modes", "samples", "used"
@@ -42,7 +42,6 @@ _WHOLE = frozenset(
 )  # numbers that mean one
 _MODE_ARGUMENTS = frozenset({"train", "training"})
 _PAIR = 2
-_FEW, _MANY = 16, 1 << 20  # elements of a tensor that is known again
 _LOSSES = frozenset(LOSSES)
 # What modules call all the time, with arguments that their constructors were given.
 _LAYERS = frozenset(
@@ -225,7 +224,8 @@ class Used:
 def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
     """Whether two tensors of batches like this one are alike by chance only."""
     stats = leaf.get("stats") or {}
-    return _FEW <= prod(leaf["shape"]) <= _MANY and stats.get("min") != stats.get("max")
+    is_known = FEWEST_KNOWN <= prod(leaf["shape"]) <= MOST_KNOWN
+    return is_known and stats.get("min") != stats.get("max")
 
 
 class Looks:

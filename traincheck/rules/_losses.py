@@ -14,7 +14,6 @@ CROSS_ENTROPY = f"{F}cross_entropy"
 NLL = f"{F}nll_loss"
 CTC = f"{F}ctc_loss"
 BCE_LOGITS = f"{F}binary_cross_entropy_with_logits"
-IGNORED = -100  # the default of ignore_index
 # How far a sum of probabilities may be from one, by dtype; float32 and float64 else.
 _ROUNDING = {"float16": 5e-3, "bfloat16": 3e-2}
 _EXACT = 1e-3

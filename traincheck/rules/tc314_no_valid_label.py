@@ -6,7 +6,6 @@ import math
 
 from traincheck.rules._losses import (
     CROSS_ENTROPY,
-    IGNORED,
     NLL,
     as_loss,
     given,
@@ -19,6 +18,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import IGNORED_LABEL
 
 
 class NoValidLabel:
@@ -92,14 +92,14 @@ class Labels:
         if target is None or "int" not in target.dtype or low is None or high is None:
             return False
         self.triggered += 1
-        return bool(low == high == call.args.get("ignore_index", IGNORED))
+        return bool(low == high == call.args.get("ignore_index", IGNORED_LABEL))
 
     def finish(self) -> list[Violation]:
         return []
 
 
 def _violation(call: CallEvent) -> Violation:
-    ignored = call.args.get("ignore_index", IGNORED)
+    ignored = call.args.get("ignore_index", IGNORED_LABEL)
     target = given(call, "target")
     shape = list(target.shape) if target else "the"
     return loss_violation(

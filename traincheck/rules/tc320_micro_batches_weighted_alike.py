@@ -6,7 +6,6 @@ import math
 
 from traincheck.rules._losses import (
     CROSS_ENTROPY,
-    IGNORED,
     as_loss,
     given,
     loss_needs,
@@ -17,6 +16,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import IGNORED_LABEL
 
 
 class MicroBatchesWeightedAlike:
@@ -122,7 +122,7 @@ def _valid(call: CallEvent) -> int | None:
     """How many labels count in a mean, if some are left out; None if that is not known."""
     if call.args.get("reduction", "mean") != "mean":
         return None
-    if call.args.get("ignore_index", IGNORED) != IGNORED:
+    if call.args.get("ignore_index", IGNORED_LABEL) != IGNORED_LABEL:
         return None
     target = given(call, "target")
     ignored = number(target, "ignored")

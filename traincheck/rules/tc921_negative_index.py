@@ -8,9 +8,9 @@ from traincheck.rules._batches import BATCHES, Leaves
 from traincheck.rules._losses import number
 from traincheck.schema.events import BatchEvent
 from traincheck.schema.findings import CheckInfo, Violation
-from traincheck.schema.values import TensorSummary
+from traincheck.schema.values import IGNORED_LABEL, TensorSummary
 
-_IGNORED = frozenset({-100, -1})
+_IGNORED = frozenset({IGNORED_LABEL, -1})
 
 
 class NegativeIndex:

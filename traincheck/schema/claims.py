@@ -162,6 +162,8 @@ class Schedule:
 # Of calls and looks. What goes wrong does so at the start, as a rule. Then a prime, so that what a
 # loop does in every second or fifth step is met in its turn.
 THIN = Schedule(first=8, every=7)
+# Of the uses of a model, at which marks tell of it.
+USES = Schedule(first=8, every=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
