@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_NS = 100_000_000
 _SKIPPED = b'{"k":"step","n":%d,"t":%d,%b,"counters":%b,"recorded":false}'
-_MOST_FORMS = 256
 
 
 class Session:
@@ -83,7 +82,8 @@ class Session:
         self._emitters: list[Emitter] = []
         self._threads = 0
         self.faults = Faults(self)
-        self._counts: dict[tuple[int, ...], bytes] = {}
+        self._counted: dict[str, int] = {}  # of the last step
+        self._counted_text = b""
         self._is_closed = False
         self._is_storage_lost = False
 
@@ -430,22 +430,21 @@ class Session:
         self.switch.idle = not wanted
 
     def _write_skipped(self, em: Emitter) -> None:
-        counters = tuple(self.steps.counters.values())
-        text = self._counts.get(counters) or self._count(counters)
-        now = monotonic_ns()
+        text, now = self._counters(), monotonic_ns()
         em.buffer.append(_SKIPPED % (em.seq, now, self.clock.fields, text))
         em.seq += 1
         # Such a step has one record. It may wait for some others: a write takes ten times as long
         if now - em.flushed_ns > _LONGEST_WAIT_NS:
             em.flush()
 
-    def _count(self, counters: tuple[int, ...]) -> bytes:
-        """Counters, serialized once: one step is like the other."""
-        if len(self._counts) >= _MOST_FORMS:
-            self._counts.clear()
-        named = {name: count for name, count in self.steps.counters.items() if count}
-        text = self._counts[counters] = orjson.dumps(named)
-        return text
+    def _counters(self) -> bytes:
+        """Counters of the step, serialized once: one step is like the other."""
+        counters = self.steps.counters
+        if counters != self._counted:
+            self._counted = counters.copy()
+            named = {name: count for name, count in counters.items() if count}
+            self._counted_text = orjson.dumps(named)
+        return self._counted_text
 
     def _write_step(self, em: Emitter, *, complete: bool) -> None:
         if not self.switch.on:
@@ -463,12 +462,10 @@ class Session:
             if module is not None:
                 modes[name] = bool(getattr(module, "training", True))
         self.used_rates, self.called_modes = {}, {}
-        counters = tuple(self.steps.counters.values())
-        text = self._counts.get(counters) or self._count(counters)
         if (rates, modes) != self._told:
             self._told = rates, modes
             self._told_text = b'"lr":%b,"modes":%b' % (orjson.dumps(rates), orjson.dumps(modes))
-        body = b'"counters":%b,%b' % (text, self._told_text)
+        body = b'"counters":%b,%b' % (self._counters(), self._told_text)
         if self.faults.gap == self.clock.step:
             body += b',"recorded":false'
         em.ready("step", body if complete else body + b',"complete":false')

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from traincheck.collect.compiling import is_traced
-from traincheck.collect.emit import Local, hidden
+from traincheck.collect.emit import hidden
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
@@ -91,19 +91,21 @@ class Instrument:
         attribute: str,
         make: Callable[[Callable[..., Any]], Callable[..., Any]],
         *,
+        idles: bool = False,
         skip_inner: bool = False,
     ) -> None:
         """Set ``holder.attribute`` to ``make(original)``, under the original's name and docs.
 
-        skip_inner: what is made does nothing but call the original while a recorded function runs.
+        idles: what is made does nothing but call the original while nothing is recorded.
+        skip_inner: and while a recorded function runs.
         """
         original = getattr(holder, attribute)
         stored = vars(holder).get(attribute, _MISSING)
         replacement = make(original)
         is_of_class = isinstance(holder, type)
         if not is_of_class and isinstance(original, types.BuiltinFunctionType):
-            local = self.session.local if skip_inner else None
-            replacement = _unbound(replacement, original, local)
+            session = self.session if idles else None
+            replacement = _unbound(replacement, original, session, skip_inner=skip_inner)
         functools.update_wrapper(replacement, original)
         # Pickling goes by module and name: they must lead to where the replacement is found. (C
         # functions say otherwise.)
@@ -117,19 +119,28 @@ class Instrument:
 
 
 def _unbound(
-    function: Callable[..., Any], original: Callable[..., Any], local: Local | None
+    function: Callable[..., Any],
+    original: Callable[..., Any],
+    session: Session | None,
+    *,
+    skip_inner: bool,
 ) -> Any:
     """A callable that is no method where a class holds it, as functions of C are none.
 
-    So ``act = torch.relu`` in a class, and in an Enum, is what it is without us. With ``local``
-    what functionals call costs one frame in place of two.
+    So ``act = torch.relu`` in a class, and in an Enum, is what it is without us. With ``session``
+    a call of which nothing is recorded costs one frame in place of two: `Instrument.replace`.
     """
+    switch = session.switch if session is not None else None
+    local = session.local if session is not None and skip_inner else None
 
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not is_traced() and local is not None:
-            em = local.em
-            if em is not None and em.inner is not None:
+        if not is_traced() and switch is not None:
+            if not switch.on:
                 return original(*args, **kwargs)
+            if local is not None:
+                em = local.em
+                if em is not None and em.inner is not None:
+                    return original(*args, **kwargs)
         return function(*args, **kwargs)
 
     methods: dict[str, Any] = {

@@ -190,6 +190,7 @@ class Functional(Instrument):
                 outcome=outcome,
                 sampled=sampled,
             ),
+            idles=True,
             skip_inner=skip_inner,
         )
 
