@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from traincheck.schema.values import IGNORED_LABEL
+from traincheck.schema.apis import IGNORED_LABEL
 
 NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions that labels are ahead of the tokens
 _LARGEST = 1 << 16  # elements of a tensor that is compared

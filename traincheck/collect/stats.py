@@ -22,9 +22,8 @@ from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.moves import Moves
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
-from traincheck.schema.apis import ATTENTION, SOFTMAXES
-from traincheck.schema.claims import Needs, without_some
-from traincheck.schema.values import FEWEST_KNOWN, IGNORED_LABEL, MOST_KNOWN
+from traincheck.schema.apis import ATTENTION, IGNORED_LABEL, SOFTMAXES
+from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN, Needs, without_some
 
 SMALL = 1 << 16  # elements up to which arguments and parameters are looked at in every step
 LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from traincheck.schema.values import IGNORED_LABEL
+from traincheck.schema.apis import IGNORED_LABEL
 
 _MAX_ELEMENTS = 1 << 20
 _NO_IDS: Mapping[str, int | None] = MappingProxyType({})

@@ -27,7 +27,7 @@ from traincheck.relations._reading import (
     Reading,
 )
 from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import ATTENTION, SOFTMAXES, Families, Marks
+from traincheck.schema.apis import ATTENTION, IGNORED_LABEL, SOFTMAXES, Families, Marks
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -38,7 +38,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.values import IGNORED_LABEL, Value, number
+from traincheck.schema.values import Value, number
 
 LOSSES = tuple(
     f"torch.nn.functional.{name}"

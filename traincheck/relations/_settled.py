@@ -16,6 +16,7 @@ from traincheck.relations._names import is_library
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import ATTENTION, MODAL, MULTI_HEAD, TARGETED, Families, Marks, is_loose
+from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -26,7 +27,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
-from traincheck.schema.values import FEWEST_KNOWN, MOST_KNOWN, is_tensor
+from traincheck.schema.values import is_tensor
 
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
 HYPER, KEPT, MODES, SAMPLES, USED = "hyper", "kept", "modes", "samples", "used"

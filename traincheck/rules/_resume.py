@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ RESUME = Needs(
 )
 
 
+def _folder(path: str | None) -> str:
+    return posixpath.dirname((path or "").replace("\\", "/"))
+
+
 class Resume:
     """Follows one process.
 
@@ -22,7 +27,8 @@ class Resume:
         file: the last checkpoint file that was read, since which the others are counted.
         model: the load of a model that changed something since.
         optimizer, scheduler: loads since. loaded: those of optimizers by id, None where not known.
-        saved: paths that this run writes.
+        saved: paths that this run writes. is_earlier: the file was there before.
+        restored: whether an optimizer's state was ever loaded.
         fresh: optimizers that have not stepped, as they were created.
         stepped: steps of optimizers since the file was read, by id.
         schedules: creations of schedulers, by id of their optimizer.
@@ -36,6 +42,10 @@ class Resume:
         self.scheduler: CheckpointEvent | None = None
         self.loaded: dict[str | None, CheckpointEvent] = {}
         self.saved: set[str] = set()
+        self.is_earlier = False
+        self.restored = False
+        self._read: set[str] = set()
+        self._apart: dict[str, tuple[CheckpointEvent, Mapping[str, Any]]] = {}  # by folder
         self.fresh: dict[str, OptimizerEvent] = {}
         self.stepped: dict[str, CallEvent] = {}
         self.first_steps: dict[str, OptimizerEvent] = {}
@@ -46,6 +56,20 @@ class Resume:
         """What the file holds of one kind."""
         parts = {} if self.file is None else self.file.parts
         return next((p for p in parts.values() if p.get("kind") == kind), None)
+
+    def optimizer_state(self) -> tuple[CheckpointEvent, Mapping[str, Any]] | None:
+        """Where the state of an optimizer is, and what is told of it.
+
+        In the file that was read, or in one that this run writes beside it and has never read; the
+        latter not where the run has written the first before: no earlier run need have had both.
+        """
+        part = self.part("optimizer")
+        if self.file is not None and part is not None:
+            return self.file, part
+        if self.file is None or not self.is_earlier or self.file.path not in self.saved:
+            return None
+        save, part = self._apart.get(_folder(self.file.path), (None, {}))
+        return None if save is None or save.path in self._read or self.restored else (save, part)
 
     def observe(self, event: Event) -> None:
         if isinstance(event, CheckpointEvent):
@@ -60,14 +84,19 @@ class Resume:
         if event.op == "save":
             if event.path is not None:
                 self.saved.add(event.path)
+                part = event.parts.get("optimizer")
+                if event.parts.keys() == {"optimizer"} and isinstance(part, Mapping):
+                    self._apart[_folder(event.path)] = event, part
         elif event.op == "load":
             # A checkpoint may be read once for each part of it.
             if self.file is None or event.path is None or event.path != self.file.path:
                 self.model = self.optimizer = self.scheduler = None
                 self.stepped, self.first_steps, self.loaded = {}, {}, {}
-            self.file = event
+            self.file, self.is_earlier = event, event.path not in self.saved
+            self._read.add(event.path or "")
         elif "optim" in (event.target or "") and "lr_scheduler" not in (event.target or ""):
             self.optimizer = self.loaded[event.owner] = event
+            self.restored = True
         elif "lr_scheduler" in (event.target or ""):
             self.scheduler = event
         elif event.changed:

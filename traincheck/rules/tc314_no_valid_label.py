@@ -14,11 +14,10 @@ from traincheck.rules._losses import (
     number,
 )
 from traincheck.rules._numbers import loss_of
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import IGNORED_LABEL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
-from traincheck.schema.values import IGNORED_LABEL
 
 
 class NoValidLabel:

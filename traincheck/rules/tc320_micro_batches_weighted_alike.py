@@ -12,11 +12,10 @@ from traincheck.rules._losses import (
     loss_violation,
     number,
 )
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import IGNORED_LABEL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
-from traincheck.schema.values import IGNORED_LABEL
 
 
 class MicroBatchesWeightedAlike:

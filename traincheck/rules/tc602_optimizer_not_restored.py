@@ -16,7 +16,8 @@ class OptimizerNotRestored:
 
     What it checks:
         When a model was loaded from a file that also holds the state of an optimizer, training goes
-        on, and the run writes the same file: an optimizer's load_state_dict was called, too.
+        on, and the run writes the same file: an optimizer's load_state_dict was called, too. The
+        same where the run writes the state of the optimizer into a file of its own beside it.
 
     Why it matters:
         Momentum and second moments begin at zero. The first steps after every resume are too large
@@ -29,7 +30,8 @@ class OptimizerNotRestored:
     Stays quiet on:
         Fine-tuning from a checkpoint of another run; an optimizer over other parameters or with
         another learning rate; a rollback to the best model with the optimizer that has trained so
-        far; checkpoints without optimizer state; loading for evaluation.
+        far; checkpoints without optimizer state; loading for evaluation; a file of initial weights
+        that the run itself has written.
 
     Fix:
         Call optimizer.load_state_dict(checkpoint["optimizer"]) after the optimizer is built.
@@ -70,9 +72,10 @@ class RestoredOptimizer(SingleEvents):
         resume.observe(event)
         if not isinstance(event, StepEvent) or self._is_told:
             return []
-        part, file = resume.part("optimizer"), resume.file
-        if part is None or file is None or resume.model is None or not resume.stepped:
+        found, file = resume.optimizer_state(), resume.file
+        if found is None or file is None or resume.model is None or not resume.stepped:
             return []
+        holder, part = found
         self.triggered += 1
         if file.path not in resume.saved or not part["entries"]:
             return []
@@ -81,7 +84,7 @@ class RestoredOptimizer(SingleEvents):
             replaced = next((load for load in given_up if _is_before(load, created)), None)
             if _is_like(created, part) and (replaced or not resume.loaded):
                 self._is_told = True
-                loads = (file, replaced or resume.model)
+                loads = (file, holder, replaced or resume.model)
                 return [_violation(owner, created, loads, resume.stepped[owner])]
         return []
 
@@ -94,10 +97,13 @@ def _is_before(load: CheckpointEvent, created: OptimizerEvent) -> bool:
 def _violation(
     owner: str,
     created: OptimizerEvent,
-    loads: tuple[CheckpointEvent, CheckpointEvent],
+    loads: tuple[CheckpointEvent, CheckpointEvent, CheckpointEvent],
     step: CallEvent,
 ) -> Violation:
-    file, loaded = loads
+    file, holder, loaded = loads
+    held = "which holds the state of an optimizer"
+    if holder is not file:
+        held = f"and {holder.path}, which the run writes with it for its optimizer, was never read"
     cls = created.cls.rpartition(".")[2]
     return Violation(
         check_id="TC602",
@@ -108,11 +114,11 @@ def _violation(
         symptom=Symptom.NOT_RESTORED,
         message=(
             f"{owner} ({cls}) steps with a state that begins anew, although the model was "
-            f"loaded from {file.path}, which holds the state of an optimizer"
+            f"loaded from {file.path}, {held}"
         ),
         expected="optimizer.load_state_dict() before training goes on",
         observed=f"{loaded.owner or loaded.target} was loaded, {owner} ({cls}) was not",
-        evidence=(created, file, loaded, step),
+        evidence=(created, holder, loaded, step),
     )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from traincheck.rules._batches import BATCHES, Leaves
 from traincheck.rules._losses import number
+from traincheck.schema.apis import IGNORED_LABEL
 from traincheck.schema.events import BatchEvent
 from traincheck.schema.findings import CheckInfo, Violation
-from traincheck.schema.values import IGNORED_LABEL, TensorSummary
+from traincheck.schema.values import TensorSummary
 
 _IGNORED = frozenset({IGNORED_LABEL, -1})
 

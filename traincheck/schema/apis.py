@@ -68,6 +68,8 @@ ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 MULTI_HEAD = "torch.nn.functional.multi_head_attention_forward"
 MULTI_HEAD_MODULE = "torch.nn.modules.activation.MultiheadAttention.forward"
 RECURRENT = frozenset(f"torch.nn.modules.rnn.{name}.forward" for name in ("LSTM", "GRU", "RNN"))
+# What losses leave out where no other ``ignore_index`` is given.
+IGNORED_LABEL = -100
 # Losses whose targets are parts of a batch.
 TARGETED = frozenset(
     f"torch.nn.functional.{name}"

@@ -164,6 +164,8 @@ class Schedule:
 THIN = Schedule(first=8, every=7)
 # Of the uses of a model, at which marks tell of it.
 USES = Schedule(first=8, every=10)
+# Elements of a tensor that is known again by what it holds: fewer may be alike by chance.
+FEWEST_KNOWN, MOST_KNOWN = 16, 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -302,7 +302,8 @@ class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
         values: fingerprints of the parameters of a model after a load, by name; of the first ones
             where there are very many.
         parts: of a file, its first keys: ``{"kind": "optimizer", "params": 4, "lr": [0.1]}``; kind
-            is model, optimizer, scheduler, scaler or rng.
+            is model, optimizer, scheduler, scaler or rng; of the state of an optimizer, scheduler
+            or scaler itself its kind is the key.
         numbers: of a file, whole numbers among its first keys: ``{"epoch": 3}``.
         where: ``file:line`` of the user's code.
     """

@@ -17,11 +17,6 @@ from typing import Any
 
 from traincheck.schema.record import Record
 
-# What losses leave out where no other ``ignore_index`` is given: the default of torch.
-IGNORED_LABEL = -100
-# Elements of a tensor that is known again by what it holds: fewer may be alike by chance.
-FEWEST_KNOWN, MOST_KNOWN = 16, 1 << 20
-
 Value = Any  # JSON: None | bool | int | float | str | list[Value] | dict[str, Value]
 
 # Numbers that may be kept of a tensor. Over finite elements only, but for `nonfinite`.

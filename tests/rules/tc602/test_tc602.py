@@ -99,3 +99,41 @@ def test_an_optimizer_that_is_made_again_after_its_load(tmp_path: Path, is_wrong
         assert finding.observed == "opt1 was loaded, opt2 (Adam) was not"
     else:
         assert quiet("TC602", run.events) is Verdict.HELD
+
+
+@pytest.mark.parametrize("case", ["forgotten", "restored", "restored first", "own start"])
+def test_a_file_for_the_model_and_one_for_the_optimizer(tmp_path: Path, case: str) -> None:
+    model, state = tmp_path / "model.pt", tmp_path / "optimizer.pt"
+    x, y = torch.randn(8, 4), torch.randn(8, 2)
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(net.parameters())
+
+    def save() -> None:
+        torch.save(net.state_dict(), model)
+        torch.save(optimizer.state_dict(), state)
+
+    def restore() -> None:
+        optimizer.load_state_dict(torch.load(state, weights_only=True))
+
+    save()
+    with recording(tmp_path / "run") as run:
+        net = nn.Linear(4, 2)
+        if case == "own start":  # as in each fold of a cross-validation
+            torch.save(net.state_dict(), model)
+        optimizer = torch.optim.Adam(net.parameters())
+        if case == "restored first":
+            restore()
+        net.load_state_dict(torch.load(model, weights_only=True))
+        if case == "restored":
+            restore()
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(net(x), y).backward()
+            optimizer.step()
+            save()
+    if case == "forgotten":
+        finding = fires("TC602", run.events)
+        assert "optimizer.pt" in finding.message
+        assert finding.first_step == 0
+    else:
+        quiet("TC602", run.events)

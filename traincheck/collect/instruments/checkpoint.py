@@ -26,6 +26,7 @@ _LARGEST = 1 << 53  # of the numbers that every reader of JSON takes for whole
 _OPTIMIZER = frozenset({"state", "param_groups"})  # keys of the states that torch makes
 _SCHEDULER = "last_epoch"
 _SCALER = frozenset({"scale", "growth_factor", "backoff_factor"})
+_ALONE = frozenset({"optimizer", "scheduler", "scaler"})  # kinds that have files of their own
 _RNG_BYTES = 1000  # the states of generators are byte tensors larger than this
 
 _Ties: TypeAlias = dict[str, int]  # names of parameters that share one object, and which
@@ -199,6 +200,9 @@ def _describe_load(
 def _describe_file(op: str, state: Any, path: Any) -> dict[str, Any]:
     items = list(state.items())[:_MAX_KEYS] if isinstance(state, dict) else []
     parts = {str(key): part for key, value in items if (part := _part(value)) is not None}
+    whole = _part(state)
+    if whole is not None and whole["kind"] in _ALONE:
+        parts[whole["kind"]] = whole
     numbers = {str(k): v for k, v in items if type(v) is int and abs(v) < _LARGEST}
     return {
         "op": op,
