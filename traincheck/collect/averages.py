@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from traincheck.collect.emit import Emitter
-from traincheck.collect.fingerprint import PLAIN_TYPES, fingerprint
+from traincheck.collect.fingerprint import fingerprint, is_at_hand
 from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Averages:
         if not self.is_wanted:
             return
         parameters = dict(module.named_parameters())
-        if not parameters or not all(map(_is_plain, parameters.values())):
+        if not parameters or not all(map(is_at_hand, parameters.values())):
             return
         others = [entry for entry in self._loaded if entry.ref() is not module]
         self._loaded = others[-(_MOST - 1) :]
@@ -122,7 +122,7 @@ class Averages:
         if module is None or list(mine) != list(entry.digests) or _counts(module):
             return []
         held = self._held()
-        if any(id(p) in held or not _is_plain(p) for p in mine.values()):
+        if any(id(p) in held or not is_at_hand(p) for p in mine.values()):
             return []
         trained = dict(self._session.tracker.live_parameters())
         if not entry.pairs:
@@ -137,10 +137,6 @@ class Averages:
     def _held(self) -> set[int]:
         optimizers = [optimizer for _, optimizer in self._session.live_optimizers()]
         return {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided
 
 
 def _pairs(mine: _Tensors, trained: _Tensors, held: set[int]) -> dict[str, str]:
@@ -166,7 +162,7 @@ def _is_like(mine: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether it may be a copy of another tensor."""
     return (
         mine is not other
-        and _is_plain(other)
+        and is_at_hand(other)
         and mine.shape == other.shape
         and mine.dtype is other.dtype
     )

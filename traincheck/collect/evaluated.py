@@ -90,7 +90,7 @@ class Evaluated:
         changed = {
             name
             for (name, tensor), digest in zip(found.items(), self._digests)
-            if fingerprint(tensor) != digest
+            if fingerprint(tensor) not in (None, digest)
         }
         if model.use.times < _FORWARDS:
             model.written = changed

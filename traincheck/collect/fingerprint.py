@@ -25,6 +25,7 @@ EXACT_DEVICE = "mix-128"
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
 PROBED = 3 * PROBE_SLICE
+LOW = 1 << 32  # above it lies all that was allocated; of freed memory an offset is left
 _CHUNK = 1 << 22  # words that one pass of mix-128 holds in memory at a time
 
 hex128 = xxhash.xxh3_128_hexdigest
@@ -78,6 +79,20 @@ def seed_of(tensor: torch.Tensor) -> int:
     return _seeds[tensor.dtype, tensor.shape]
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a dense tensor lie anywhere.
+
+    Sharding and offloading give the memory of a parameter back and leave its shape: what then reads
+    it ends the process.
+    """
+    try:
+        if tensor.data_ptr() > LOW or not tensor.numel():
+            return True
+        return tensor.untyped_storage().nbytes() > 0
+    except (RuntimeError, NotImplementedError):  # inside torch.func: it stands for others
+        return False
+
+
 def is_plain_cpu(tensor: torch.Tensor) -> bool:
     """Whether the elements lie in CPU memory in logical order, as their bits say."""
     return (
@@ -87,6 +102,7 @@ def is_plain_cpu(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and not tensor.is_neg()
         and not tensor.is_conj()
+        and has_memory(tensor)
     )
 
 
@@ -96,12 +112,8 @@ def fingerprint(tensor: torch.Tensor) -> str | None:
     Waits for the device when the tensor is not on the CPU; `start_device` does not.
     """
     if type(tensor) in PLAIN_TYPES and is_plain_cpu(tensor):
-        try:
-            address = tensor.data_ptr()
-        except RuntimeError:  # inside torch.func: it stands for others
-            return None
         seed = _seeds[tensor.dtype, tensor.shape]
-        return f"xxh3-128:{hex128(_views[tensor.nbytes](address), seed)}"
+        return f"xxh3-128:{hex128(_views[tensor.nbytes](tensor.data_ptr()), seed)}"
     return _unusual(tensor)
 
 
@@ -111,7 +123,8 @@ PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 def is_at_hand(tensor: torch.Tensor) -> bool:
     """Whether a fingerprint waits for no device, and tells of the tensor's own elements."""
-    return type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided
+    is_plain = type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided
+    return is_plain and has_memory(tensor)
 
 
 def _unusual(tensor: torch.Tensor) -> str | None:
@@ -143,7 +156,7 @@ def _digest_cpu(part: torch.Tensor, whole: torch.Tensor) -> str:
 
 
 def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
-    """The dense tensors that make up ``tensor``; None when it has no data (meta, fake, in vmap).
+    """The dense tensors that make up ``tensor``; None when it has no data (meta, fake, freed ...).
 
     Values and indices of a sparse one, rows and their sizes of a nested one, this rank's shard of a
     distributed one.
@@ -166,9 +179,7 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
         return [tensor.detach().to_dense()]
     if tensor.layout is not torch.strided and not tensor.is_nested:
         return None
-    if tensor.is_quantized:
-        return [tensor.int_repr()]
-    return _wrapped(tensor) if type(tensor) not in PLAIN_TYPES else [tensor.detach()]
+    return [tensor.int_repr()] if tensor.is_quantized else _dense(tensor)
 
 
 _stands_for_others: Callable[[torch.Tensor], bool] = getattr(
@@ -176,14 +187,14 @@ _stands_for_others: Callable[[torch.Tensor], bool] = getattr(
 )  # inside torch.func
 
 
-def _wrapped(tensor: torch.Tensor) -> list[torch.Tensor] | None:
-    """The tensors that one of another class is made of: it may have no memory of its own."""
-    if hasattr(tensor, "__tensor_flatten__"):
+def _dense(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """The tensor, or those that one of another class is made of: it may have no memory."""
+    if type(tensor) not in PLAIN_TYPES and hasattr(tensor, "__tensor_flatten__"):
         inner = [components(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]]
         if inner and None not in inner:
             return [part for parts in inner for part in parts or ()]
         return None
-    return [tensor.detach()] if tensor.data_ptr() or not tensor.numel() else None
+    return [tensor.detach()] if has_memory(tensor) else None
 
 
 def slices(address: int, size: int) -> tuple[Any, ...]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 import torch
 
+from traincheck.collect.fingerprint import has_memory
+
 STEPS = 10  # the first ones
 _SAMPLE = 1024  # elements of a parameter, evenly spread
 _EXACT = frozenset({torch.float32, torch.float64})  # in others an update is lost in rounding
@@ -64,6 +66,7 @@ def _is_fit(tensor: torch.Tensor) -> bool:
         and tensor.requires_grad
         and tensor.numel() > 0
         and tensor.is_contiguous()
+        and has_memory(tensor)
     )
 
 

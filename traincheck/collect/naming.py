@@ -46,6 +46,20 @@ def class_of(module: torch.nn.Module) -> type:
     return cls
 
 
+def is_gathered(module: torch.nn.Module) -> bool:
+    """Whether ``fully_shard`` has put whole parameters in the place of this module's shards."""
+    state_of = getattr(module, "_get_fsdp_state", None)
+    if state_of is None:
+        return False
+    try:
+        state = state_of()
+        groups = getattr(state, "_fsdp_param_groups", None)
+        groups = [state._fsdp_param_group] if groups is None else groups
+        return any(group is not None and not group.is_sharded for group in groups)
+    except (AttributeError, AssertionError, RuntimeError):  # of a version that we do not know
+        return False
+
+
 def clean_path(path: str) -> str:
     """A dotted path without the segments that wrappers put in."""
     return ".".join(part for part in path.split(".") if part not in _PREFIXES)

@@ -18,7 +18,7 @@ import torch
 
 from traincheck.collect.activations import FUNCTIONS, MODULES, Activation, share_of_units
 from traincheck.collect.emit import Clock, Emitter
-from traincheck.collect.fingerprint import fingerprint
+from traincheck.collect.fingerprint import LOW, fingerprint, has_memory
 from traincheck.collect.moves import Moves
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
@@ -431,6 +431,8 @@ def is_countable(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.numel() == 0:
         return False
     if _modes() or _level() is not None:
+        return False
+    if tensor.data_ptr() <= LOW and not has_memory(tensor):
         return False
     if tensor.is_cpu:
         return True

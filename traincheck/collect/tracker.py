@@ -19,7 +19,15 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from traincheck.collect.emit import Emitter
-from traincheck.collect.naming import Identities, RootNames, class_of, table, unwrap, walk
+from traincheck.collect.naming import (
+    Identities,
+    RootNames,
+    class_of,
+    is_gathered,
+    table,
+    unwrap,
+    walk,
+)
 from traincheck.collect.stats import Numbers
 from traincheck.collect.structure import structure
 from traincheck.collect.summarize import dotted
@@ -106,14 +114,19 @@ def _forget(root: Root | None) -> None:
 
 
 def _is_lent(top: torch.nn.Module) -> bool:
-    """Whether ``torch.func.functional_call`` has put tensors in the place of parameters.
+    """Whether others stand in the place of parameters for a while.
 
-    Modules let nobody register anything but a parameter under its name.
+    ``torch.func.functional_call`` puts tensors there; modules let nobody else register anything but
+    a parameter under its name. After a forward without a backward, those of a model that is sharded
+    stay gathered: they are no optimizer's.
     """
     return any(
-        parameter is not None and not isinstance(parameter, torch.nn.Parameter)
+        is_gathered(module)
+        or any(
+            parameter is not None and not isinstance(parameter, torch.nn.Parameter)
+            for parameter in table(module._parameters).values()
+        )
         for _, module in walk(top)
-        for parameter in table(module._parameters).values()
     )
 
 

@@ -20,12 +20,14 @@ import torch
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import (
+    LOW,
     PLAIN_TYPES,
     PROBED,
     byte_view,
     components,
     fingerprint,
     finish_device,
+    has_memory,
     hash64,
     hex128,
     is_plain_cpu,
@@ -46,9 +48,11 @@ _MARK = b',"fingerprint":"%b"'
 _ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
 _MOST_PLACES = 32
 _STRIDED, _TENSOR = torch.strided, torch.Tensor
-# What must be as it was for a look to read the memory; one call into C for all four
-_Kind: TypeAlias = tuple[bool, torch.layout, torch.dtype, torch.Size]
-_kind_of: Callable[[torch.Tensor], _Kind] = attrgetter("is_cpu", "layout", "dtype", "shape")
+# What must be as it was for a look to read the memory; one call into C for all five
+_Kind: TypeAlias = tuple[type, bool, torch.layout, torch.dtype, torch.Size]
+_kind_of: Callable[[torch.Tensor], _Kind] = attrgetter(
+    "__class__", "is_cpu", "layout", "dtype", "shape"
+)
 
 
 class Variable:
@@ -133,12 +137,17 @@ class Variable:
 
     def lies_as_before(self, tensor: torch.Tensor) -> bool:
         """Whether what `describe` found out is true of this tensor."""
-        return (
-            self.kind is not None
-            and type(tensor) in PLAIN_TYPES
-            and _kind_of(tensor) == self.kind
-            and is_plain_cpu(tensor)
-        )
+        return self.kind is not None and _kind_of(tensor) == self.kind and is_plain_cpu(tensor)
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        """Whether the memory of this tensor can simply be read; what differs is described anew."""
+        if self.lies_as_before(tensor):
+            return True
+        is_odd = type(tensor) not in PLAIN_TYPES or not is_plain_cpu(tensor)
+        is_known = is_odd and self.is_odd
+        if not is_known or tensor.shape != self.shape or tensor.dtype is not self.dtype:
+            self.describe(tensor)
+        return not is_odd
 
     def exact_digest(self, tensor: torch.Tensor) -> str:
         """`fingerprint` of a plain tensor that `describe` has seen, without looking at it anew."""
@@ -191,9 +200,7 @@ class Looker:
 
     def baseline(self, variable: Variable, tensor: torch.Tensor) -> None:
         """Remember what ``tensor`` holds without recording anything."""
-        if not variable.lies_as_before(tensor):
-            variable.describe(tensor)
-        odd = variable.is_odd
+        odd = not variable.fits(tensor)
         variable.digest = fingerprint(tensor) if odd else variable.exact_digest(tensor)
         if odd or (self.compares_ranks and variable.role == PARAMETER):
             variable.exact_only = True
@@ -243,9 +250,9 @@ class Looker:
                     and _kind_of(tensor) == variable.kind
                     and tensor.is_contiguous()
                     and not (is_gradient and (variable.identity or type(tensor) is not _TENSOR))
+                    and (address := tensor.data_ptr()) > LOW
                 ):
                     values: tuple[Any, ...] = ()
-                    address = tensor.data_ptr()
                     if exact:
                         digest = f"xxh3-128:{hex128(variable.view(address), variable.seed)}"
                         if digest != (variable.zero_digest if is_gradient else variable.digest):
@@ -277,14 +284,9 @@ class Looker:
 
     def look(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
         """Record the tensor when it differs from the last look."""
-        if not (tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous()):
+        if not variable.fits(tensor):
             self._look_odd(em, variable, tensor, after)
             return
-        if tensor.shape != variable.shape or tensor.dtype is not variable.dtype or variable.is_odd:
-            variable.describe(tensor)
-            if variable.is_odd:
-                self._look_odd(em, variable, tensor, after)
-                return
         if self.exact or variable.exact_only:
             digest = variable.exact_digest(tensor)
             if digest != variable.digest:
@@ -323,14 +325,14 @@ class Looker:
             self.flags(em, variable, tensor, after)
 
     def _look_odd(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
-        if tensor.shape != variable.shape or tensor.dtype is not variable.dtype:
-            variable.describe(tensor)
         if not tensor.is_cpu:
             self._defer(variable, tensor, after)
             return
         variable.exact_only = True
         digest = fingerprint(tensor)
-        if digest != variable.digest:
+        if digest is None:  # its memory is given back for now: nothing is known of it
+            self.still.add(id(variable))
+        elif digest != variable.digest:
             self._changed(em, variable, tensor, digest, after)
         else:
             self._unchanged(em, variable, tensor, after)
@@ -391,17 +393,11 @@ class Looker:
     def _appeared(
         self, em: Emitter, variable: Variable, gradient: torch.Tensor, after: int
     ) -> None:
-        if (
-            gradient.shape != variable.shape
-            or gradient.dtype is not variable.dtype
-            or variable.is_odd
-            or type(gradient) is not torch.Tensor
-        ):
-            variable.describe(gradient)
+        is_readable = variable.fits(gradient)
         if not gradient.is_cpu:
             self._defer(variable, gradient, after)
             return
-        if variable.is_odd or gradient.layout is not _STRIDED or not gradient.is_contiguous():
+        if not is_readable:
             variable.digest = fingerprint(gradient)
         elif self.exact or variable.exact_only:
             variable.digest = variable.exact_digest(gradient)
@@ -550,4 +546,6 @@ def _is_zero(gradient: torch.Tensor) -> bool:
     values = getattr(gradient, "_local_tensor", gradient).detach()
     if values.layout is torch.sparse_coo:
         values = values.coalesce().values()
+    if values.layout is _STRIDED and not has_memory(values):
+        return False
     return not bool(torch.count_nonzero(values))
