@@ -13,6 +13,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,6 +201,42 @@ while not count:
 time.sleep(0.5)  # a second one would be here by now
 print("times:", len(count), flush=True)
 """
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_to_the_whole_group_reaches_the_program_once(script, tmp_path, name) -> None:
+    """As batch systems send it, where no terminal is."""
+    path = script(COUNT.replace("SIGINT", name))
+    command = [*COLLECT, "--quiet", "-p", path, "-o", str(tmp_path / "run")]
+    with running(*command, start_new_session=True) as process:
+        os.killpg(process.pid, getattr(signal, name))
+        assert process.communicate(timeout=30)[0] == "times: 1\n"
+        assert process.returncode == 0
+
+
+def test_a_time_limit_reaches_the_program_once(script, tmp_path) -> None:
+    path = script(COUNT.replace("SIGINT", "SIGTERM"))
+    command = ["timeout", "3", *COLLECT, "--quiet", "-p", path, "-o", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "ready\ntimes: 1\n"
+    assert manifest(tmp_path / "run")["exit_status"] == 0
+
+
+def test_a_witness_of_signals_ends_with_the_launcher(script, tmp_path) -> None:
+    command = [*COLLECT, "--quiet", "-p", script(LOOP), "-o", str(tmp_path / "run")]
+    with running(*command, start_new_session=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            pytest.skip("no /proc here")
+        pids = [int(pid) for pid in children.read_text().split()]
+        assert len(pids) == 2  # the witness and the program
+        process.kill()
+        process.wait(30)
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{pids[0]}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not Path(f"/proc/{pids[0]}").exists()
+        os.kill(pids[1], signal.SIGKILL)  # which goes on without its launcher
 
 
 def test_ctrl_c_reaches_the_program_once(script, tmp_path) -> None:

@@ -9,28 +9,23 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any, TypeAlias
 
 from traincheck.collect import run_manifest
 from traincheck.collect.settings import Settings
+from traincheck.collect.signals import SignalRelay
 from traincheck.errors import LaunchError, OutputError
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 OnStart: TypeAlias = Callable[["subprocess.Popen[bytes]"], None]
-
-_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-_FROM_TERMINAL = ("SIGINT", "SIGQUIT")  # a terminal sends these to the program too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,75 +231,10 @@ def _not_started(command: Sequence[str], error: OSError) -> LaunchError:
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], on_start: OnStart | None) -> int:
-    with _SignalRelay() as relay:
+    with SignalRelay() as relay:
         # close_fds=False: descriptors that the caller passes on, as <(...) does, reach the program.
         process = subprocess.Popen(list(command), env=dict(environ), close_fds=False)
         relay.attach(process)
         if on_start is not None:
             on_start(process)
         return process.wait()
-
-
-class _SignalRelay:
-    """While entered, signals meant for the program reach it instead of ending the launcher.
-
-    A signal that is ignored here stays ignored: nohup and background jobs keep their meaning.
-    """
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pending: list[int] = []
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> _SignalRelay:
-        if threading.current_thread() is not threading.main_thread():
-            return self  # only the main thread may set handlers
-        self._handle(_FORWARDED, self._forward)
-        self._handle(_FROM_TERMINAL, self._wait if _is_in_foreground() else self._forward)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def attach(self, process: subprocess.Popen[bytes]) -> None:
-        """The program runs now: hand on what came while it was being started."""
-        self._process = process
-        for number in self._pending:
-            process.send_signal(number)
-
-    def _handle(self, names: Sequence[str], handler: Any) -> None:
-        for name in names:
-            number = getattr(signal, name, None)
-            if number is None or signal.getsignal(number) in (signal.SIG_IGN, None):
-                continue
-            # A function, not SIG_IGN: the program would inherit that.
-            self._previous[number] = signal.signal(number, handler)
-
-    def _forward(self, number: int, frame: FrameType | None) -> None:
-        if self._process is None:
-            self._pending.append(number)
-        else:
-            self._process.send_signal(number)
-
-    def _wait(self, number: int, frame: FrameType | None) -> None:
-        """The terminal told the program already."""
-
-
-def _is_in_foreground() -> bool:
-    """Whether a terminal sends its interrupts to this process, and so to the program as well."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
