@@ -39,9 +39,28 @@ _SHOWN_RUNS = 10
 _WATCHER = "traincheck-progress"
 
 
+def _the_one(
+    context: click.Context, parameter: click.Parameter, runs: tuple[str, ...]
+) -> str | None:
+    """An option that other commands repeat: the last one alone would be checked unnoticed."""
+    if len(runs) > 1:
+        raise UsageError(
+            f"{len(runs)} runs were given: {' '.join(map(shlex.quote, runs))}",
+            fix="check each by a command of its own",
+        )
+    return runs[0] if runs else None
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("stray", nargs=-1, metavar="")
-@click.option("-t", "--trace", metavar="DIR", help="The run to check.  [required]")
+@click.option(
+    "-t",
+    "--trace",
+    metavar="DIR",
+    multiple=True,
+    callback=_the_one,
+    help="The run to check.  [required]",
+)
 @click.option(
     "-i",
     "--invariants",

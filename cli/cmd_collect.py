@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from traincheck.collect.settings import Level, Settings
+from traincheck.collect.settings import MOST_STEPS, Level, Settings
 from traincheck.errors import UsageError
 
 from ._program import PROGRAM, ProgramCommand, invariant_needs
@@ -51,13 +51,13 @@ _LEVELS = get_args(Level)
 )
 @click.option(
     "--every",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MOST_STEPS),
     metavar="N",
     help="Record each N-th step. Also with 1, nothing is left out of these that -i asks for.",
 )
 @click.option(
     "--warmup",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=MOST_STEPS),
     metavar="N",
     help="Record all of the first N steps, whatever --every says.",
 )
@@ -230,8 +230,10 @@ def _settings(
         raise UsageError(f"level is {level!r}", fix=f"one of {', '.join(_LEVELS)}")
     for name, lowest in (("every", 1), ("warmup", 0)):
         value = getattr(config, name)
-        if value is not None and value < lowest:
-            raise UsageError(f"{name} is {value}", fix=f"make it {lowest} or more")
+        if value is not None and not lowest <= value <= MOST_STEPS:
+            raise UsageError(
+                f"{name} is {value}", fix=f"make it a number from {lowest} to {MOST_STEPS}"
+            )
     given = {"level": level, "every": config.every, "warmup": config.warmup}
     return Settings(
         directory=directory,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from traincheck.collect.settings import MOST_STEPS
 from traincheck.errors import UsageError
 from traincheck.schema.findings import Presentation
 
@@ -50,10 +51,12 @@ _TRACES = "traces"
     help="Check the invariants of this file too. Repeatable.",
 )
 @click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
-@click.option("--every", type=click.IntRange(min=1), metavar="N", help="Check each N-th step.")
+@click.option(
+    "--every", type=click.IntRange(min=1, max=MOST_STEPS), metavar="N", help="Check each N-th step."
+)
 @click.option(
     "--warmup",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=MOST_STEPS),
     metavar="N",
     help="Check all of the first N steps, whatever --every says.",
 )

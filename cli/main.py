@@ -141,6 +141,9 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
 
     Nothing is raised.
     """
+    for stream in ("stdout", "stderr"):  # None where it was closed when we were started
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         status = _invoke(command, name, list(sys.argv[1:] if args is None else args))
         sys.stdout.flush()  # here, so that a reader that left is noticed here

@@ -74,6 +74,11 @@ def test_nothing_to_check_is_a_mistake(check: Check, bad: Path, capsys, chosen) 
     assert "no check is left to run" in capsys.readouterr().err
 
 
+def test_several_runs_at_once_are_a_mistake(check: Check, good: Path, bad: Path, capsys) -> None:
+    assert check("-t", str(bad), "-t", str(good)) == 2
+    assert f"2 runs were given: {bad} {good}" in capsys.readouterr().err
+
+
 def test_json_goes_to_stdout(check: Check, bad: Path, capsys) -> None:
     assert check("-t", bad, "--format", "json") == 1
     document = json.loads(capsys.readouterr().out)

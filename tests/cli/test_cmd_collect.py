@@ -151,6 +151,7 @@ def test_a_quiet_run_tells_nothing(collect, capfd) -> None:
         ("-- no-such-program-anywhere", "no-such-program-anywhere"),
         ("-p train.py --every 0", "every"),
         ("-p train.py --every x", "every"),
+        ("-p train.py --every 99999999999999999999999", "every"),
         ("-p train.py --level all", "level"),
         ("-p train.py -i nowhere.json", "nowhere.json"),
         ("-p train.py -i train.py", "train.py"),

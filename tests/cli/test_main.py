@@ -167,3 +167,9 @@ def test_a_program_keeps_its_status_where_messages_have_no_room(words: list[str]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stderr=full, env=env, cwd=tmp_path, check=False)
     assert done.returncode == 5
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_streams_that_were_closed_before_the_start_change_nothing(closed: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", ENTRY, "rules"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -12,6 +12,7 @@ from traincheck.infer.engine import REASONS, Limits, infer
 from traincheck.infer.tasks import Run
 from traincheck.infer.view import selective
 from traincheck.relations._table import RELATIONS
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Hypothesis, Needs, key_of
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import invariant_json
@@ -243,3 +244,12 @@ def test_a_selective_view_of_a_full_trace():
     assert [e for e in kept if e.kind == "step"] == [e for e in events if e.kind == "step"]
     assert kept[0].data["recorded"]["states"] == ["parameter@step"]
     assert not [e for e in kept if e.kind in ("optimizer", "batch")]
+
+
+def test_a_trace_that_holds_a_part_is_not_taken_for_one_that_holds_all_that_is_asked_for() -> None:
+    (process,) = [e for e in healthy_run(1) if e.kind == "mark" and e.text == Marks.PROCESS]
+    needs = Needs(states=frozenset({"buffer@forward"}))
+    assert selective(process, needs).data["recorded"]["states"] == ["buffer@forward"]
+    own = {"calls": [], "states": ["parameter@step"], "kinds": ["step"], "exact": False}
+    partial = process.replace(data={**process.data, "recorded": own})
+    assert selective(partial, needs) == partial

@@ -160,6 +160,38 @@ def test_missing_numbers_are_a_gap_and_spoil_their_steps_only(tmp_path: Path) ->
     assert TraceReader(run).skipped == 0
 
 
+@pytest.mark.parametrize("change", ["twice", "backwards"])
+def test_what_comes_twice_or_too_late_is_skipped(tmp_path: Path, change: str) -> None:
+    events = healthy_run(5)
+    ends = [i for i, event in enumerate(events) if event.kind == "step"]
+    run = write(tmp_path / "run", events)
+    path = next(run.glob("events-*"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    first, last = ends[1] + 3, ends[2] + 3
+    part = lines[first:last]
+    lines[first:last] = part * 2 if change == "twice" else part[::-1]
+    path.write_bytes(b"".join(lines))
+    reader = TraceReader(run)
+    found = steps_and_marks(reader)
+    if change == "twice":
+        assert found == [(step, True) for step in range(5)]
+        assert reader.skipped == len(part)
+    else:  # the first of them is the last: what is between is missing
+        gap = ("dropped", {"records": len(part) - 1})
+        assert found == [(0, True), (1, True), gap, (3, False), (4, True)]
+        assert reader.skipped == len(part) - 1
+
+
+def test_a_program_that_replaced_itself_begins_anew(tmp_path: Path) -> None:
+    """As ``os.exec`` does: the same process, the same file."""
+    run = write(tmp_path / "run", healthy_run(2))
+    path = next(run.glob("events-*"))
+    path.write_bytes(path.read_bytes() * 2)
+    reader = TraceReader(run)
+    assert [recorded for _, recorded in steps_and_marks(reader)] == [True] * 4
+    assert reader.skipped == 0
+
+
 @pytest.mark.parametrize("chunk", [64, 1 << 16])
 def test_a_garbled_line_is_a_gap_too(
     tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch

@@ -58,6 +58,8 @@ def selective(event: Event, needs: Needs) -> Event | None:
         is_wanted = change in TELLING or any(map(needs.looks, (f"{role}@{moment}", f"{role}@*")))
         return event if is_wanted else None
     if kind == "mark" and event.text == Marks.PROCESS:  # type: ignore[union-attr]
+        if event.data.get("recorded") is not None:  # type: ignore[union-attr]
+            return event  # it holds only a part itself: no more than that may be missed in it
         data = {**event.data, "recorded": needs_json(needs)}  # type: ignore[union-attr]
         return event.replace(data=data)
     return event if kind in _ALWAYS or kind in needs.kinds else None

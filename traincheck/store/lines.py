@@ -2,9 +2,9 @@
 
 Replay and tail both read through here. Knows neither other files nor order among them.
 
-Events are numbered in their file. Where numbers are missing, what is absent proves nothing: readers
-are told as where a recording had to drop events, and a step that lost some ends as one that was not
-recorded.
+Events are numbered in their file. One whose number has come before is a bad line. Where numbers are
+missing, what is absent proves nothing: readers are told as where a recording had to drop events,
+and a step that lost some ends as one that was not recorded.
 """
 
 from __future__ import annotations
@@ -167,13 +167,17 @@ class EventFile:
 
     def _mended(self, events: list[Event]) -> list[Event]:
         """The events, with a mark in each place where others are missing."""
-        first, last = events[0].seq, events[-1].seq
-        if first == self._next and last - first == len(events) - 1 and not self._is_torn:
-            self._next = last + 1
+        after = self._next + len(events)
+        if not self._is_torn and [e.seq for e in events] == list(range(self._next, after)):
+            self._next = after
             return events
         mended: list[Event] = []
-        for event in events:
+        for index, event in enumerate(events):
             missing = event.seq - self._next
+            if missing < 0 and event.seq:  # a program that another replaces begins at 0 again
+                line = self._line - len(events) + index + 1
+                self._log.add(self.path, line, f"number {event.seq} after {self._next - 1}")
+                continue
             self._next = event.seq + 1
             if missing > 0:
                 if missing == event.seq and self._process is not None:
