@@ -41,10 +41,24 @@ class Arrival:
         """Parameters to be trained by the optimizers that stepped, without any gradient so far."""
         self.ever |= facts.gradients.keys()
         self.ever |= facts.reached
+        for owner in _stepped_in_backward(facts):  # what is cleared there has no gradient later
+            holder = ledger.holders.get(owner or "")
+            self.ever |= set() if holder is None else set(holder.ids)
         owners = {moment.call.owner for moment in facts.updates()}
         held = {i for key, h in ledger.holders.items() if key in owners for i in h.ids}
         waiting = {i: ledger.parameters[i] for i in held - self.ever if i in ledger.parameters}
         return {i for i, p in waiting.items() if p.requires_grad and p.shape and not p.is_empty}
+
+
+def _stepped_in_backward(facts: StepFacts) -> set[str | None]:
+    """Optimizers that step in hooks of their gradients, on a thread of autograd perhaps."""
+    passes = [m.call for m in facts.moments if m.family == Families.BACKWARD]
+    return {
+        moment.call.owner
+        for moment in facts.updates()
+        for call in passes
+        if call.start_ns < moment.call.start_ns and moment.call.time_ns < call.time_ns
+    }
 
 
 def cut_off(ledger: Ledger, facts: StepFacts, missing: set[int]) -> set[int]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import torch
+from torch import nn
+
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
 from traincheck.schema.findings import Verdict
 
 FIRST = ["Net.fc1.weight", "Net.fc1.bias"]
@@ -61,3 +67,23 @@ def test_quiet_on_frozen_and_on_what_no_optimizer_holds() -> None:
     assert quiet("TC105", frozen.build()) is Verdict.HELD
     probe = TraceBuilder().process().model("Net", MLP).optimizer(names=LAST)
     assert quiet("TC105", probe.steps(4, no_gradient=FIRST).build()) is Verdict.HELD
+
+
+def test_quiet_on_optimizers_that_step_within_backward(tmp_path: Path) -> None:
+    """The body's step and clear in hooks, the head has an ordinary one."""
+    with recording(tmp_path / "run") as run:
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        own = {p: torch.optim.Adam([p]) for p in model[0].parameters()}
+
+        def update(parameter: torch.Tensor) -> None:
+            own[parameter].step()
+            own[parameter].zero_grad()
+
+        for parameter in own:
+            parameter.register_post_accumulate_grad_hook(update)
+        head = torch.optim.Adam(model[2].parameters())
+        for _ in range(6):
+            nn.functional.cross_entropy(model(torch.randn(8, 4)), torch.arange(8) % 2).backward()
+            head.step()
+            head.zero_grad()
+    assert quiet("TC105", run.events) is Verdict.HELD
