@@ -286,14 +286,21 @@ PADDING = torch.arange(6) > 3
         (lambda x: x.detach(), None),
     ],
 )
-@pytest.mark.parametrize("name", ["torch.softmax", "torch.nn.functional.softmax"])
+_SOFTMAXES = {
+    "torch.softmax": lambda x: torch.softmax(x, -1),
+    "torch.nn.functional.softmax": lambda x: F.softmax(x, -1),
+    "torch.Tensor.softmax": lambda x: x.softmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", _SOFTMAXES)
 def test_what_weights_of_attention_leave_out(tmp_path, name, mask, told):
     scores = torch.randn(2, 3, 6, 6, requires_grad=True)
     with recording(tmp_path / "run") as run:
         optimizer = torch.optim.SGD([scores], 0.1)
         for _ in range(8):
             optimizer.zero_grad()
-            (torch.softmax if name == "torch.softmax" else F.softmax)(mask(scores), -1)
+            _SOFTMAXES[name](mask(scores))
             scores.sum().backward()
             optimizer.step()
     found = [call.result.get("stats", {}).get("hidden") for call in run.calls(name)]

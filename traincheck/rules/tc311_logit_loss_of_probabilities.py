@@ -14,17 +14,17 @@ from traincheck.rules._losses import (
     loss_violation,
     number,
 )
+from traincheck.schema.apis import SOFTMAXES
 from traincheck.schema.claims import Needs, some
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
-_SQUASH = frozenset(
-    {"torch.sigmoid", "torch.Tensor.sigmoid", "torch.softmax"}
-    | {f"{F}sigmoid", f"{F}softmax", f"{F}hardsigmoid"}
+_SIGMOID = frozenset(
+    {"torch.sigmoid", "torch.Tensor.sigmoid", f"{F}sigmoid"}
     | {"torch.nn.modules.activation.Sigmoid.forward"}
 )
-_SIGMOID = _SQUASH - {"torch.softmax", f"{F}softmax", f"{F}hardsigmoid"}
+_SQUASH = _SIGMOID | SOFTMAXES | {f"{F}hardsigmoid"}
 _ENOUGH = 16  # elements of a batch of which none lies outside by chance, after a sigmoid
 _TWICE = 2  # steps in which the extremes of one sigmoid are those of another, put through it
 _CLOSE = 1e-3

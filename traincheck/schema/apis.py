@@ -78,7 +78,7 @@ TARGETED = frozenset(
         "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
     )
 )  # fmt: skip
-SOFTMAXES = frozenset({"torch.nn.functional.softmax", "torch.softmax"})
+SOFTMAXES = frozenset({"torch.nn.functional.softmax", "torch.softmax", "torch.Tensor.softmax"})
 # Calls of models and inputs that ranks share.
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
 DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"

@@ -90,6 +90,8 @@ DEFAULT_TENSOR = (
     "tanh_",
     "sigmoid",
     "sigmoid_",
+    "softmax",
+    "log_softmax",
 )
 
 # How torch dispatches, not what is computed.
