@@ -20,6 +20,12 @@ SCHEDULE = Schedule()
 RELU = "torch.nn.functional.relu"
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 
+_SOFTMAXES = {
+    "torch.softmax": lambda x: torch.softmax(x, -1),
+    "torch.nn.functional.softmax": lambda x: F.softmax(x, -1),
+    "torch.Tensor.softmax": lambda x: x.softmax(-1),
+}
+
 
 class Net(nn.Module):
     def __init__(self) -> None:
@@ -286,13 +292,6 @@ PADDING = torch.arange(6) > 3
         (lambda x: x.detach(), None),
     ],
 )
-_SOFTMAXES = {
-    "torch.softmax": lambda x: torch.softmax(x, -1),
-    "torch.nn.functional.softmax": lambda x: F.softmax(x, -1),
-    "torch.Tensor.softmax": lambda x: x.softmax(-1),
-}
-
-
 @pytest.mark.parametrize("name", _SOFTMAXES)
 def test_what_weights_of_attention_leave_out(tmp_path, name, mask, told):
     scores = torch.randn(2, 3, 6, 6, requires_grad=True)
