@@ -261,6 +261,24 @@ def test_the_number_of_rows_is_that_of_the_first_step_whatever_it_is():
     assert (finding.step, finding.violations) == (2, 2)
 
 
+def test_what_a_layer_makes_for_the_next_one_after_its_step_is_of_its_own_iteration():
+    """Each layer has a loss of its own: after its step it is called once more."""
+
+    def loop_of(*sizes: int) -> TraceBuilder:
+        trace = begin()
+        for before, size in zip((None, *sizes), sizes):
+            trace.begin_step()
+            if before is not None:
+                trace.forward(batch_size=before)
+            trace.batch().zero_grad().forward(batch_size=size).backward().optimizer_step()
+        return trace
+
+    same = learned(loop_of(*[64] * 10), "rows")
+    assert report_of(same, loop_of(48, 48, 44, 48, 48, 44, 48).build()).findings == []
+    (finding,) = report_of(same, loop_of(48, 48, 48, 96).build()).findings
+    assert (finding.step, finding.observed) == (3, "2 times as many")
+
+
 def test_it_says_nothing_of_another_program():
     found = [i for i in learn(validate(loop(10)).build()).invariants]
     constant = [i for i in found if i.hypothesis.relation == "constant"]

@@ -314,6 +314,16 @@ class Samples:
         self._now: Counter[str] = Counter()
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
+        self._is_fed = False
+
+    def batch(self, event: BatchEvent) -> None:
+        """What is called before the first batch of a step belongs to the iteration before.
+
+        As what a layer makes for the next one, after its own optimizer has stepped.
+        """
+        if event.stage == "train" and not self._is_fed:
+            self._is_fed = True
+            self._now.clear()
 
     def call(self, event: CallEvent) -> None:
         """A model was called from outside."""
@@ -334,11 +344,12 @@ class Samples:
             if first:
                 ratio = count / first
                 yield Fact(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
-        self._now.clear()
+        self.skip()
 
     def skip(self) -> None:
         """A step did not train, or not all of it is known."""
         self._now.clear()
+        self._is_fed = False
 
 
 class Facts:
@@ -367,6 +378,7 @@ class Facts:
             return [fact for fact in facts if fact is not None]
         if isinstance(event, BatchEvent):
             self._used.batch(event)
+            self._samples.batch(event)
             fact = leaves_of(event)
             return () if fact is None else (fact,)
         if isinstance(event, MarkEvent):

@@ -107,7 +107,7 @@ class Constant(UsualRelation):
                 kinds=_STEPS | {"checkpoint"},
             )
         modules = within_modules(*claim.params.get("classes", ())) | {Families.MODULE}
-        return Needs(calls=modules, kinds=_STEPS)
+        return Needs(calls=modules, kinds=_STEPS | ({"batch"} if kind == SAMPLES else set()))
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, text_of(claim.params))
