@@ -119,6 +119,9 @@ def infer(**options: Any) -> None:
     _refuse_nothing(result, options["traces"])
     save(result, output, limits)
     summarize(result, output)
+    for run in runs:
+        for note in getattr(run.source, "notes", ()):
+            say(f"  note: {run.name}: {note}")
     if why_not is not None:
         show_why(why_not, result.invariants, result.dropped)
 

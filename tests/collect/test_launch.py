@@ -323,8 +323,8 @@ def test_processes_are_those_that_left_events(script, tmp_path) -> None:
     done = collect("-p", path, "-o", run)
     assert "trace in" in done.stderr
     assert manifest(tmp_path / "run")["processes"] == [
-        {"rank": 0, "pid": 9, "files": [names[2], names[1]]},
-        {"rank": 1, "pid": 8, "files": [names[0]]},
+        {"rank": 0, "pid": 9, "files": [names[2], names[1]], "bytes": 0},
+        {"rank": 1, "pid": 8, "files": [names[0]], "bytes": 0},
     ]
     assert manifest(tmp_path / "run")["notes"] == []
 

@@ -49,6 +49,25 @@ def test_what_the_launcher_writes_is_read_whole(tmp_path: Path) -> None:
     assert found.ended
 
 
+def test_what_is_missing_at_the_end_of_a_run_is_told(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", steps=3)
+    settings = Settings(directory=str(run), run_id="mlp-1")
+    first = run_manifest.started(settings, ["python", "train.py"], {})
+    run_manifest.write(run, first)
+    assert TraceReader(run).notes == [
+        "the run has not ended, or its launcher was killed: its end may be missing"
+    ]
+    run_manifest.write(run, run_manifest.ended(first, run, 0))
+    assert TraceReader(run).notes == []
+    path = next(run.glob("events-*"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-2]))  # at the end of a line: nothing in it is torn
+    (note,) = TraceReader(run).notes
+    assert f"{len(lines[-1] + lines[-2]):,} bytes of the events of process" in note
+    path.write_bytes(b"".join(lines * 2))  # what outlives its launcher writes on
+    assert TraceReader(run).notes == []
+
+
 def test_a_field_of_another_form_is_left_out_and_named(tmp_path: Path) -> None:
     record = {"schema_version": SCHEMA_VERSION, "run_id": ["x"], "cwd": "/home", "new": 1}
     (tmp_path / MANIFEST).write_bytes(orjson.dumps(record))

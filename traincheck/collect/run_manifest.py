@@ -156,7 +156,7 @@ def write(directory: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def find_processes(directory: Path) -> list[dict[str, Any]]:
-    """The processes that left events, by rank and process id, with the names of their files."""
+    """The processes that left events, by rank and process id; names of their files, and size."""
     files: dict[tuple[int, int], list[str]] = {}
     for path in sorted(directory.glob(EVENT_GLOB)):
         parsed = parse_event_file_name(path.name)
@@ -165,7 +165,13 @@ def find_processes(directory: Path) -> list[dict[str, Any]]:
             pid = int(stream[1:].split("-")[0])
             files.setdefault((rank, pid), []).append(path.name)
     return [
-        {"rank": rank, "pid": pid, "files": names} for (rank, pid), names in sorted(files.items())
+        {
+            "rank": rank,
+            "pid": pid,
+            "files": names,
+            "bytes": sum((directory / name).stat().st_size for name in names),
+        }
+        for (rank, pid), names in sorted(files.items())
     ]
 
 

@@ -34,7 +34,7 @@ class Manifest:
         created_with: versions of traincheck and Python, platform, hostname.
         settings: the view that was recorded: level, every, warmup, needs.
         environment: variables of the allow-list that were set.
-        processes: rank, pid and files of each process, once the run ended.
+        processes: rank, pid, files and their size in bytes of each process, once the run ended.
         notes: what was not observed, as sentences.
     """
 
@@ -77,6 +77,27 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
         return None, [f"{path} is not the manifest of a trace and is ignored"]
     _check_version(path, record["schema_version"])
     return _typed(path, record)
+
+
+def ending_notes(directory: Path, manifest: Manifest | None) -> list[str]:
+    """What is missing at the end of a recorded run, as sentences."""
+    if manifest is None:
+        return []
+    if manifest.ended is None and manifest.launcher_pid is not None:
+        return ["the run has not ended, or its launcher was killed: its end may be missing"]
+    notes = []
+    for process in manifest.processes:
+        size, files = process.get("bytes"), process.get("files")
+        if not isinstance(size, int) or not isinstance(files, list):
+            continue
+        paths = [directory / str(name) for name in files]
+        missing = size - sum(path.stat().st_size for path in paths if path.is_file())
+        if missing > 0:  # what outlives its launcher may write more
+            notes.append(
+                f"{missing:,} bytes of the events of process {process.get('pid')} are missing: the "
+                "trace was cut, or copied in part"
+            )
+    return notes
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
