@@ -102,6 +102,19 @@ def test_a_fork_writes_a_file_of_its_own(tmp_path):
     assert parents == [os.getpid()]
 
 
+def test_a_forked_process_does_not_end_the_step_that_its_parent_is_in(tmp_path):
+    with recording(tmp_path) as run:
+        train(2)
+        pid = os.fork()
+        if not pid:
+            F.relu(torch.ones(2))  # as workers of a pool
+            os._exit(0)
+        os.waitpid(pid, 0)
+        train(1)
+    assert len(run.calls("torch.nn.functional.relu")) == 1
+    assert [event.step for event in run.of("step")] == [0, 1, 2]
+
+
 def test_threads_write_files_of_their_own(tmp_path):
     with recording(tmp_path) as run:
         F.relu(torch.ones(1))

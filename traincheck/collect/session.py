@@ -164,6 +164,7 @@ class Session:
             em.drop_inherited()
         self._emitters, self._threads = [], 0
         self.faults.forget()
+        self.steps.forget()
         self.local.em = None
         self._is_closed = False
         from multiprocessing import util

@@ -189,6 +189,10 @@ class StepCounter:
         self.step += 1
         if self._stepped:
             self._expected, self._made = self._stepped, set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing was seen of the current step: it is over, or goes on in the process we left."""
         self._stepped = set()
         self._zeroed = set()
         self._is_cleared = self._is_fed = self._is_spent = False

@@ -59,7 +59,10 @@ class CoupledDecay:
         self._told: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if not isinstance(event, OptimizerEvent) or event.cls != _ADAM or event.id in self._told:
+        if not isinstance(event, OptimizerEvent) or event.cls != _ADAM:
+            return ()
+        made = event.where or event.id  # one line may make many: models that are trained in turn
+        if made in self._told:
             return ()
         self.triggered += 1
         coupled = [
@@ -69,7 +72,7 @@ class CoupledDecay:
         ]
         if not coupled:
             return ()
-        self._told.add(event.id)
+        self._told |= {made, event.id}
         return [
             about(
                 self._info,

@@ -37,7 +37,7 @@ class DecayOnBiasOrNorm:
         code="TC907",
         severity="info",
         title="Biases or norms decay",
-        likely_cause="All parameters are in one group with weight decay.",
+        likely_cause="Biases and norms are given the weight decay that weights are given.",
         fix="Put biases and the parameters of norms into a group with weight_decay=0.",
     )
     needs = DECAY

@@ -27,3 +27,12 @@ def test_fires_on_coupled_decay() -> None:
 )
 def test_quiet_on_others(options: dict) -> None:
     assert quiet("TC906", net(**options).build()) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+
+
+def test_optimizers_of_one_line_are_one_finding() -> None:
+    trace = TraceBuilder().process().model("Net", WEIGHTS)
+    trace.optimizer(weight_decay=0.01)
+    (made,) = [e for e in trace.build() if e.kind == "optimizer"]
+    again = made.replace(id="opt7", seq=made.seq + 1000)  # type: ignore[call-arg]
+    finding = fires("TC906", [*trace.build(), again])
+    assert finding.violations == 1
