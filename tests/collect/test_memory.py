@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tests.checking import report_of
-from tests.collect.recording import read_folder
+from tests.collect.recording import read_folder, recording
 from traincheck.collect.fingerprint import components, fingerprint, has_memory, is_at_hand
 from traincheck.collect.stats import is_countable
 
@@ -123,3 +123,22 @@ def test_a_sharded_model_that_is_evaluated(tmp_path: Path, when: str) -> None:
     report = report_of(read_folder(tmp_path / "run"))
     assert [(found.check, found.message) for found in report.findings] == []
     assert any(e.kind == "optimizer" for e in read_folder(tmp_path / "run"))
+
+
+def test_a_frozen_parameter_that_is_offloaded_has_not_changed(tmp_path: Path) -> None:
+    """Large enough that a look reads parts of it only."""
+    frozen, trained = nn.Linear(64, 64).requires_grad_(False), nn.Linear(64, 2)
+    with recording(tmp_path / "run") as run:
+        model = nn.Sequential(frozen, nn.ReLU(), trained)
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 64)).square().mean().backward()
+            storage = frozen.weight.untyped_storage()
+            kept, size = frozen.weight.detach().clone(), storage.nbytes()
+            storage.resize_(0)
+            optimizer.step()
+            storage.resize_(size)
+            frozen.weight.data.copy_(kept)
+    changes = {change for _, change in run.changes("parameter", "Sequential.0.weight")}
+    assert changes <= {"new", "unknown"}

@@ -25,7 +25,7 @@ EXACT_DEVICE = "mix-128"
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
 PROBED = 3 * PROBE_SLICE
-LOW = 1 << 32  # above it lies all that was allocated; of freed memory an offset is left
+LOW = 1 << 32  # above it lies nearly all that is allocated; of freed memory an offset is left
 _CHUNK = 1 << 22  # words that one pass of mix-128 holds in memory at a time
 
 hex128 = xxhash.xxh3_128_hexdigest

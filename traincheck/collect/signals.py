@@ -117,18 +117,24 @@ class _Witness:
         return True
 
     def dismiss(self) -> None:
-        """Let it end."""
+        """End it. Closing its pipe is not enough where others have been forked since."""
         os.close(self._life)
         os.close(self._word)
-        with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored: it is gone by itself
+        # Where SIGCHLD is ignored nobody need wait for it
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
 
 
 def _testify(numbers: Iterable[int], life: int, word: int) -> None:
     """What the witness does, until the launcher ends."""
+
+    def tell(number: int, _: FrameType | None) -> None:
+        os.write(word, bytes([number]))
+
     try:
         for number in numbers:
-            signal.signal(number, lambda sent, _: os.write(word, bytes([sent])) and None)
+            signal.signal(number, tell)
         for held in {0, 1, 2, *map(int, os.listdir("/dev/fd"))} - {life, word}:
             with contextlib.suppress(OSError):
                 os.close(held)

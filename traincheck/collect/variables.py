@@ -250,7 +250,7 @@ class Looker:
                     and _kind_of(tensor) == variable.kind
                     and tensor.is_contiguous()
                     and not (is_gradient and (variable.identity or type(tensor) is not _TENSOR))
-                    and (address := tensor.data_ptr()) > LOW
+                    and ((address := tensor.data_ptr()) > LOW or has_memory(tensor))
                 ):
                     values: tuple[Any, ...] = ()
                     if exact:
@@ -328,11 +328,12 @@ class Looker:
         if not tensor.is_cpu:
             self._defer(variable, tensor, after)
             return
-        variable.exact_only = True
         digest = fingerprint(tensor)
         if digest is None:  # its memory is given back for now: nothing is known of it
             self.still.add(id(variable))
-        elif digest != variable.digest:
+            return
+        variable.exact_only = True
+        if digest != variable.digest:
             self._changed(em, variable, tensor, digest, after)
         else:
             self._unchanged(em, variable, tensor, after)
