@@ -15,8 +15,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 _NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT")
-_WAIT_S = 0.25  # for the word of the witness: then the launcher alone was meant
-_SAME_S = 1.0  # ``timeout`` signals its child and then the group of it
+_WAIT_S = 1.0  # for the word of the witness: then the launcher alone was meant
+_SAME_S = 2.0  # ``timeout`` signals its child and then the group of it
 
 
 class SignalRelay:
@@ -128,13 +128,11 @@ class _Witness:
 
 def _testify(numbers: Iterable[int], life: int, word: int) -> None:
     """What the witness does, until the launcher ends."""
-
-    def tell(number: int, _: FrameType | None) -> None:
-        os.write(word, bytes([number]))
-
     try:
+        os.set_blocking(word, False)
+        signal.set_wakeup_fd(word)  # C writes the number at once, before any Python runs
         for number in numbers:
-            signal.signal(number, tell)
+            signal.signal(number, lambda *_: None)
         for held in {0, 1, 2, *map(int, os.listdir("/dev/fd"))} - {life, word}:
             with contextlib.suppress(OSError):
                 os.close(held)

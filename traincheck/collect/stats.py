@@ -430,13 +430,11 @@ def is_countable(tensor: torch.Tensor) -> bool:
         return False
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.numel() == 0:
         return False
-    if _modes() or _level() is not None:
+    if _modes() or _level() is not None or not (tensor.is_cpu or tensor.is_cuda):
         return False
     if tensor.data_ptr() <= LOW and not has_memory(tensor):
         return False
-    if tensor.is_cpu:
-        return True
-    return tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
+    return tensor.is_cpu or not torch.cuda.is_current_stream_capturing()
 
 
 def _has_norm(tensor: torch.Tensor) -> bool:
