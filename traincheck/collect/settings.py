@@ -15,11 +15,12 @@ import orjson
 from traincheck.errors import UsageError
 from traincheck.schema.claims import Needs
 from traincheck.schema.invariant_file import needs_from_json, needs_json
+from traincheck.schema.layout import LARGEST_WHOLE
 
 __all__ = ["LEVELS", "MOST_STEPS", "VARIABLE", "Level", "Settings", "from_env", "needs_json"]
 
 VARIABLE = "TRAINCHECK_SETTINGS"
-MOST_STEPS = 1 << 53  # that every reader of JSON takes for a whole number
+MOST_STEPS = LARGEST_WHOLE
 LEVELS = ("default", "deep")
 Level = Literal["default", "deep"]
 

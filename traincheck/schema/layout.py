@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 SCHEMA_VERSION = 1  # of the event files and the manifest; invariant files carry it too
+LARGEST_WHOLE = 1 << 53  # of the numbers that every reader of JSON takes for whole
 MANIFEST = "manifest.json"
 EVENT_GLOB = "events-*.jsonl"
 LOST_GLOB = "storage-lost-*"

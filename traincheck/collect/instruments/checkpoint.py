@@ -19,10 +19,10 @@ from traincheck.collect.naming import class_of
 from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded
+from traincheck.schema.layout import LARGEST_WHOLE
 
 _MAX_KEYS = 20
 _MAX_VALUES = 4096
-_LARGEST = 1 << 53  # of the numbers that every reader of JSON takes for whole
 _OPTIMIZER = frozenset({"state", "param_groups"})  # keys of the states that torch makes
 _SCHEDULER = "last_epoch"
 _SCALER = frozenset({"scale", "growth_factor", "backoff_factor"})
@@ -203,7 +203,7 @@ def _describe_file(op: str, state: Any, path: Any) -> dict[str, Any]:
     whole = _part(state)
     if whole is not None and whole["kind"] in _ALONE:
         parts[whole["kind"]] = whole
-    numbers = {str(k): v for k, v in items if type(v) is int and abs(v) < _LARGEST}
+    numbers = {str(k): v for k, v in items if type(v) is int and abs(v) < LARGEST_WHOLE}
     return {
         "op": op,
         "target": dotted(type(state)),
