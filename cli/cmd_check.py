@@ -279,8 +279,8 @@ def one_run(path: str, *, is_live: bool = False) -> Path:
     from traincheck.store.runs import find_runs
 
     folder = Path(path)
-    if is_live and not folder.exists():  # it may be about to begin
-        click.echo(f"traincheck: waiting for {path}, which does not exist yet", err=True)
+    if is_live and not (folder.exists() and (folder.is_file() or any(folder.iterdir()))):
+        click.echo(f"traincheck: waiting for {path}, which holds no run yet", err=True)
         return folder
     runs = find_runs(folder)
     if len(runs) == 1:

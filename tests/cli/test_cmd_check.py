@@ -299,6 +299,25 @@ def test_following_a_run_that_grows(check: Check, tmp_path: Path, capsys, monkey
     assert capsys.readouterr().out == live
 
 
+def test_an_empty_folder_may_become_the_run(
+    check: Check, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    path = tmp_path / "live"
+    path.mkdir()
+
+    def sleep(_: float) -> None:
+        write(path, net().steps(4, omit={"zero_grad"}).build())
+
+    real = TailReader.__init__
+    monkeypatch.setattr(
+        TailReader, "__init__", lambda self, run, **more: real(self, run, sleep=sleep, **more)
+    )
+    assert check("-t", path, "--follow") == 1
+    seen = capsys.readouterr()
+    assert "ERROR TC201" in seen.out
+    assert f"waiting for {path}" in seen.err
+
+
 def test_an_interrupt_ends_following_with_a_report(
     check: Check, bad: Path, capsys, monkeypatch
 ) -> None:

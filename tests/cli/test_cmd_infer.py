@@ -163,6 +163,11 @@ def test_nothing_to_add_to(infer: Infer, good: Path, capsys) -> None:
     assert "fix: " in err
 
 
+def test_no_invariants_to_add_to(infer: Infer, good: Path, capsys) -> None:
+    assert infer("--update", "nope.json", "-t", good) == 2
+    assert "error: nope.json does not exist\n" in capsys.readouterr().err
+
+
 def test_no_run_at_all(infer: Infer, capsys) -> None:
     assert infer() == 2
     assert "fix: name one: -t DIR" in capsys.readouterr().err

@@ -38,6 +38,9 @@ def events() -> list[Event]:
     builder.seed(seed=42).model("Net", MLP_BN, buffers=BN_BUFFERS, frozen={"Net.fc1.bias"})
     builder.optimizer(lr=0.01).train().warning("UserWarning", "lr_scheduler before optimizer")
     builder.steps(4, eval_every=2, scheduler=True).skipped_steps(2).mark("dropped", records=3)
+    tensor = {"dtype": "float32", "shape": [8, 4], "stats": {"min": 0.0}}
+    tree = {"fc1": {"class": "Linear"}}
+    builder.mark("given", inputs={"0": tensor}, modules=tree, ranks=[0, 1], sizes=[1] * 5)
     found = builder.step().build(last_complete=False)
     last = found[-1]
     head = (last.time_ns + 1, last.step, "checkpoint", 0, last.stream)
@@ -89,6 +92,7 @@ SHOWN = [
     "instrument amp: off: AttributeError()",
     "process 12 was not traced: it ignores PYTHONPATH",
     "dropped records=3",
+    "inputs={0: float32[8, 4]}, modules=(1 entry), ranks=[0, 1], sizes=(5 entries)",
     "Skipped lines: 2",
     "events-r0-p1000-t0.jsonl:",
     "the last line is torn",

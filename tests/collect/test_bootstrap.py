@@ -297,6 +297,10 @@ def _use_the_name_for_something_else(place: Place) -> None:
     place.write("lib/traincheck.py", "NAME = 'a file of the user'")
 
 
+def _use_the_name_of_what_is_needed(place: Place) -> None:
+    place.write("lib/xxhash.py", "print('never imported by the program')")
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -304,6 +308,7 @@ def _use_the_name_for_something_else(place: Place) -> None:
         (_need_what_is_missing, "a_module_that_is_not_there"),
         (_take_the_package_away, "__init__.py"),
         (_use_the_name_for_something_else, "another module named traincheck"),
+        (_use_the_name_of_what_is_needed, "another module named xxhash"),
     ],
 )
 def test_a_process_that_cannot_be_traced_runs_on_and_leaves_a_note(place, fault, reason) -> None:

@@ -446,6 +446,29 @@ def test_what_is_there_is_never_overwritten(tmp_path, make, words) -> None:
     assert not witness.exists()
 
 
+def test_of_two_that_begin_in_one_moment_the_second_is_told(tmp_path, monkeypatch) -> None:
+    run, witness = tmp_path / "run", tmp_path / "witness"
+
+    def another_begins(_: int) -> None:
+        (run / "manifest.json").write_text("{}")
+
+    monkeypatch.setattr(os, "fsync", another_begins)
+    with pytest.raises(OutputError, match="already holds a trace"):
+        launch(["touch", str(witness)], settings(run))
+    assert not witness.exists()
+    assert [path.name for path in run.iterdir()] == ["manifest.json"]
+    assert manifest(run) == {}
+
+
+def test_a_disk_without_links_does_not_stop_a_run(tmp_path, monkeypatch) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuses)
+    assert launch(["true"], settings(tmp_path / "run")).exit_status == 0
+    assert manifest(tmp_path / "run")["exit_status"] == 0
+
+
 def test_an_empty_folder_may_be_used(tmp_path) -> None:
     assert launch(["true"], settings(tmp_path)).exit_status == 0
     assert manifest(tmp_path)["exit_status"] == 0
@@ -467,10 +490,10 @@ def test_a_full_disk_is_noticed_before_the_program_starts(tmp_path, monkeypatch)
 def test_a_disk_that_fills_up_does_not_cost_the_exit_status(tmp_path, monkeypatch) -> None:
     write = run_manifest.write
 
-    def fails_at_the_end(directory: Path, content: dict) -> None:
+    def fails_at_the_end(directory: Path, content: dict, **how: bool) -> None:
         if content["ended"] is not None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(directory, content)
+        write(directory, content, **how)
 
     monkeypatch.setattr(launching.run_manifest, "write", fails_at_the_end)
     outcome = launch(["sh", "-c", "exit 7"], settings(tmp_path / "run"))

@@ -14,7 +14,7 @@ from traincheck.collect import run_manifest
 from traincheck.collect.settings import Settings
 from traincheck.errors import OutputError, TraceFormatError
 from traincheck.schema.codec import SCHEMA_VERSION
-from traincheck.schema.layout import MANIFEST
+from traincheck.schema.layout import MANIFEST, event_file_name
 from traincheck.store.manifest import Manifest, read_manifest, write_manifest
 from traincheck.store.reader import TraceReader
 from traincheck.store.runs import find_runs
@@ -117,6 +117,13 @@ def test_without_a_run_it_is_told_what_is_there(
         find_runs(path)
     assert str(path) in caught.value.message
     assert caught.value.fix
+
+
+def test_packed_event_files_are_told_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / f"{event_file_name(0, 1, 0)}.gz").touch()
+    with pytest.raises(TraceFormatError, match="holds no run") as caught:
+        find_runs(tmp_path)
+    assert "unpack events-r0-p1-t0.jsonl.gz" in caught.value.fix
 
 
 def test_the_writer_refuses_a_file_and_a_folder_with_a_trace(tmp_path: Path) -> None:

@@ -186,10 +186,9 @@ def _check_existing(directory: Path) -> None:
         raise OutputError(
             f"output path {str(directory)!r} is a file", fix="give -o a folder that does not exist"
         )
-    fresh = "give -o a new folder, or leave it out to get one under traces/"
     try:
         if (directory / MANIFEST).exists() or any(directory.glob(EVENT_GLOB)):
-            raise OutputError(f"{str(directory)!r} already holds a trace", fix=fresh)
+            raise _already_holds(directory)
         if any(directory.glob(f"*/{MANIFEST}")):
             raise OutputError(
                 f"{str(directory)!r} is a folder of runs", fix=f"-o {directory / 'NAME'}"
@@ -200,7 +199,9 @@ def _check_existing(directory: Path) -> None:
 
 def _write_first(directory: Path, manifest: Mapping[str, Any], *, made: bool) -> None:
     try:
-        run_manifest.write(directory, manifest)
+        run_manifest.write(directory, manifest, is_first=True)
+    except FileExistsError:
+        raise _already_holds(directory) from None
     except OSError as error:
         _discard(directory, made=made)
         raise _output_error(directory, error) from error
@@ -214,6 +215,13 @@ def _discard(directory: Path, *, made: bool) -> None:
             directory.rmdir()
     except OSError:  # the error that is reported is the one that stopped the start
         return
+
+
+def _already_holds(directory: Path) -> OutputError:
+    return OutputError(
+        f"{str(directory)!r} already holds a trace",
+        fix="give -o a new folder, or leave it out to get one under traces/",
+    )
 
 
 def _output_error(directory: Path, error: OSError) -> OutputError:

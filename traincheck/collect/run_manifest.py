@@ -137,10 +137,16 @@ def exit_status(returncode: int) -> int:
     return returncode if returncode >= 0 else 128 - returncode
 
 
-def write(directory: Path, manifest: Mapping[str, Any]) -> None:
+def write(directory: Path, manifest: Mapping[str, Any], *, is_first: bool = False) -> None:
     """Put the manifest in place at once: a reader finds the old one or the new one, never a part.
 
+    Args:
+        directory: of the run.
+        manifest: what to write.
+        is_first: there may be none yet: another launcher may begin in the same moment.
+
     Raises:
+        FileExistsError: there is one, and this is the first.
         OSError: it could not be written; an earlier manifest is still there.
     """
     temporary = directory / f".{MANIFEST}.{os.getpid()}"
@@ -149,10 +155,22 @@ def write(directory: Path, manifest: Mapping[str, Any]) -> None:
             file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(directory / MANIFEST)
-    except OSError:
+        if is_first:
+            _link(temporary, directory / MANIFEST)
+        else:
+            temporary.replace(directory / MANIFEST)
+    finally:
         temporary.unlink(missing_ok=True)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """Give a file its name unless that is taken; where there are no links, as near as can be."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
         raise
+    except OSError:
+        temporary.replace(path)
 
 
 def find_processes(directory: Path) -> list[dict[str, Any]]:

@@ -67,6 +67,10 @@ def known_runs(path: str | Path) -> list[RunStatistics]:
         InvariantFormatError: they cannot be used.
     """
     beside = statistics_path(path)
+    if not (Path(path).exists() or beside.exists()):
+        raise UsageError(
+            f"{path} does not exist", fix="without --update, its invariants are learned anew"
+        )
     if not beside.exists():
         raise UsageError(
             f"{path} has no statistics beside it: {beside} does not exist",

@@ -29,7 +29,7 @@ def find_runs(path: Path | str) -> list[Path]:
         return [path]
     runs = sorted(_runs_below(path, _DEPTH))
     if not runs:
-        raise TraceFormatError(f"{path} holds no run: {_contents(path)}", fix=_MAKE_ONE)
+        raise TraceFormatError(f"{path} holds no run: {_contents(path)}", fix=_advice(path))
     return runs
 
 
@@ -56,7 +56,7 @@ def check_run(path: Path) -> None:
             f"{path} is a folder of runs, not a run: {names}{more}",
             fix=f"name one of them, e.g. {runs[-1]}",
         )
-    raise TraceFormatError(f"{path} is not a trace: {_contents(path)}", fix=_MAKE_ONE)
+    raise TraceFormatError(f"{path} is not a trace: {_contents(path)}", fix=_advice(path))
 
 
 def _check_directory(path: Path) -> None:
@@ -83,6 +83,13 @@ def _folders(path: Path) -> list[Path]:
         return [child for child in path.iterdir() if child.is_dir() and child.name[0] != "."]
     except PermissionError:
         return []
+
+
+def _advice(path: Path) -> str:
+    packed = sorted(path.glob(f"{EVENT_GLOB}.*"))
+    if packed:
+        return f"event files are read as they were written: unpack {packed[0].name} and its like"
+    return _MAKE_ONE
 
 
 def _contents(path: Path) -> str:

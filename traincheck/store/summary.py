@@ -27,6 +27,7 @@ from traincheck.schema.events import (
 )
 
 _MOST = 1000  # different texts kept of what a program may make up at will
+_MOST_PARTS = 4  # of a collection in a mark
 _FORWARD = ".forward"
 # What each run has, or is told elsewhere.
 _KNOWN_MARKS = frozenset({Marks.PROCESS, Marks.COLLECTIVE_ENTERED, Marks.LOADED_CHANGED})
@@ -234,7 +235,7 @@ class _Counting:
 
     def _mark(self, event: MarkEvent) -> None:
         if event.text not in _KNOWN_MARKS:
-            facts = ", ".join(f"{name}={value}" for name, value in event.data.items())
+            facts = ", ".join(f"{name}={_fact(value)}" for name, value in event.data.items())
             _count(self.summary.marks, (event.text, facts))
 
     def _is_first(self, event: Event, what: str, name: str) -> bool:
@@ -246,6 +247,24 @@ class _Counting:
 def _count(counter: Counter[Any], key: Any) -> None:
     if key in counter or len(counter) < _MOST:
         counter[key] += 1
+
+
+def _fact(value: Any) -> str:
+    """What a mark tells, at a glance: of long or deep collections only how long they are."""
+    if not isinstance(value, (dict, list)):
+        return str(value)
+    if isinstance(value, dict) and "dtype" in value and "shape" in value:
+        return _leaf(value)
+    parts = value.values() if isinstance(value, dict) else value
+    if len(value) > _MOST_PARTS or any(map(_is_deep, parts)):
+        return f"({len(value)} entr{'y' if len(value) == 1 else 'ies'})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_fact(part)}" for key, part in value.items()) + "}"
+    return f"[{', '.join(map(_fact, value))}]"
+
+
+def _is_deep(value: Any) -> bool:
+    return isinstance(value, (dict, list)) and not (isinstance(value, dict) and "dtype" in value)
 
 
 def _leaf(value: Any) -> str:

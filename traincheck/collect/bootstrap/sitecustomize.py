@@ -78,6 +78,8 @@ def _start(raw_settings: str) -> None:
         import json
 
         _make_importable(json.loads(raw_settings)["package"])
+        _see_to_own("orjson")
+        _see_to_own("xxhash")
         from traincheck.collect import session, settings
 
         found = settings.from_env({settings.VARIABLE: raw_settings})
@@ -118,6 +120,21 @@ def _make_importable(package: str) -> None:
     except BaseException:
         del sys.modules["traincheck"]
         raise
+
+
+def _see_to_own(name: str) -> None:
+    """See that ``import name`` would give the package we need, not a file of the program's.
+
+    Raises:
+        ImportError: it would run such a file, which the program itself may never have done.
+    """
+    if name in sys.modules:
+        return
+    import importlib.util
+
+    found = importlib.util.find_spec(name)
+    if found is not None and not found.submodule_search_locations:
+        raise ImportError(f"another module named {name} is found first: {found.origin}")
 
 
 def _leave_note(raw_settings: str, error: Exception) -> None:
