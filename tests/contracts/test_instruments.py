@@ -211,6 +211,13 @@ def functional(breaks=False):
     return [F.relu(x), F.dropout(x, p=0.3), F.softmax(x, dim=-1), F.linear(x, torch.ones(1, 3))]
 
 
+def viewed(breaks=False):
+    x = torch.arange(24.0).view(2, 3, 4)
+    if breaks:
+        x.view(5, 5)
+    return [x.view(3, 2, 4), x.reshape(3, 2, 4), torch.reshape(x, (4, 6))]
+
+
 def derived(breaks=False):
     x = torch.ones(3, requires_grad=not breaks)
     (x * x).sum().backward()
@@ -226,6 +233,7 @@ def called(breaks=False):
 CASES = {
     "modules": called,
     "functional": functional,
+    "reshapes": viewed,
     "optimizers": stepped,
     "optimizers-groups": adam,
     "autograd": derived,

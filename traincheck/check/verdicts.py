@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.relations._programs import program_of
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import RESHAPES, Families
 from traincheck.schema.claims import Needs, Schedule, without_some
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
@@ -65,6 +65,7 @@ FEEDS: Mapping[str, Feed] = {
     "distributed": Feed(kinds=frozenset({"collective"})),
     "warnings": Feed(kinds=frozenset({"warning"})),
     "packages": Feed(packages=True),
+    "reshapes": Feed(calls=tuple(RESHAPES)),
     "transforms": Feed(),
 }
 

@@ -78,6 +78,8 @@ TARGETED = frozenset(
         "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
     )
 )  # fmt: skip
+# Give the elements of a tensor other dims, in the order that they lie in.
+RESHAPES = frozenset({"torch.Tensor.view", "torch.Tensor.reshape", "torch.reshape"})
 SOFTMAXES = frozenset({"torch.nn.functional.softmax", "torch.softmax", "torch.Tensor.softmax"})
 # Calls of models and inputs that ranks share.
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"

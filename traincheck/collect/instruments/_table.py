@@ -16,6 +16,7 @@ from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.instruments.packages import Packages
 from traincheck.collect.instruments.pywarnings import PythonWarnings
 from traincheck.collect.instruments.random_state import RandomState
+from traincheck.collect.instruments.reshapes import Reshapes
 from traincheck.collect.instruments.rng import Rng
 from traincheck.collect.instruments.schedulers import Schedulers
 from traincheck.collect.instruments.transforms import Transforms
@@ -23,6 +24,7 @@ from traincheck.collect.instruments.transforms import Transforms
 INSTRUMENTS: tuple[type[Instrument], ...] = (
     Modules,
     Functional,
+    Reshapes,
     Optimizers,
     Autograd,
     Amp,

@@ -1,0 +1,107 @@
+"""TC328: view() in place of transpose(), which mixes the samples of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Verdict
+
+Shape = tuple[int, ...]
+VIEW = "torch.Tensor.view"
+
+
+def tensor(shape: Shape) -> dict[str, object]:
+    return {"dtype": "float32", "shape": [*shape], "device": "cpu"}
+
+
+def run(old: Shape, new: Shape, *, steps: int = 3, size: int = 32, stage: str = "train") -> list:
+    trace = net()
+    for _ in range(steps):
+        trace.begin_step().batch(size=size).zero_grad()
+        trace.call(
+            VIEW,
+            module="Net",
+            args={"0": tensor(old)},
+            result=tensor(new),
+            grad_enabled=stage == "train",
+            where="net.py:3",
+        )
+        trace.forward(batch_size=size).backward().optimizer_step()
+    return trace.end_step().build()
+
+
+BROKEN = run((2, 32, 8), (32, 16), steps=5)
+
+
+def test_fires_once_at_the_first_step() -> None:
+    finding = fires("TC328", BROKEN)
+    assert (finding.first_step, finding.violations) == (0, 1)
+    assert finding.subject.module == "Net"
+    assert finding.observed == "view() gives (2, 32, 8) the shape (32, 16)"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        run((2, 32, 8), (32, 16), steps=1),
+        run((2, 32, 8), (32, 16), size=64),  # a table that is no batch
+        run((2, 32, 8), (32, 16), stage="eval"),
+        run((32, 2, 8), (32, 16)),
+        net().steps(3).build(),
+    ],
+)
+def test_quiet(events: list[Event]) -> None:
+    assert quiet("TC328", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+
+
+class Reader(nn.Module):
+    def __init__(self, last: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(5, 8, bidirectional=True, batch_first=True)
+        self.out, self.last = nn.Linear(16, 3), last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.last(self.rnn(x)[1]))
+
+
+def viewed(states: torch.Tensor) -> torch.Tensor:
+    return states.view(-1, 16)
+
+
+def reshaped(states: torch.Tensor) -> torch.Tensor:
+    return torch.reshape(states, (-1, 16))
+
+
+def exchanged(states: torch.Tensor) -> torch.Tensor:
+    return states.transpose(0, 1).reshape(-1, 16)
+
+
+@pytest.mark.parametrize("loads", [True, False])
+@pytest.mark.parametrize(
+    ("last", "is_wrong"), [(viewed, True), (reshaped, True), (exchanged, False)]
+)
+def test_recorded_runs(tmp_path: Path, last, loads: bool, is_wrong: bool) -> None:
+    x, y = torch.randn(64, 7, 5), torch.randint(3, (64,))
+    batches = DataLoader(TensorDataset(x, y), 16) if loads else [(x[:16], y[:16])] * 4
+    model = Reader(last)
+    with recording(tmp_path / "run") as run:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for inputs, labels in batches:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+    if is_wrong:
+        finding = fires("TC328", run.events)
+        assert finding.subject.module == "Reader"
+        assert finding.first_step == 0
+    else:
+        assert quiet("TC328", run.events) is Verdict.NOT_TRIGGERED

@@ -1,0 +1,83 @@
+"""Views that tear slices of a dim apart. All others, thousands a step, are let pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import monotonic_ns
+from typing import Any
+
+import torch
+
+from traincheck.collect.compiling import is_traced, state
+from traincheck.collect.emit import Emitter, context, hidden
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.places import where
+from traincheck.collect.summarize import dumps, summarize
+from traincheck.collect.wrap import guarded
+from traincheck.schema.apis import RESHAPES
+from traincheck.schema.shapes import torn
+
+_MOST_KNOWN = 4096  # variable shapes must not grow the training process
+
+
+class Reshapes(Instrument):
+    """``view`` and ``reshape``; at level deep, where all operators are recorded, not needed."""
+
+    name = "reshapes"
+    is_seen_by_transforms = True
+
+    def is_wanted(self) -> bool:
+        needs = self.session.needs
+        is_asked = needs is None or not RESHAPES.isdisjoint(needs.calls)
+        return is_asked and not self.session.settings.is_deep
+
+    def install(self) -> None:
+        for api in sorted(RESHAPES):
+            holder = torch.Tensor if api.startswith("torch.Tensor.") else torch
+            name = api.rpartition(".")[2]
+            self.replace(holder, name, partial(self._wrap, api), idles=True)
+
+    def _wrap(self, api: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        session = self.session
+        switch, local = session.switch, session.local
+        known: dict[tuple[torch.Size, torch.Size], bool] = {}
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if is_traced() or not switch.on or state._is_compiling_flag:
+                return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            em = local.em or session.emitter()
+            # What torch views for its own purposes is not the user's doing
+            if em.busy or em.inner is not None or not args:
+                return result
+            given = args[0]
+            if type(given) is not torch.Tensor or type(result) is not torch.Tensor:
+                return result
+            try:
+                shapes = given.shape, result.shape
+                is_torn = known.get(shapes)
+                if is_torn is None:
+                    if len(known) >= _MOST_KNOWN:
+                        known.clear()
+                    is_torn = known[shapes] = bool(torn(*shapes))
+                if is_torn:
+                    guarded(em, self._record, api, given, result)
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self._wrap, error)
+            return result
+
+        return hidden(wrapper)
+
+    def _record(self, em: Emitter, api: str, given: torch.Tensor, result: torch.Tensor) -> None:
+        span = em.next_span
+        em.next_span = span + 1
+        fields = {
+            "api": api,
+            "args": {"0": summarize(given)},
+            "result": summarize(result),
+            "where": where(),
+        }
+        if em.module is not None:
+            fields["module"] = self.session.tracker.child(em.module, None)
+        em.call(span, em.top, monotonic_ns(), dumps(fields)[1:-1] + context())
