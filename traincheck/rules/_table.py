@@ -69,7 +69,7 @@ from traincheck.rules.tc324_future_attended import FutureAttended
 from traincheck.rules.tc325_blank_among_labels import BlankAmongLabels
 from traincheck.rules.tc326_batch_dims_mixed import BatchDimsMixed
 from traincheck.rules.tc327_evaluated_on_another_scale import EvaluatedOnAnotherScale
-from traincheck.rules.tc328_batch_torn_by_view import BatchTornByView
+from traincheck.rules.tc328_view_for_transpose import ViewForTranspose
 from traincheck.rules.tc329_initialized_again import InitializedAgain
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
@@ -225,7 +225,7 @@ RULES: tuple[Rule, ...] = (
     BlankAmongLabels(),
     BatchDimsMixed(),
     EvaluatedOnAnotherScale(),
-    BatchTornByView(),
+    ViewForTranspose(),
     InitializedAgain(),
     ReplicasDiffer(),
     RanksStepUnequally(),

@@ -50,9 +50,25 @@ def test_fires_once_at_the_first_step() -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "title"),
+    [
+        ((32, 10, 8), (10, 32, 8), "A view mixes the 32 samples of a batch in Net"),
+        ((32, 3, 28, 28), (32, 784, 3), "A view mixes the 3 slices of a dim in Net"),
+        ((32, 10, 64), (32, 64, 10), "A view mixes the 10 slices of a dim in Net"),
+    ],
+)
+def test_tells_what_is_mixed(old: Shape, new: Shape, title: str) -> None:
+    assert fires("TC328", run(old, new)).title == title
+
+
+@pytest.mark.parametrize(
     "events",
     [
         run((2, 32, 8), (32, 16), steps=1),
+        run((64, 3, 28, 28), (64, 784, 3)),  # no batch
+        run((32, 6, 10), (32, 4, 15)),  # another order of these dims would not give that
+        run((32, 6, 10), (32, 10, 2, 3)),
+        run((32, 16, 64), (32, 64, 16)),  # each quarter is a row of its own
         run((2, 32, 8), (32, 16), size=64),  # a table that is no batch
         run((2, 32, 8), (32, 16), stage="eval"),
         run((32, 2, 8), (32, 16)),

@@ -1,9 +1,11 @@
-"""TC328: a view mixes the samples of a batch. Knows sizes of dims only."""
+"""TC328: view() where dims are to be exchanged. Knows sizes of dims only."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import permutations
+from math import prod
 
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import RESHAPES, Families
@@ -15,32 +17,36 @@ from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
 _ENOUGH = 2  # steps; sizes may be equal by chance in one
 _MOST_VIEWS = 64  # of one step
+_MOST_DIMS = 6  # whose orders are tried
 
 Place = tuple[str, str | None, str | None]
 
 
-class BatchTornByView:
-    """TC328 batch-torn-by-view: view() or reshape() is used where dims are to be exchanged.
+class ViewForTranspose:
+    """TC328 view-for-transpose: view() or reshape() is used where dims are to be exchanged.
 
     What it checks:
-        A tensor that has a dim as large as the batch, and is given other dims by view() or
-        reshape(), has the same samples in the dim of that size afterwards.
+        A tensor that is given other dims by view() or reshape() has the same slices afterwards: in
+        the dim that is as large as the batch, and in dims that come in another order.
 
     Why it matters:
         view() only says anew where dims end; it moves nothing. A tensor of (batch, time, features)
         viewed as (time, batch, features), or the last states of a bidirectional layer, (2, batch,
         features), viewed as (batch, 2 * features), has the right shape, and each of its rows holds
-        pieces of several samples. The loss falls, as far as the batch can be learned by heart.
+        pieces of several samples. So do pixels, (batch, channels, height, width) viewed as (batch,
+        height * width, channels), hold no colors. The loss falls, as far as a batch can be learned
+        by heart.
 
     Fires on:
         Two steps of training in which a view tears the samples of a batch apart though its result
-        has a dim of their number.
+        has a dim of their number; or gives a batch the dims that another order of them would give,
+        and tears these apart.
 
     Stays quiet on:
         Dims that are merged, split, or cut in equal pieces, such as heads of attention, windows and
         ghost batches; dims exchanged by transpose() or permute() first; sizes that are multiples of
-        each other, where the same view may be meant; tensors with several dims as large as the
-        batch; batches whose tensors disagree about how many samples there are; evaluation.
+        each other, where the same view may be meant; tensors with several dims of one size; batches
+        whose tensors disagree about how many samples there are; evaluation.
 
     Fix:
         Exchange dims with transpose() or permute(), then reshape().
@@ -54,7 +60,7 @@ class BatchTornByView:
         kind="rule",
         code="TC328",
         severity="warning",
-        title="A view mixes the samples of a batch in {subject}",
+        title="A view mixes {subject}",
         likely_cause="view() or reshape() is used to exchange dims: {observed}.",
         fix="Exchange the dims with transpose() or permute(), then reshape().",
     )
@@ -99,10 +105,10 @@ class Views(SingleEvents):
         found: dict[Place, Violation] = {}
         for call, before, after in views if sizes else ():
             self.triggered += 1
-            mixed = sizes.intersection(torn(before.shape, after.shape))
-            place = call.api, call.module, call.where
-            if mixed and place not in found:
-                found[place] = _violation(call, min(mixed), before, after)
+            mixed = _mixed(before.shape, after.shape, sizes)
+            if mixed is not None:
+                place = call.api, call.module, call.where
+                found.setdefault(place, _violation(call, mixed, before.shape, after.shape))
         self._steps.update(found.keys())
         self._first = {**found, **self._first}
         return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
@@ -114,8 +120,37 @@ def _rows(tensors: Iterable[TensorSummary]) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
+def _mixed(old: Sequence[int], new: Sequence[int], batches: set[int]) -> str | None:
+    """What a view mixes, in words; None for nothing that is known to belong together."""
+    sizes = torn(old, new)
+    samples = batches.intersection(sizes)
+    if samples:
+        return f"the {min(samples)} samples of a batch"
+    if sizes and old[0] == new[0] and old[0] in batches and _is_exchange(old[1:], new[1:]):
+        return f"the {sizes[0]} slices of a dim"
+    return None
+
+
+def _is_exchange(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether the dims are what exchanging dims, and then merging some, would give."""
+    old, new = [n for n in old if n > 1], [n for n in new if n > 1]
+    return len(old) <= _MOST_DIMS and any(_is_merged(order, new) for order in permutations(old))
+
+
+def _is_merged(order: Sequence[int], new: Sequence[int]) -> bool:
+    start = 0
+    for size in new:
+        end = start + 1
+        while prod(order[start:end]) < size and end < len(order):
+            end += 1
+        if prod(order[start:end]) != size:
+            return False
+        start = end
+    return start == len(order)
+
+
 def _violation(
-    call: CallEvent, size: int, before: TensorSummary, after: TensorSummary
+    call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
 ) -> Violation:
     name = call.api.rpartition(".")[2]
     return Violation(
@@ -125,8 +160,9 @@ def _violation(
         stage=call.stage,
         subject=Subject(api=call.api, module=call.module),
         symptom=Symptom.LOSS_INPUT,
-        message=f"{name}() tears the {size} samples of a batch apart",
-        expected=f"{size} samples that stay whole, as transpose() or permute() leaves them",
-        observed=f"{name}() gives {before.shape} the shape {after.shape}",
+        message=f"{name}() tears {mixed} apart",
+        expected=f"{mixed} that stay whole, as transpose() or permute() leaves them",
+        observed=f"{name}() gives {tuple(before)} the shape {tuple(after)}",
+        title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
         evidence=(call,),
     )
