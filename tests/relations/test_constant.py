@@ -374,20 +374,27 @@ def test_targets_with_a_dim_less_than_predictions():
 
 
 def batches(
-    *, given: str = "batch[0]", looks: bool = True, numel: int = 64, after: str = "loader1"
+    *,
+    given: str = "batch[0]",
+    looks: bool = True,
+    numel: int = 64,
+    after: str = "loader1",
+    ahead: int = 0,
 ):
     """Steps over a loader with two inputs, of which the model is given one.
 
-    after: a loader of which a batch is fetched behind the update, for an evaluation.
+    after: a loader of which a batch is fetched behind the update, for an evaluation. ahead: by how
+    many steps batches are fetched before they are used.
     """
     trace = TraceBuilder().process().model("Net", MLP).optimizer()
     for step in range(24):
         trace.begin_step()
-        parts = {name: f"{name} {step}" for name in ("batch[0]", "batch[1]")}
         leaf = {"dtype": "float32", "shape": [numel, 1], "stats": {"min": 0, "max": 1}}
-        leaves = {path: {**leaf, "fingerprint": text} for path, text in parts.items()}
-        trace.batch(leaves=leaves, index=step)
-        known = {"fingerprint": parts[given]} if looks and step % 3 == 0 else {}
+        for index in range(0 if step == 0 else step + ahead, step + ahead + 1):
+            parts = {name: f"{name} {index}" for name in ("batch[0]", "batch[1]")}
+            leaves = {path: {**leaf, "fingerprint": text} for path, text in parts.items()}
+            trace.batch(leaves=leaves, index=index)
+        known = {"fingerprint": f"{given} {step}"} if looks and step % 3 == 0 else {}
         trace.call(
             "__main__.Net.forward",
             family=Families.MODULE,
@@ -410,7 +417,7 @@ def test_which_parts_of_batches_are_used():
     said = "In train.py, a model or a loss is given batch[0] of loader0."
     assert said in [invariant.text for invariant in invariants]
     assert said.replace("loader0", "loader1") not in [invariant.text for invariant in invariants]
-    for healthy in (batches(), batches(after="loader0")):
+    for healthy in (batches(), batches(after="loader0"), batches(ahead=1)):
         assert broken(decide("constant", USED, healthy)) == []
     wrong = batches(given="batch[1]")
     found = broken(decide("constant", USED, wrong))

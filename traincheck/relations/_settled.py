@@ -189,10 +189,14 @@ def leaves_of(event: BatchEvent) -> Fact | None:
 
 
 class Used:
-    """Which parts of the batches of a step reach a model or a loss, where contents are known."""
+    """Which parts of the batches of a step reach a model or a loss, where contents are known.
+
+    A loop may fetch a batch ahead: those that a loader gave in the window before may come now.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, set[str]]] = {}  # by loader and path
+        self._before: dict[str, dict[str, set[str]]] = {}  # the same of its last window
         self._given: set[str] = set()
         self._has_stepped = False
 
@@ -215,9 +219,14 @@ class Used:
     def step(self, event: StepEvent) -> Iterator[Fact]:
         """A step ended; in most nothing is known of what was given."""
         parts, given = self._parts, self._given
+        before = {loader: self._before.get(loader, {}) for loader in parts}
         self._parts, self._given, self._has_stepped = {}, set(), False
+        self._before |= parts
         for loader, known in parts.items() if given and is_judged(event) else ():
-            values = {path: not keys.isdisjoint(given) for path, keys in known.items()}
+            values = {
+                path: not given.isdisjoint(keys | before[loader].get(path, set()))
+                for path, keys in known.items()
+            }
             if values:
                 yield Fact(Key(USED, loader), values, event)
 

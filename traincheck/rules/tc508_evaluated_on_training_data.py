@@ -91,10 +91,15 @@ class Evaluations:
         ]
 
     def _close(self) -> None:
-        """The batch is done with: what was it for?"""
+        """The batch is done with: what was it for?
+
+        One that is evaluated, and then comes an update, is the last of an evaluation: the batch to
+        train on was fetched before.
+        """
         batch = self._batch
         if batch is not None and self._is_trained:
-            self._trained.add(batch.loader)
+            if not self._is_evaluated:
+                self._trained.add(batch.loader)
         elif batch is not None and self._is_evaluated:
             self.triggered += 1
             batches = self._evaluated.setdefault(batch.loader, [])

@@ -51,6 +51,17 @@ def test_quiet_on_a_teacher_that_sees_the_batch_first() -> None:
     assert quiet("TC508", trace.build()) is Verdict.NOT_TRIGGERED
 
 
+def test_quiet_where_the_next_batch_is_fetched_before_an_evaluation() -> None:
+    trace = net()
+    for _ in range(3):
+        trace.begin_step().batch("loader0").train(False)
+        for _ in range(3):
+            trace.batch("loader1").forward(grad=False)
+        trace.train().zero_grad().forward().backward().optimizer_step()
+        trace.steps(2)
+    assert quiet("TC508", trace.build()) is Verdict.HELD
+
+
 @pytest.mark.parametrize("results", [1, 2])
 def test_quiet_on_transforms_of_the_next_batch_that_are_modules(results: int) -> None:
     """As those of torchvision: they run between the last batch evaluated and the first trained.
