@@ -37,16 +37,21 @@ def update(
     reduction: str = "mean",
     ignored: float = 0.0,
     logits: tuple[float, float] = (-1.0, 1.0),
+    sums: tuple[float, float] | None = None,
     api: str = CROSS_ENTROPY,
     losses: int = 1,
 ) -> TraceBuilder:
-    """One step; factor: by which each loss is multiplied before it is given to backward."""
+    """One step; factor: by which each loss is multiplied before it is given to backward.
+
+    sums: the smallest and the largest over a row of logits, where they were taken.
+    """
     trace.begin_step().zero_grad()
     value = 2.3 - 0.01 * trace._step
     labels = tensor(-100 if ignored else 0, 9, (32,), **({"ignored": ignored} if ignored else {}))
     for _ in range(micro):
         for _ in range(losses):
-            args = {"input": tensor(*logits), "target": labels, "reduction": reduction}
+            rows = dict(zip(("row_sum_min", "row_sum_max"), sums or ()))
+            args = {"input": tensor(*logits, **rows), "target": labels, "reduction": reduction}
             trace.call(api, args=args, result=scalar(value))
         trace._counters["backward"] += 1
         trace.call(Families.BACKWARD, args={"tensors": scalar(value * factor)})
@@ -152,6 +157,13 @@ def test_logits_of_few_classes_may_be_above_zero_as_long_as_they_are_small():
     reference = learn(updates(begin(), 10).build()).invariants
     for logits, found in (((0.01, 0.09), 0), ((0.2, 1.3), 0), ((0.01, 0.2), 1), ((0.0, 3.0), 1)):
         run = updates(begin(), 3, logits=logits).build()
+        assert len(report_of(reference, run).findings) == found
+    for logits, sums, found in (
+        ((0.01, 0.3), (0.4, 1.9), 0),
+        ((0.01, 0.3), (0.995, 1.004), 1),  # probabilities, in half precision
+        ((0.2, 0.7), (2.4, 5.9), 1),  # as a sigmoid gives
+    ):
+        run = updates(begin(), 3, logits=logits, sums=sums).build()
         assert len(report_of(reference, run).findings) == found
 
 

@@ -211,6 +211,19 @@ def test_a_bias_beside_a_moving_weight_may_round_to_what_it_was():
     assert {n for _, _, n in outcome(PARAMETERS, net().steps(3, not_updated=both))} == both
 
 
+@pytest.mark.parametrize(
+    ("weight", "bias"),
+    [("parametrizations.weight.original1", "bias"), ("weight_v", "bias"), ("W", "b")],
+)
+def test_a_bias_beside_a_weight_of_another_name_may_round_too(weight: str, bias: str):
+    names = {f"fc.{weight}": MLP["fc1.weight"], f"fc.{bias}": MLP["fc1.bias"]}
+    trace = TraceBuilder().process().model("Net", names).optimizer()
+    assert outcome(PARAMETERS, trace.steps(3, not_updated={f"Net.fc.{bias}"})) == []
+    trace = TraceBuilder().process().model("Net", names).optimizer()
+    stuck = trace.steps(3, not_updated={f"Net.fc.{weight}"})
+    assert {n for _, _, n in outcome(PARAMETERS, stuck)} == {f"Net.fc.{weight}"}
+
+
 def scaled(trace: TraceBuilder):
     """The events of a trace in which Net.scale is of one element."""
     for event in trace.build():

@@ -36,7 +36,7 @@ from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
 _ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
-_FEW_MODULES = 4096  # known ones, dead or alive
+_FEW_MODULES = 512  # known ones, dead or alive
 
 Slot: TypeAlias = tuple[dict[str, Any], str]  # where a module keeps a tensor: its dict and the key
 

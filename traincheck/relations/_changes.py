@@ -21,7 +21,7 @@ from traincheck.relations._variables import (
     select,
     variable_of,
 )
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, weights_beside
 from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -393,11 +393,11 @@ class ChangeDecider:
         by an average, and neither is trained.
         """
         moved = self._book.changed["parameter"]
-        weight = f"{parameter.name.rpartition('.')[0]}.weight"
-        is_beside = parameter.leaf == "bias" and weight in moved
+        beside = weights_beside(parameter.name).intersection(moved)
+        is_beside = bool(beside)
         if not (self._variables.is_held(parameter) and parameter.name in self._book.reached):
-            beside = self._variables.by_role["parameter"].get(weight)
-            is_frozen = beside is not None and not beside.requires_grad
+            found = map(self._variables.by_role["parameter"].get, beside)
+            is_frozen = not any(one is None or one.requires_grad for one in found)
             return is_beside and is_frozen and not parameter.requires_grad
         return not self._trained.isdisjoint(moved) if parameter.is_single else is_beside
 

@@ -53,6 +53,8 @@ _LOSSES = frozenset(LOSSES)
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
 WITH_LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits"
 _LEAST_LIKELY = 0.25  # of probabilities: one of them, in any batch worth a word, is above it
+_ROUNDED = 0.02  # how far the sum of probabilities may be from one, in half precision
+_HALF = 0.5
 _MIN_ELEMENTS = 16  # fewer may all be of one sign by chance
 _TOKENS_NDIM = 2
 _SECOND = 2
@@ -144,20 +146,27 @@ def _extremes(event: CallEvent) -> Iterator[Reading]:
         ):
             continue
         low, high = number(stats.get("min")), number(stats.get("max"))
-        if low is None or high is None or _are_scores(event.api, name, tensor["shape"], low, high):
+        if low is None or high is None or _are_scores(event.api, name, tensor):
             continue
         yield Reading(Key(SMALLEST, event.api, name), low, event)
         yield Reading(Key(LARGEST, event.api, name), high, event)
 
 
-def _are_scores(api: str, name: str, shape: Sequence[int], low: float, high: float) -> bool:
+def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
     """Whether these are no probabilities, though none is below zero, as of few classes at first."""
+    shape, stats = tensor["shape"], tensor["stats"]
+    low, high = stats["min"], stats["max"]
     if api == WITH_LOGITS:
-        return low >= 0 and not _LEAST_LIKELY <= high <= 1
-    if api == CROSS_ENTROPY and name == "input":  # zero itself is where ReLU cuts off
-        classes = shape[min(1, len(shape) - 1)]
-        return low > 0 and not 1 / classes <= high <= 1
-    return False
+        return bool(low >= 0 and not _LEAST_LIKELY <= high <= 1)
+    if api != CROSS_ENTROPY or name != "input" or low <= 0:  # zero itself is where ReLU cuts off
+        return False
+    classes = shape[min(1, len(shape) - 1)]
+    if not 1 / classes <= high <= 1:
+        return True
+    least, most = number(stats.get("row_sum_min")), number(stats.get("row_sum_max"))
+    if least is None or most is None or 1 - _ROUNDED < least <= most < 1 + _ROUNDED:
+        return False
+    return bool(high < _HALF)  # a sigmoid begins at one half
 
 
 def _classes(event: CallEvent) -> Iterator[Reading]:

@@ -7,6 +7,7 @@ from typing import TypeGuard
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Moment, StepFacts, StepMonitor
 from traincheck.rules._streak import Streak, extend
+from traincheck.schema.apis import weights_beside
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -191,7 +192,7 @@ class UpdateEffect(StepMonitor):
             identity
             for identity in stuck
             for module, _, kind in (name.rpartition(".") for name in books[identity].names)
-            if (kind == "bias" and f"{module}.weight" in moved)
+            if not moved.isdisjoint(weights_beside(f"{module}.{kind}"))
             or (kind == "weight" and f"{module}.bias" in moved and books[identity].is_fine_scale)
         }
 

@@ -33,6 +33,23 @@ def is_loose(name: str) -> bool:
     return _LOOSE.match(name) is not None
 
 
+def weights_beside(name: str) -> frozenset[str]:
+    """Names under which the weight that a bias is added to may be found; none for other parameters.
+
+    Also as weight_norm, spectral_norm and parametrizations split it, and as layers by hand call it.
+    """
+    module, _, leaf = name.rpartition(".")
+    return frozenset(f"{module}.{weight}" for weight in _WEIGHTS) if leaf in _BIASES else _NOTHING
+
+
+_BIASES = frozenset({"bias", "b"})
+_WEIGHTS = (
+    "weight", "weight_v", "weight_g", "weight_orig", "parametrizations.weight.original",
+    "parametrizations.weight.original0", "parametrizations.weight.original1", "W", "w",
+)  # fmt: skip
+_NOTHING: frozenset[str] = frozenset()
+
+
 def is_operator(api: str) -> bool:
     """Whether this names a function or method of tensors, of which level deep takes more calls."""
     return _OPERATOR.match(api) is not None

@@ -199,3 +199,16 @@ def test_a_scale_in_float32_may_rest_beside_a_bias_that_moves(dtype, shape, rest
         assert quiet("TC102", events) is Verdict.HELD
     else:
         assert "Net.bn.weight" in fires("TC102", events).variables
+
+
+@pytest.mark.parametrize("weight", ["parametrizations.weight.original0", "weight_g", "W"])
+def test_a_bias_may_rest_beside_a_weight_of_another_name(weight: str) -> None:
+    bias = "b" if weight == "W" else "bias"
+    names = {f"fc.{weight}": MLP["fc1.weight"], f"fc.{bias}": MLP["fc1.bias"]}
+    for stuck, is_wrong in ((bias, False), (weight, True)):
+        trace = TraceBuilder().process().model("Net", names).optimizer()
+        events = trace.steps(4, not_updated=[f"Net.fc.{stuck}"]).build()
+        if is_wrong:
+            assert fires("TC102", events).variables == (f"Net.fc.{weight}",)
+        else:
+            assert quiet("TC102", events) is Verdict.HELD

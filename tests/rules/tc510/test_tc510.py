@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.builders import TraceBuilder
+import pytest
+
+from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from traincheck.schema.events import Event, RngEvent
 from traincheck.schema.findings import Verdict
@@ -30,7 +32,7 @@ def run(
     return builder.build()
 
 
-BROKEN = run([7, 7, 7])
+BROKEN = run([7, 7, 7, None])
 
 
 def test_fires_at_the_first_step_that_draws_again() -> None:
@@ -40,7 +42,7 @@ def test_fires_at_the_first_step_that_draws_again() -> None:
 
 
 def test_fires_on_a_seed_at_the_head_of_each_epoch() -> None:
-    assert fires("TC510", run([7, None, 7, None])).first_step == 2
+    assert fires("TC510", run([7, None, 7, None, None])).first_step == 2
 
 
 def test_quiet_on_one_seed_and_on_different_ones() -> None:
@@ -58,3 +60,29 @@ def test_quiet_where_the_state_is_put_back() -> None:
 
 def test_quiet_where_each_training_of_several_seeds_once() -> None:
     assert quiet("TC510", run([7, None, None, 7, None], anew=True)) is Verdict.HELD
+
+
+def trainings(*, makes: bool) -> list[Event]:
+    """Three trainings after one another, each seeded with one number behind the last update.
+
+    makes: each makes its optimizer then; else all were made before.
+    """
+    builder = TraceBuilder().process().model("Net", MLP)
+    owners = ["opt0"] if makes else ["opt0", "opt1", "opt2"]
+    for _ in owners:
+        builder.optimizer()
+    for number in range(3):
+        owner = f"opt{number}"
+        for step in range(3):
+            builder.begin_step().zero_grad(owner).forward().backward().optimizer_step(owner)
+            if step == 2:
+                builder._add(RngEvent, change="seed", seed=7, fingerprint="seed 7")
+                builder._add(RngEvent, change="state", fingerprint="of the next model")
+        if makes and number < 2:
+            builder.begin_step().optimizer()
+    return builder.begin_step().forward().build(last_complete=False)
+
+
+@pytest.mark.parametrize("makes", [True, False])
+def test_quiet_where_the_seed_is_that_of_the_next_training(makes: bool) -> None:
+    assert quiet("TC510", trainings(makes=makes)) is Verdict.HELD
