@@ -54,7 +54,7 @@ _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
 WITH_LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits"
 _LEAST_LIKELY = 0.25  # of probabilities: one of them, in any batch worth a word, is above it
 _ROUNDED = 0.02  # how far the sum of probabilities may be from one, in half precision
-_FAINT = 0.1
+_LEAST_MEAN = 0.35  # of what a sigmoid gives at first, which is about one half
 _MIN_ELEMENTS = 16  # fewer may all be of one sign by chance
 _TOKENS_NDIM = 2
 _SECOND = 2
@@ -166,7 +166,7 @@ def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
     least, most = number(stats.get("row_sum_min")), number(stats.get("row_sum_max"))
     if least is None or most is None or 1 - _ROUNDED < least <= most < 1 + _ROUNDED:
         return False
-    return bool(low < _FAINT)  # a sigmoid begins at one half
+    return most < _LEAST_MEAN * int(classes)
 
 
 def _classes(event: CallEvent) -> Iterator[Reading]:
