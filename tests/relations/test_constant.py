@@ -140,6 +140,21 @@ def test_what_a_loss_module_was_made_with_is_learned_as_if_it_were_called():
     assert (finding.expected, finding.observed) == ("ignore_index=0", "ignore_index=-100")
 
 
+@pytest.mark.parametrize("api", ["torch.Tensor.softmax", "torch.log_softmax"])
+def test_methods_and_functions_of_tensors_are_learned_as_functionals(api: str):
+    def run(count: int, dim: int):
+        trace = begin()
+        for _ in range(count):
+            trace.begin_step().zero_grad().call(api, args={"input": TENSOR, "dim": dim})
+            trace.backward().optimizer_step()
+        return trace
+
+    told = learned(run(10, 2), "softmax")
+    assert report_of(told, run(4, 2).build()).findings == []
+    (finding,) = report_of(told, run(4, 1).build()).findings
+    assert (finding.expected, finding.observed) == ("dim=2", "dim=1")
+
+
 def test_what_is_given_in_evaluation_is_learned_along_with_training():
     given = learned(validate(loop(10)), "attention")
     assert given[0].text == (

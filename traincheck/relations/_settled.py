@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 from traincheck.relations._names import is_library
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import ATTENTION, MODAL, MULTI_HEAD, TARGETED, Families, Marks, is_loose
+from traincheck.schema.apis import (
+    ATTENTION,
+    MODAL,
+    MULTI_HEAD,
+    SOFTMAXES,
+    TARGETED,
+    Families,
+    Marks,
+    is_loose,
+)
 from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN
 from traincheck.schema.events import (
     BatchEvent,
@@ -44,6 +53,7 @@ _WHOLE = frozenset(
 _MODE_ARGUMENTS = frozenset({"train", "training"})
 _PAIR = 2
 _LOSSES = frozenset(LOSSES)
+_HOLDERS = ("torch", "torch.Tensor", "torch.nn.functional")
 # What modules call all the time, with arguments that their constructors were given.
 _LAYERS = frozenset(
     f"torch.nn.functional.{name}"
@@ -52,10 +62,9 @@ _LAYERS = frozenset(
         "rms_norm", "sigmoid", "silu", "tanh",
     )
 )  # fmt: skip
-_INSTEAD = (
-    _LOSSES | {f"torch.nn.functional.{name}" for name in ("log_softmax", "softmax")} | {MULTI_HEAD}
-)
-_FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad")
+_SOFTMAXES = SOFTMAXES | {f"{holder}.log_softmax" for holder in _HOLDERS}
+_INSTEAD = _LOSSES | _SOFTMAXES | {MULTI_HEAD}
+_FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad", *sorted(_SOFTMAXES))
 
 
 class Key(NamedTuple):
