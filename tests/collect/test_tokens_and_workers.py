@@ -58,6 +58,22 @@ def test_the_end_that_is_never_a_label(labels, lost):
 SPECIAL = {"pad_token_id": 0, "unk_token_id": 3, "eos_token_id": EOS}
 
 
+@pytest.mark.parametrize(
+    ("labels", "counted"),
+    [
+        (rows([5, 6, EOS, 0], [7, EOS, 0, 0]), 0),
+        (rows([5, 6, EOS, -100], [7, EOS, -100, -100]), None),
+        (rows([5, 6, EOS, 0], [7, EOS, -100, -100]), None),  # a part of it
+        (rows([1, 0, 1, 0], [1, 1, 0, 0]), None),  # tags of words
+    ],
+)
+def test_padding_that_is_a_label(labels, counted):
+    batch = {"input_ids": rows([5, 6, EOS, 0], [7, EOS, 0, 0]), "labels": labels}
+    mask = rows([1, 1, 1, 0], [1, 1, 0, 0])
+    assert token_facts({**batch, "attention_mask": mask}).get("padding_label") == counted
+    assert "padding_label" not in token_facts(batch)
+
+
 def test_padding_of_its_own_is_no_lost_end():
     padded = rows([5, 6, EOS, 0], [7, EOS, 0, 0])
     labels = padded.masked_fill(padded == 0, -100)

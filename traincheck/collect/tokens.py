@@ -14,6 +14,7 @@ import torch
 from traincheck.schema.apis import IGNORED_LABEL
 
 _MAX_ELEMENTS = 1 << 20
+_NEARLY_ALL = 0.9
 _NO_IDS: Mapping[str, int | None] = MappingProxyType({})
 
 
@@ -22,7 +23,9 @@ def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict
 
     padding: share of positions that the mask leaves out. left_padded: whether rows begin with them.
     resets: rows in which positions go back. lost_end: the id with which rows end, if it is padding
-    too and the only one that is attended to and yet left out of labels that are tokens. special:
+    too and the only one that is attended to and yet left out of labels that are tokens.
+    padding_label: the label of padding, where nearly all of it has one that is counted, of labels
+    that are tokens. special:
     ids that configurations of models name. With them: unknown, share of tokens that are the unknown
     one; attended_padding, rows that begin or end with two or more padding ids that the mask attends
     to.
@@ -44,6 +47,10 @@ def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict
         lost = _lost_end(ids, labels, mask, special)
         if lost is not None:
             out["lost_end"] = lost
+        if mask is not None and mask.shape == labels.shape:
+            counted = _padding_label(ids, labels, mask == 0)
+            if counted is not None:
+                out["padding_label"] = counted
     if ids is not None:
         out.update(_special(ids, mask, special))
     return out
@@ -97,6 +104,15 @@ def _lost_end(
     ends = ids.gather(1, last.clamp(min=0)[:, None])[:, 0]
     is_end = (ends == left_out) & (last >= 0)
     return int(left_out) if 2 * int(is_end.sum()) > len(ids) else None
+
+
+def _padding_label(ids: torch.Tensor, labels: torch.Tensor, padding: torch.Tensor) -> int | None:
+    found = labels[padding]
+    if not found.numel() or int(found[0]) == IGNORED_LABEL:
+        return None
+    is_one = float((found == found[0]).float().mean()) > _NEARLY_ALL
+    kept = labels.masked_fill(padding, IGNORED_LABEL)
+    return int(found[0]) if is_one and _are_tokens(kept, ids.masked_fill(padding, -1)) else None
 
 
 def _are_tokens(labels: torch.Tensor, ids: torch.Tensor) -> bool:

@@ -218,8 +218,10 @@ class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
         tokens: facts about a batch of tokens: ``padding`` share of positions that the attention
             mask leaves out, ``left_padded``, ``resets`` rows in which positions go back,
             ``lost_end`` the id that rows end with and are padded with if only it is left out of the
-            labels, ``unknown`` share of tokens that are the unknown one, ``attended_padding`` rows
-            that begin or end with padding ids that the attention mask attends to.
+            labels, ``padding_label`` the label of nearly all padding if a loss would count it and
+            labels are tokens, ``unknown`` share of tokens that are the unknown one,
+            ``attended_padding`` rows that begin or end with padding ids that the attention mask
+            attends to.
     """
 
     kind: ClassVar[str] = "batch"
