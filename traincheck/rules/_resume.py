@@ -27,6 +27,7 @@ class Resume:
         file: the last checkpoint file that was read, since which the others are counted.
         model: the load of a model that changed something since.
         optimizer, scheduler: loads since. loaded: those of optimizers by id, None where not known.
+        again: optimizers that were loaded once more before they had stepped.
         saved: paths that this run writes. is_earlier: the file was there before.
         restored: whether an optimizer's state was ever loaded.
         fresh: optimizers that have not stepped, as they were created.
@@ -41,6 +42,7 @@ class Resume:
         self.optimizer: CheckpointEvent | None = None
         self.scheduler: CheckpointEvent | None = None
         self.loaded: dict[str | None, CheckpointEvent] = {}
+        self.again: set[str | None] = set()
         self.saved: set[str] = set()
         self.is_earlier = False
         self.restored = False
@@ -53,9 +55,13 @@ class Resume:
         self.continued: set[str] = set()
 
     def part(self, kind: str) -> Mapping[str, Any] | None:
-        """What the file holds of one kind."""
+        """What the file holds of one kind, the first."""
+        return next(iter(self.parts(kind)), None)
+
+    def parts(self, kind: str) -> list[Mapping[str, Any]]:
+        """All that the file holds of one kind."""
         parts = {} if self.file is None else self.file.parts
-        return next((p for p in parts.values() if p.get("kind") == kind), None)
+        return [part for part in parts.values() if part.get("kind") == kind]
 
     def optimizer_state(self) -> tuple[CheckpointEvent, Mapping[str, Any]] | None:
         """Where the state of an optimizer is, and what is told of it.
@@ -92,9 +98,12 @@ class Resume:
             if self.file is None or event.path is None or event.path != self.file.path:
                 self.model = self.optimizer = self.scheduler = None
                 self.stepped, self.first_steps, self.loaded = {}, {}, {}
+                self.again = set()
             self.file, self.is_earlier = event, event.path not in self.saved
             self._read.add(event.path or "")
         elif "optim" in (event.target or "") and "lr_scheduler" not in (event.target or ""):
+            if event.owner in self.loaded and event.owner not in self.stepped:
+                self.again.add(event.owner)
             self.optimizer = self.loaded[event.owner] = event
             self.restored = True
         elif "lr_scheduler" in (event.target or ""):

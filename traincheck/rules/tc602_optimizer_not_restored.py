@@ -25,7 +25,8 @@ class OptimizerNotRestored:
 
     Fires on:
         A resume that loads the model only; one that runs before the optimizer exists; an optimizer
-        that is made again, alike, after its state was loaded.
+        that is made again, alike, after its state was loaded; one that is loaded twice, with the
+        state of another, which is loaded never.
 
     Stays quiet on:
         Fine-tuning from a checkpoint of another run; an optimizer over other parameters or with
@@ -80,13 +81,22 @@ class RestoredOptimizer(SingleEvents):
         if file.path not in resume.saved or not part["entries"]:
             return []
         given_up = [load for owner, load in resume.loaded.items() if owner not in resume.stepped]
+        parts = resume.parts("optimizer")
         for owner, created in resume.first_steps.items():
             replaced = next((load for load in given_up if _is_before(load, created)), None)
-            if _is_like(created, part) and (replaced or not resume.loaded):
+            twice = None if owner in resume.loaded else _twice(resume)
+            is_like = any(_is_like(created, one) for one in (parts if twice else [part]))
+            if is_like and (replaced or twice or not resume.loaded):
                 self._is_told = True
-                loads = (file, holder, replaced or resume.model)
+                loads = (file, holder, replaced or twice or resume.model)
                 return [_violation(owner, created, loads, resume.stepped[owner])]
         return []
+
+
+def _twice(resume: Resume) -> CheckpointEvent | None:
+    """A load of an optimizer that was loaded before, from a file with the states of several."""
+    known = sorted(owner for owner in resume.again if owner is not None)
+    return resume.loaded[known[0]] if known and len(resume.parts("optimizer")) > 1 else None
 
 
 def _is_before(load: CheckpointEvent, created: OptimizerEvent) -> bool:

@@ -137,3 +137,41 @@ def test_a_file_for_the_model_and_one_for_the_optimizer(tmp_path: Path, case: st
         assert finding.first_step == 0
     else:
         quiet("TC602", run.events)
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_one_of_two_optimizers_is_loaded_twice(tmp_path: Path, is_wrong: bool) -> None:
+    """A line that was copied, and changed in part."""
+
+    def build() -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+        nets: list[nn.Module] = [nn.Linear(4, 2), nn.Linear(2, 4)]
+        return nets, [torch.optim.Adam(net.parameters()) for net in nets]
+
+    def train(nets: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+        for _ in range(3):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            nets[1](nets[0](torch.randn(8, 4))).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+
+    path = tmp_path / "last.pt"
+    with recording(tmp_path / "run") as run:
+        nets, optimizers = build()
+        train(nets, optimizers)
+        names = ("one", "other")
+        held = {f"net {name}": net.state_dict() for name, net in zip(names, nets)}
+        held |= {name: optimizer.state_dict() for name, optimizer in zip(names, optimizers)}
+        torch.save(held, path)
+        found = torch.load(path, weights_only=True)
+        nets, optimizers = build()
+        for name, net in zip(names, nets):
+            net.load_state_dict(found[f"net {name}"])
+        for index in (0, 0 if is_wrong else 1):
+            optimizers[index].load_state_dict(found[names[index]])
+        train(nets, optimizers)
+    if is_wrong:
+        finding = fires("TC602", run.events)
+        assert finding.observed == "opt2 was loaded, opt3 (Adam) was not"
+    else:
+        assert quiet("TC602", run.events) is Verdict.HELD
