@@ -24,7 +24,7 @@ class DecayMonitor(ABC):
         self._info = info
         self._models: dict[str, Model] = {}
         self._waiting: list[OptimizerEvent] = []
-        self._told: set[str] = set()
+        self._told: set[str] = set()  # lines that make optimizers, ids of others
         self._frozen: set[str] = set()  # optimizers pass over what has no gradient
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -58,13 +58,14 @@ class DecayMonitor(ABC):
             for name in group.params
             if name not in self._frozen
         ]
-        if not decaying or event.id in self._told:
+        place = event.where or event.id  # trials and folds make theirs in one line
+        if not decaying or place in self._told:
             return ()
         self.triggered += 1
         found = sorted(filter(self._is_wrong, decaying))
         if not found:
             return ()
-        self._told.add(event.id)
+        self._told.add(place)
         violation = about(
             self._info,
             event,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ MODELS = Needs(kinds=frozenset({"mark"}))
 NORMS = frozenset({"batch norm", "instance norm", "norm"})
 CONVOLUTION, LINEAR, EMBEDDING = "convolution", "linear", "embedding"
 _SHOWN = 4
+_INSTANCE = re.compile(r"#\d+")  # the second of a class is named Net#2
 
 Facts = Mapping[str, Any]
 
@@ -64,12 +66,16 @@ def model_of(event: Event) -> Model | None:
 
 
 class ModelMonitor(ABC):
-    """Judges each model when it is found, or when its structure is another one."""
+    """Judges each model when it is found, or when its structure is another one.
+
+    Of instances of one class, as folds and trials make them, the same is told once.
+    """
 
     def __init__(self, info: CheckInfo) -> None:
         self.triggered = 0
         self._info = info
         self._told: set[str] = set()
+        self._texts: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)
@@ -78,7 +84,9 @@ class ModelMonitor(ABC):
         found = self.judge(model)
         if found:
             self._told.add(model.name)
-        return found
+        new = [one for one in found if _INSTANCE.sub("", one.observed) not in self._texts]
+        self._texts.update(_INSTANCE.sub("", one.observed) for one in found)
+        return new
 
     def finish(self) -> Sequence[Violation]:
         return ()
