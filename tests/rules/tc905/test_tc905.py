@@ -37,6 +37,6 @@ def test_tells_it_once_of_instances_of_one_class() -> None:
     other = {"Net#3.a": conv(3, 16, bias=True), "Net#3.c": conv(16, 8, bias=True), "Net#3.d": NORM}
     trace = model(layers).steps(1)
     for name, modules in (("Net#2", again), ("Net#3", other)):
-        trace.mark("model", name=name, modules=modules).steps(1)
+        trace.begin_step().mark("model", name=name, modules=modules)
     report = report_of(trace.build(), [BY_CODE["TC905"]])
     assert [found.subject.module for found in report.findings] == ["Net.a", "Net#3.c"]
