@@ -359,3 +359,19 @@ def test_the_one_module_of_its_class_is_named():
 def test_parameters_that_no_version_wrote_are_refused(params):
     with pytest.raises(ValueError, match="nothing is known"):
         decide("count", params, [])
+
+
+def test_a_detach_too_many_is_told_as_what_it_does():
+    def run(detaches: int):
+        trace = TraceBuilder().process().model("Net", MLP).optimizer()
+        for _ in range(12):
+            trace.begin_step().zero_grad().forward()
+            for _ in range(detaches):
+                trace.call("torch.Tensor.detach")
+            trace.backward().optimizer_step()
+        return trace.end_step().build()
+
+    learned = [i for i in learn(run(1)).invariants if "detach" in i.text]
+    (finding,) = report_of(learned, run(2)).findings
+    assert "gradients go another way" in finding.likely_cause
+    assert finding.fix.startswith("Find the detach()")

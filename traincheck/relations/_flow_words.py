@@ -22,7 +22,16 @@ DETACHED: Mapping[str, str] = {
         "An argument of {subject}{where} was detached, made anew from numbers, or computed where "
         "gradients are off: what it comes from is not trained by this way."
     ),
-    "fix": "Look for detach(), .data, torch.tensor() and no_grad() on the way to {subject}{where}.",
+    "fix": "Look for detach(), .data, torch.tensor() and no_grad() on the way to {subject}{where}; "
+    "a distribution passes gradients through rsample(), not through sample().",
+}
+# How often ``detach`` is called is a habit that says where gradients go.
+CUT: Mapping[str, str] = {
+    "likely_cause": (
+        "A tensor is detached that is not in the reference, or no longer is: gradients go another "
+        "way{where}."
+    ),
+    "fix": "Find the detach() that the reference does not have, or that is missing here{where}.",
 }
 _NAMED = 2  # modules that are named in a sentence
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
@@ -21,6 +22,7 @@ from traincheck.relations._counts import (
     often_of,
     subject_of,
 )
+from traincheck.relations._flow_words import CUT
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._variables import ROUTED
@@ -119,9 +121,10 @@ class Count(UsualRelation):
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """A missing update is an error; clipping, a schedule, another function may be meant."""
         severity = "error" if claim.params["api"] in ESSENTIAL else "warning"
-        return CheckInfo(
+        told = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
+        return replace(told, **CUT) if claim.params["api"] == "torch.Tensor.detach" else told
 
 
 class CountDecider:
