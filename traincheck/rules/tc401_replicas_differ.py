@@ -36,7 +36,8 @@ class ReplicasDiffer:
     Stays quiet on:
         Buffers (running statistics differ on healthy runs); sharded parameters (FSDP, DTensor) and
         those without elements; ranks that train models of their own; local SGD, whose ranks agree
-        after an average only, or by chance after the first step; `Join`, with which a rank may be
+        after an average only, or by chance after the first step, also with an optimizer of its own
+        after a phase in which ranks agreed; `Join`, with which a rank may be
         out of inputs before the others; parameters that differ from the start (TC414);
         ranks that ended early; what TC403, TC404 and TC405 tell, as they know the cause.
 
@@ -80,12 +81,14 @@ class Replicas(RankMonitor):
         self._told: set[str] = set()
         self._agreed: Counter[str] = Counter()  # steps in a row that left them equal on all ranks
         self._shared: set[str] = set()  # equal after so many steps that it is meant
+        self._updated: set[str] = set()  # optimizers that have stepped
         self._exchanged = False
 
     def judge(self, step: RunStep) -> list[Violation]:
         self._exchanged |= all(page.collectives for page in step.pages.values())
         if not step.is_whole:
             return []
+        self._begin_phase(step)
         agree = step.agree()
         different = step.different()
         wrapped = {name for name in different if step.wrap_of(name) is not None}
@@ -106,6 +109,16 @@ class Replicas(RankMonitor):
         found = sorted((wrapped | by_evidence) - self._told)
         self._told.update(found)
         return [self._violation(name, different[name], step) for name in found]
+
+    def _begin_phase(self, step: RunStep) -> None:
+        """What another optimizer updates now is known to be shared once it agrees again."""
+        owners = {str(call.owner) for page in step.pages.values() for call in page.updates()}
+        new = owners - self._updated if self._updated else ()
+        self._updated |= owners
+        held = (rank.held.get(owner, ()) for rank in step.ranks.values() for owner in new)
+        for name in {name for names in held for name in names} - step.reduced_gradients():
+            self._agreed.pop(name, None)
+            self._shared.discard(name)
 
     def _violation(self, name: str, looks: dict[int, StateEvent], step: RunStep) -> Violation:
         first = min(looks)
