@@ -13,6 +13,7 @@ F = "torch.nn.functional."
 CROSS_ENTROPY = f"{F}cross_entropy"
 NLL = f"{F}nll_loss"
 CTC = f"{F}ctc_loss"
+BCE = f"{F}binary_cross_entropy"
 BCE_LOGITS = f"{F}binary_cross_entropy_with_logits"
 # How far a sum of probabilities may be from one, by dtype; float32 and float64 else.
 _ROUNDING = {"float16": 5e-3, "bfloat16": 3e-2}
