@@ -111,8 +111,8 @@ def _faults(values: dict[str, Any]) -> list[str]:
     for key, allowed in (("class", CLASSES), ("mark", MARKS), ("launcher", LAUNCHERS)):
         if values[key] not in allowed:
             wrong.append(f"{key} must be one of {', '.join(allowed)}")
-    if not re.fullmatch(r"[A-Z]\d\d", values["id"]):
-        wrong.append("id must be a letter and two digits")
+    if not re.fullmatch(r"[A-Z]\d\d\d?", values["id"]):
+        wrong.append("id must be a letter and two digits or three")
     if not 0 <= values["first_step"] <= values["last_step"]:
         wrong.append("first_step and last_step must be steps, in this order")
     if not values["names"] or not all(isinstance(n, str) and n for n in values["names"]):

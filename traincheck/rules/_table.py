@@ -129,6 +129,7 @@ from traincheck.rules.tc713_class_imbalance import ClassImbalance
 from traincheck.rules.tc714_dead_filters import DeadFilters
 from traincheck.rules.tc715_parameter_gradient_zero import ParameterGradientZero
 from traincheck.rules.tc716_evaluation_not_finite import EvaluationNotFinite
+from traincheck.rules.tc717_evaluation_loss_fixed import EvaluationLossFixed
 from traincheck.rules.tc801_autocast_without_effect import AutocastWithoutEffect
 from traincheck.rules.tc802_position_buffer_in_half import PositionBufferInHalf
 from traincheck.rules.tc803_eps_vanishes import EpsVanishes
@@ -287,6 +288,7 @@ RULES: tuple[Rule, ...] = (
     DeadFilters(),
     ParameterGradientZero(),
     EvaluationNotFinite(),
+    EvaluationLossFixed(),
     AutocastWithoutEffect(),
     PositionBufferInHalf(),
     EpsVanishes(),
