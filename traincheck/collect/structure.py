@@ -18,7 +18,7 @@ from traincheck.collect.summarize import dotted
 _SETTINGS = (
     "in_features", "out_features", "in_channels", "out_channels", "kernel_size", "stride", "eps",
     "num_embeddings", "embedding_dim", "padding_idx", "track_running_stats", "num_features",
-    "groups",
+    "groups", "momentum",
 )  # fmt: skip
 # How much is left out at random; torchvision and timm name it so.
 _SHARES = ("p", "drop_prob")

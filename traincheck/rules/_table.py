@@ -159,6 +159,7 @@ from traincheck.rules.tc919_flat_batch import FlatBatch
 from traincheck.rules.tc920_channels_last_batch import ChannelsLastBatch
 from traincheck.rules.tc921_negative_index import NegativeIndex
 from traincheck.rules.tc922_layer_reused import LayerReused
+from traincheck.rules.tc923_norm_momentum_reversed import NormMomentumReversed
 from traincheck.rules.tc950_torch_warning import TorchWarning
 from traincheck.rules.tc951_torch_advice import TorchAdvice
 from traincheck.schema.protocols import Rule
@@ -318,6 +319,7 @@ RULES: tuple[Rule, ...] = (
     ChannelsLastBatch(),
     NegativeIndex(),
     LayerReused(),
+    NormMomentumReversed(),
     TorchWarning(),
     TorchAdvice(),
 )
