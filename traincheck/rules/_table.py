@@ -71,8 +71,8 @@ from traincheck.rules.tc326_batch_dims_mixed import BatchDimsMixed
 from traincheck.rules.tc327_evaluated_on_another_scale import EvaluatedOnAnotherScale
 from traincheck.rules.tc328_view_for_transpose import ViewForTranspose
 from traincheck.rules.tc329_initialized_again import InitializedAgain
-from traincheck.rules.tc332_padding_among_labels import PaddingAmongLabels
 from traincheck.rules.tc330_target_out_of_range import TargetOutOfRange
+from traincheck.rules.tc332_padding_among_labels import PaddingAmongLabels
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
 from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
@@ -231,8 +231,8 @@ RULES: tuple[Rule, ...] = (
     EvaluatedOnAnotherScale(),
     ViewForTranspose(),
     InitializedAgain(),
-    PaddingAmongLabels(),
     TargetOutOfRange(),
+    PaddingAmongLabels(),
     ReplicasDiffer(),
     RanksStepUnequally(),
     DdpBypassed(),
