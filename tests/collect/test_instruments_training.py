@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
 
@@ -383,6 +384,50 @@ def test_a_scheduler_in_a_scheduler_hook_of_another_thread_is_not_lost(tmp_path)
         for scheduler in schedulers:
             scheduler.step()
     assert len(run.calls(Families.SCHEDULER_STEP)) == 2
+
+
+class Made(lr_scheduler.LRScheduler):
+    """Gives the names that are read other values, and computes one."""
+
+    def __init__(self, optimizer):
+        self.T_max, self.total_iters, self.milestones = True, torch.tensor(3), [1, 2]
+        self.lr_lambdas = [None, lambda step: 1.0]
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        return list(self.base_lrs)
+
+    @property
+    def total_steps(self):
+        raise RuntimeError
+
+
+def ramp(step, *, num_training_steps):
+    return 1 - step / num_training_steps
+
+
+@pytest.mark.parametrize(
+    ("make", "length"),
+    [
+        (lambda o: lr_scheduler.OneCycleLR(o, 0.1, epochs=3, steps_per_epoch=4), ["total_steps"]),
+        (lambda o: lr_scheduler.CosineAnnealingLR(o, 12, last_epoch=-1), ["T_max"]),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 12), ["T_0"]),
+        (lambda o: lr_scheduler.LinearLR(o, total_iters=12), ["total_iters"]),
+        (lambda o: lr_scheduler.MultiStepLR(o, [12, 5]), ["last_milestone"]),
+        (
+            lambda o: lr_scheduler.LambdaLR(o, functools.partial(ramp, num_training_steps=12)),
+            ["num_training_steps"],
+        ),
+        (lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.5), []),
+        (lambda o: lr_scheduler.MultiStepLR(o, []), []),
+        (Made, []),
+    ],
+)
+def test_how_long_a_schedule_is_made_for(tmp_path, make, length):
+    with recording(tmp_path) as run:
+        make(torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=0.1))
+    (made,) = run.calls(Families.SCHEDULER_CREATED)
+    assert made.args == {"last_epoch": -1, **dict.fromkeys(length, 12)}
 
 
 # -- clipping

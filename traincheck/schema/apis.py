@@ -97,6 +97,11 @@ TARGETED = frozenset(
 )  # fmt: skip
 # Give the elements of a tensor other dims, in the order that they lie in.
 RESHAPES = frozenset({"torch.Tensor.view", "torch.Tensor.reshape", "torch.reshape"})
+# How long a schedule is made for, of the creation of a scheduler: its attributes, and what is told
+# beside them of MultiStepLR and of functions that transformers gives LambdaLR.
+SCHEDULE_LENGTHS = ("total_steps", "T_max", "T_0", "total_iters")
+LAST_MILESTONE = "last_milestone"
+TRAINING_STEPS = "num_training_steps"
 SOFTMAXES = frozenset({"torch.nn.functional.softmax", "torch.softmax", "torch.Tensor.softmax"})
 # Calls of models and inputs that ranks share.
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"

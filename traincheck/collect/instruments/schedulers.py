@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +13,11 @@ from torch.optim import lr_scheduler
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import where
-from traincheck.collect.summarize import dotted, summarize
+from traincheck.collect.summarize import dotted, number, summarize
 from traincheck.collect.wrap import span_wrapper
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINING_STEPS, Families
+
+_PLAIN = frozenset({int, float})
 
 
 class Schedulers(Instrument):
@@ -40,13 +44,12 @@ class Schedulers(Instrument):
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
         ) -> dict[str, Any]:
+            last_epoch = kwargs.get("last_epoch", next(iter(args[2:]), -1))
             return {
                 "api": f"{dotted(type(args[0]))}.__init__",
                 "family": Families.SCHEDULER_CREATED,
                 "owner": self._owner(args[0]),
-                "args": {
-                    "last_epoch": summarize(kwargs.get("last_epoch", next(iter(args[2:]), -1)))
-                },
+                "args": {"last_epoch": summarize(last_epoch), **_lengths(vars(args[0]))},
                 "where": where(),
             }
 
@@ -86,3 +89,20 @@ class Schedulers(Instrument):
             "args": {**named, **{k: summarize(v) for k, v in kwargs.items() if v is not None}},
             "where": where(),
         }
+
+
+def _lengths(own: Mapping[str, Any]) -> dict[str, Any]:
+    """How long a schedule is made for, in the words of its class.
+
+    Of its plain attributes alone, which a subclass may have given any value.
+    """
+    found = {name: number(own[name]) for name in SCHEDULE_LENGTHS if type(own.get(name)) in _PLAIN}
+    milestones = own.get("milestones")
+    if type(milestones) is Counter and milestones and all(type(m) is int for m in milestones):
+        found[LAST_MILESTONE] = number(max(milestones))
+    lambdas = own.get("lr_lambdas")
+    for function in lambdas if type(lambdas) is list else ():
+        if type(function) is functools.partial:  # as transformers makes them
+            steps = function.keywords.get(TRAINING_STEPS)
+            found.update({TRAINING_STEPS: number(steps)} if type(steps) in _PLAIN else {})
+    return found
