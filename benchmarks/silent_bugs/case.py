@@ -113,6 +113,8 @@ def _faults(values: dict[str, Any]) -> list[str]:
             wrong.append(f"{key} must be one of {', '.join(allowed)}")
     if not re.fullmatch(r"[A-Z]\d\d\d?", values["id"]):
         wrong.append("id must be a letter and two digits or three")
+    if not re.fullmatch(r"[A-Z]\d{2,3}", values["id"]):
+        wrong.append("id must be a letter and two or three digits")
     if not 0 <= values["first_step"] <= values["last_step"]:
         wrong.append("first_step and last_step must be steps, in this order")
     if not values["names"] or not all(isinstance(n, str) and n for n in values["names"]):

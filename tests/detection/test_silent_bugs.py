@@ -125,7 +125,7 @@ def test_a_valid_case_is_read(tmp_path) -> None:
     [
         ('id = "A13"', 'id = "A13"\nidea = 1', "unknown key idea"),
         ('id = "A13"', "", "id is missing"),
-        ('id = "A13"', 'id = "13"', "a letter and two digits"),
+        ('id = "A13"', 'id = "13"', "a letter and two or three digits"),
         ("first_step = 1", 'first_step = "1"', "first_step must be of type int"),
         ("first_step = 1", "first_step = 3", "in this order"),
         ('"RULE"', '"SURE"', "mark must be one of"),

@@ -1,0 +1,27 @@
+"""Digits, with a smaller learning rate in the last two epochs."""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+digits = load_digits()
+images = torch.tensor(digits.data, dtype=torch.float32) / 16
+data = TensorDataset(images[:1280], torch.tensor(digits.target[:1280]))
+loader = DataLoader(data, batch_size=64, shuffle=True)
+model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[2, 3], gamma=0.1)
+for epoch in range(4):
+    total = 0.0
+    for pixels, labels in loader:
+        loss = F.cross_entropy(model(pixels), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    scheduler.step()
+    print(f"epoch {epoch} loss {total / len(loader):.4f}")
