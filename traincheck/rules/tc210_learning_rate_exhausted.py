@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
+from traincheck.rules._rates import SCHEDULING, Rate
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-_SCHEDULING = frozenset({Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED})
 _IDLE = 10  # steps of a run without any other rate
-_KEPT = 10  # times that a scheduler may leave a first rate at zero
+_KEPT = 10  # times that a scheduler may leave a first rate at zero, or updates before its step
 
 
 class LearningRateExhausted:
@@ -21,8 +20,9 @@ class LearningRateExhausted:
 
     What it checks:
         Once the learning rate of an optimizer has been above zero, it steps no more than a few
-        times with a rate of exactly zero in all its groups. Without a scheduler, the rate is above
-        zero at all; with one, it leaves zero within ten steps of the scheduler.
+        times with a rate of exactly zero in all its groups, nor for long with one that its schedule
+        has brought to nearly nothing. Without a scheduler, the rate is above zero at all; with one,
+        it leaves zero within ten steps of the scheduler, and ten updates.
 
     Why it matters:
         Nothing is learned from there on. Often the schedule was built for fewer steps than are
@@ -34,11 +34,15 @@ class LearningRateExhausted:
         stepped several times in a row for each optimizer step, at the first of these. A run of ten
         steps or more, each of which had gradients to apply and a rate of zero, and no scheduler. A
         scheduler that is stepped ten times, with updates between, and leaves a first rate of
-        zero at zero: a warm-up that divides whole numbers.
+        zero at zero: a warm-up that divides whole numbers. Ten updates at a first rate of zero, of
+        the only optimizer, before the scheduler is stepped: a warm-up for updates that is stepped
+        by epoch. Less than a millionth of the largest rate in twenty updates and a tenth of all,
+        while the scheduler goes on: a decay for epochs that is stepped by update.
 
     Stays quiet on:
         Warm-up from zero that rises; a last step with a rate of zero; some groups at zero;
-        schedules that are advanced several times a step and last until the end.
+        schedules that are advanced several times a step and last until the end; the tail of a
+        schedule; rates that follow a metric, or are nearly zero where another optimizer trains.
 
     Fix:
         Build the schedule for the number of scheduler steps that are really made.
@@ -62,34 +66,13 @@ class LearningRateExhausted:
             "each optimizer step."
         ),
     )
-    needs = DISCOVERY | GRADIENTS | Needs(calls=_SCHEDULING)
+    needs = DISCOVERY | GRADIENTS | Needs(calls=SCHEDULING)
 
     def __init__(self, steps: int = 3) -> None:
         self.steps = steps
 
     def monitor(self) -> Exhaustion:
         return Exhaustion(self.steps)
-
-
-@dataclass(slots=True)
-class _Rate:
-    """Of one optimizer.
-
-    advanced: scheduler steps in a row since backward() or the step before; often: how many each
-    time, since which step, and the call. idle: steps with a rate of zero before any other; kept:
-    how many of them came after another step of the scheduler.
-    """
-
-    was_positive: bool = False
-    zeros: int = 0
-    first_zero: int | None = None
-    advanced: int = 0
-    idle: int = 0
-    kept: int = 0
-    first_idle: tuple[Moment, StepFacts] | None = None
-    often: int = 0
-    often_since: int | None = None
-    call: CallEvent | None = None
 
 
 class Exhaustion(StepMonitor):
@@ -102,7 +85,7 @@ class Exhaustion(StepMonitor):
     def __init__(self, steps: int) -> None:
         super().__init__()
         self._steps = steps
-        self._rates: dict[str, _Rate] = {}
+        self._rates: dict[str, Rate] = {}
         self._before: Mapping[str, Sequence[float]] = {}
         self._has_scheduler = False
 
@@ -110,53 +93,35 @@ class Exhaustion(StepMonitor):
         found: list[Violation] = []
         before, self._before = self._before, facts.event.lr
         if not facts.is_whole:
+            for rate in self._rates.values():
+                rate.waits = 0  # its scheduler may have been stepped
             return []
         for moment in facts.moments:
-            owner = str(moment.call.owner)
-            self._has_scheduler |= moment.family in _SCHEDULING
-            if owner in self.ledger.holders and moment.family == Families.SCHEDULER_STEP:
-                self._advance(self._rates.setdefault(owner, _Rate()), moment)
+            owner, is_schedule = str(moment.call.owner), moment.family in SCHEDULING
+            self._has_scheduler |= is_schedule
+            if owner in self.ledger.holders and is_schedule:
+                self._rates.setdefault(owner, Rate()).schedule(moment)
         for moment in facts.updates():
             owner = str(moment.call.owner)
             if owner in self.ledger.holders:
-                rate = self._rates.setdefault(owner, _Rate())
-                was_idle, is_advanced = rate.idle, rate.advanced > 0
-                self._count(rate, facts)
+                rate = self._rates.setdefault(owner, Rate())
                 found += self._step(owner, rate, before.get(owner), moment, facts)
-                if is_advanced and rate.idle > was_idle:
-                    rate.kept += 1
-                    found += [self._idle(owner, rate)] if rate.kept == _KEPT else []
+                found += self._fade(owner, rate, moment, facts)
         return found
-
-    def _advance(self, rate: _Rate, moment: Moment) -> None:
-        call = moment.call
-        is_same = rate.call is not None and (rate.call.api, rate.call.where) == (
-            call.api,
-            call.where,
-        )
-        rate.advanced = rate.advanced + 1 if is_same else 1
-        rate.call = call
-
-    def _count(self, rate: _Rate, facts: StepFacts) -> None:
-        advanced, rate.advanced = rate.advanced, 0
-        backwards = sum(m.family == Families.BACKWARD for m in facts.moments)
-        if advanced <= 1 or backwards > 1:
-            rate.often, rate.often_since = 0, None
-        elif advanced != rate.often:
-            rate.often, rate.often_since = advanced, facts.event.step
 
     def _step(
         self,
         owner: str,
-        rate: _Rate,
+        rate: Rate,
         before: Sequence[float] | None,
         moment: Moment,
         facts: StepFacts,
     ) -> list[Violation]:
-        now = facts.event.lr.get(owner)
+        now, is_advanced = facts.event.lr.get(owner), rate.advanced > 0
+        rate.count(facts)
         if now and moment.applied and not rate.was_positive and not any((*(before or ()), *now)):
-            rate.idle += 1
-            rate.first_idle = rate.first_idle or (moment, facts)
+            rate.rest(moment, facts, is_advanced=is_advanced)
+            return self._rest(owner, rate)
         if not before or not now or not moment.applied:
             return []
         if any(value != 0 for value in before) or any(value != 0 for value in now):
@@ -168,7 +133,42 @@ class Exhaustion(StepMonitor):
         self.triggered += 1
         rate.first_zero = facts.event.step if rate.zeros == 0 else rate.first_zero
         rate.zeros += 1
-        return [self._violation(owner, rate, moment, facts)] if rate.zeros == self._steps else []
+        if rate.zeros != self._steps:
+            return []
+        rate.is_told = True
+        return [self._violation(owner, rate, moment, facts)]
+
+    def _rest(self, owner: str, rate: Rate) -> list[Violation]:
+        """Of a first rate of zero, whether the schedule leaves it there."""
+        is_only = all(its is rate or not its.fading.updates for its in self._rates.values())
+        waits = rate.waits >= _KEPT and rate.made is not None and is_only
+        if rate.is_told or not (waits or rate.kept == _KEPT):
+            return []
+        rate.is_told = True
+        return [self._idle(owner, rate)]
+
+    def _fade(self, owner: str, rate: Rate, moment: Moment, facts: StepFacts) -> list[Violation]:
+        """Of a rate that its schedule has brought down, whether any is left."""
+        now, fading = facts.event.lr.get(owner), rate.fading
+        if now and moment.applied:
+            fading.update(max(now), facts.event.step)
+        others = (its.fading for its in self._rates.values() if its is not rate)
+        if rate.is_told or not fading.is_over or any(o.updates and not o.tiny for o in others):
+            return []
+        rate.is_told = True
+        told = f"the rate falls from {fading.largest:.3g} to {fading.now:.3g}"
+        label = self.ledger.holders[owner].label
+        return [
+            replace(
+                self._violation(owner, rate, moment, facts),
+                title="The learning rate is next to zero while training goes on",
+                step=fading.first,
+                message=f"{told}, and {label} goes on with less than a millionth of it (from step "
+                f"{fading.first} on)",
+                observed=told,
+                fix="Step a schedule that is made for epochs once an epoch; let the rate fall less.",
+            )
+        ]
 
     def finish(self) -> list[Violation]:
         found = []
@@ -178,11 +178,15 @@ class Exhaustion(StepMonitor):
             found.append(self._idle(owner, rate))
         return found
 
-    def _idle(self, owner: str, rate: _Rate) -> Violation:
+    def _idle(self, owner: str, rate: Rate) -> Violation:
         assert rate.first_idle is not None
         moment, facts = rate.first_idle
         label = self.ledger.holders[owner].label
-        if self._has_scheduler:
+        if self._has_scheduler and rate.kept < _KEPT:
+            subject, often = Subject(api=Families.SCHEDULER_STEP), f"in its first {rate.idle} steps"
+            cause = f"The schedule of {label} begins at zero, and is not stepped {often}{{where}}."
+            fix = "Step a schedule that is made for updates after each; begin another above zero."
+        elif self._has_scheduler:
             subject, often = Subject(api=Families.SCHEDULER_STEP), f"for {_KEPT} steps of it"
             cause = f"The schedule{{where}} keeps the rate of {label} at zero {often}."
             fix = "Look at what the schedule gives for its first steps: 1 // 100 is zero."
@@ -190,8 +194,11 @@ class Exhaustion(StepMonitor):
             subject, often = Subject(api=Families.OPTIMIZER_STEP), f"in all {rate.idle} steps"
             cause = f"{label} was built with a learning rate of zero."
             fix = "Give the optimizer a learning rate above zero: lr=..."
+        found = self._violation(owner, rate, moment, facts)
+        made = () if rate.made is None else (rate.made,)
         return replace(
-            self._violation(owner, rate, moment, facts),
+            found,
+            evidence=(*found.evidence, *made),
             step=facts.event.step,
             subject=subject,
             message=f"{label} has a learning rate of zero from the beginning, {often}",
@@ -200,7 +207,7 @@ class Exhaustion(StepMonitor):
             fix=fix,
         )
 
-    def _violation(self, owner: str, rate: _Rate, moment: Moment, facts: StepFacts) -> Violation:
+    def _violation(self, owner: str, rate: Rate, moment: Moment, facts: StepFacts) -> Violation:
         label = self.ledger.holders[owner].label
         often = (
             f"the scheduler is stepped {rate.often} times for each step of {label}"

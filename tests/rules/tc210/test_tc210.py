@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
 
 from tests.checking import fires, net, quiet
-from tests.rules.window import schedule
+from tests.collect.recording import recording
+from tests.rules.window import schedule, scheduler_made
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -80,3 +88,111 @@ def test_quiet_on_a_short_run_or_another_rate_or_a_scheduler() -> None:
     assert quiet("TC210", unscheduled(0.1, 12)) is Verdict.NOT_TRIGGERED
     assert quiet("TC210", loop([0.0] * 10)) is Verdict.NOT_TRIGGERED
     assert quiet("TC210", net(lr=0.0).steps(12, omit={"backward"}).build()) is Verdict.NOT_TRIGGERED
+
+
+def falling(factor: float, steps: int, *, cls: str = "StepLR", warm: int = 0) -> list[Event]:
+    """A rate that is multiplied by ``factor`` after each update, from some on."""
+    trace = net(lr=0.1)
+    for step in range(steps):
+        trace.begin_step().zero_grad().forward().backward().optimizer_step()
+        schedule(trace, lr=0.1 * factor ** max(0, step + 1 - warm), cls=cls)
+    return trace.build()
+
+
+def test_fires_where_next_to_nothing_is_left() -> None:
+    finding = fires("TC210", falling(0.5, 60))
+    assert (finding.first_step, finding.violations) == (20, 1)
+    assert finding.observed.startswith("the rate falls from 0.05 to 9.")
+    assert finding.title == "The learning rate is next to zero while training goes on"
+    assert "train.py:90" in finding.likely_cause
+    assert "ends before training does" in finding.likely_cause
+
+
+def at(rates: Sequence[float], *, steps: Sequence[int] = ()) -> list[Event]:
+    """A rate for each update; the scheduler steps before some."""
+    trace = net(lr=rates[0])
+    for step, rate in enumerate(rates):
+        trace.begin_step().zero_grad()
+        if step in steps:
+            schedule(trace)
+        trace.optimizers["opt0"].hyper["lr"] = rate
+        trace.forward().backward().optimizer_step()
+    return trace.build()
+
+
+def test_quiet_where_a_rate_is_small_for_a_reason() -> None:
+    for events in (
+        falling(0.5, 38),  # ends soon
+        falling(0.5, 400, warm=361),  # the tail of a schedule
+        falling(0.5, 60, cls="ReduceLROnPlateau"),
+        falling(0.1, 30, warm=23),  # a hundred-millionth, of which six are left
+        falling(0.8, 60),
+        at([10.0**k for k in range(-7, 2)] + [1e-6] * 60, steps=range(20, 60)),  # a rate is found
+        at([0.1, 1e-4, *[1e-9] * 30, 0.1], steps=(1, 2)),  # by epoch, and turns
+    ):
+        assert quiet("TC210", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+
+
+def test_quiet_on_a_small_rate_beside_another_optimizer() -> None:
+    trace = net(lr=0.1).optimizer(lr=0.1)
+    for step in range(60):
+        trace.begin_step().zero_grad().forward().backward()
+        trace.optimizer_step("opt0").optimizer_step("opt1")
+        schedule(trace, lr=0.1 * 0.5**step)
+    assert quiet("TC210", trace.build()) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+
+
+def late(first: int, *, other: bool = False) -> list[Event]:
+    """A rate of zero until the first step of the scheduler."""
+    trace = scheduler_made(net(lr=0.0))
+    if other:
+        trace.optimizer(lr=0.1)
+    for _ in range(first):
+        trace.begin_step().zero_grad().forward().backward().optimizer_step()
+        if other:
+            trace.optimizer_step("opt1")
+    schedule(trace, lr=0.1)
+    return trace.steps(4).build()
+
+
+def test_fires_where_a_warm_up_waits_at_zero() -> None:
+    finding = fires("TC210", late(20))
+    assert (finding.first_step, finding.violations) == (0, 1)
+    assert "begins at zero, and is not stepped in its first 10 steps" in finding.likely_cause
+    assert "train.py:88" in finding.likely_cause  # the updates
+
+
+def test_quiet_where_a_warm_up_waits_for_a_few_updates_or_for_another_optimizer() -> None:
+    for events in (late(6), late(20, other=True)):
+        assert quiet("TC210", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+
+
+@pytest.mark.parametrize(
+    ("make", "per", "told"),
+    [
+        (lambda o: lr_scheduler.StepLR(o, 2, 0.5), "update", "the rate falls from"),
+        (lambda o: lr_scheduler.StepLR(o, 2, 0.5), "epoch", None),
+        (lambda o: lr_scheduler.LambdaLR(o, lambda s: s / 12), "epoch", "begins at zero"),
+        (lambda o: lr_scheduler.LambdaLR(o, lambda s: s / 12), "update", None),
+        (lambda o: lr_scheduler.CosineAnnealingLR(o, 96), "update", None),
+        (lambda o: lr_scheduler.PolynomialLR(o, 96, power=4), "update", None),
+    ],
+)
+def test_recorded_runs(
+    tmp_path: Path, make: Callable[[torch.optim.Optimizer], Any], per: str, told: str | None
+) -> None:
+    x, y = torch.randn(8, 5), torch.randint(3, (8,))
+    model = nn.Linear(5, 3)
+    with recording(tmp_path / "run") as run:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = make(optimizer)
+        for step in range(96):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if per == "update" or step % 24 == 23:
+                scheduler.step()
+    if told is None:
+        assert quiet("TC210", run.events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+    else:
+        assert told in fires("TC210", run.events).likely_cause
