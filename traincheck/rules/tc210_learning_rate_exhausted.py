@@ -166,7 +166,7 @@ class Exhaustion(StepMonitor):
                 message=f"{told}, and {label} goes on with less than a millionth of it (from step "
                 f"{fading.first} on)",
                 observed=told,
-                fix="Step a schedule that is made for epochs once an epoch; let the rate fall less.",
+                fix="Step a schedule for epochs once an epoch, or let the rate fall less.",
             )
         ]
 
