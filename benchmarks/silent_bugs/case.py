@@ -111,8 +111,6 @@ def _faults(values: dict[str, Any]) -> list[str]:
     for key, allowed in (("class", CLASSES), ("mark", MARKS), ("launcher", LAUNCHERS)):
         if values[key] not in allowed:
             wrong.append(f"{key} must be one of {', '.join(allowed)}")
-    if not re.fullmatch(r"[A-Z]\d\d\d?", values["id"]):
-        wrong.append("id must be a letter and two digits or three")
     if not re.fullmatch(r"[A-Z]\d{2,3}", values["id"]):
         wrong.append("id must be a letter and two or three digits")
     if not 0 <= values["first_step"] <= values["last_step"]:
