@@ -29,7 +29,8 @@ class NormMomentumReversed:
 
     Fires on:
         Two steps of training with a BatchNorm in training mode that tracks statistics with a
-        momentum of 0.9 or more.
+        momentum of 0.9 or more. Also where a library made it so: some ports of MobileNet and
+        EfficientNet took the number as it was.
 
     Stays quiet on:
         momentum=None, which takes the plain mean; exactly 1, which is set to take the statistics of
@@ -37,7 +38,8 @@ class NormMomentumReversed:
         not trained.
 
     Fix:
-        momentum=1 - momentum: 0.01 for what is 0.99 elsewhere.
+        momentum=1 - momentum: 0.01 for what is 0.99 elsewhere. In a model of a library, set the
+        momentum of its norms before training.
 
     Options:
         least: momentum that is too large, and all above but 1.
@@ -56,7 +58,10 @@ class NormMomentumReversed:
             "The momentum follows the convention of TensorFlow; in torch it is the weight of the "
             "new batch."
         ),
-        fix="Use 1 - momentum: 0.01 for what is 0.99 in TensorFlow or a paper.",
+        fix=(
+            "Use 1 - momentum: 0.01 for what is 0.99 in TensorFlow or a paper. In a model of a "
+            "library, set the momentum of its norms before training."
+        ),
     )
     needs = Needs(calls=within_modules(_API) | {Families.MODULE}, kinds=frozenset({"mark", "step"}))
 
