@@ -224,6 +224,13 @@ def derived(breaks=False):
     return [x.grad, *torch.autograd.grad((x**3).sum(), x)]
 
 
+def paired(breaks=False):
+    column = torch.arange(4.0).view(4, 1).requires_grad_()
+    loss = ((column * 2 - torch.ones(4)) ** 2).mean()
+    loss.backward(torch.ones(3) if breaks else None)
+    return [column.grad, loss]
+
+
 def called(breaks=False):
     model = Net(breaks)
     return [model(torch.ones(2, 3)), model(x=torch.ones(2, 3))]
@@ -237,6 +244,7 @@ CASES = {
     "optimizers": stepped,
     "optimizers-groups": adam,
     "autograd": derived,
+    "autograd-broadcasts": paired,
     "amp": scaled,
     "schedulers": scheduled,
     "clipping": clipped,

@@ -53,7 +53,7 @@ FEEDS: Mapping[str, Feed] = {
         roles=_VARIABLES - {"buffer"},
         kinds=frozenset({"optimizer", "step"}),
     ),
-    "autograd": Feed(calls=("torch.autograd.",), roles=frozenset({"gradient"})),
+    "autograd": Feed(calls=("torch.autograd.",), roles=frozenset({"gradient", "loss"})),
     "amp": Feed(calls=("torch.amp.", "torch.cuda.amp.")),
     "schedulers": Feed(calls=("torch.optim.lr_scheduler.",)),
     "clipping": Feed(calls=("torch.nn.utils.clip_grad",)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.schema.claims import USES
+from traincheck.schema.claims import USES, Schedule
 
 
 class Use:
@@ -10,10 +10,12 @@ class Use:
 
     Args:
         most: uses of a step that are looked at.
+        schedule: the steps with a use, counted from 0, in which is looked.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, schedule: Schedule = USES) -> None:
         self._most = most
+        self._schedule = schedule
         self._step: int | None = -1
         self._steps = 0
         self.times = 0
@@ -24,4 +26,4 @@ class Use:
             self._step, self.times = step, 0
             self._steps += 1
         self.times += 1
-        return self.times <= self._most and USES.takes(self._steps - 1)
+        return self.times <= self._most and self._schedule.takes(self._steps - 1)

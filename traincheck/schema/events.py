@@ -362,6 +362,9 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             last model in it;
             "parameters between steps" (names of those that are not as their optimizer left them),
             "given" (numbers of the inputs of a model, in training or in evaluation),
+            "loss broadcasts" (before a backward pass: elementwise operations of its loss whose
+            result is larger than what it is differentiated by; for each of its inputs the nodes it
+            comes from, as long as the size stays, or null if no gradient flows there),
             "gradients replaced" (an optimizer steps with others than the last look found),
             "process group", "instrument disabled", "fault" (the first of its kind), "dropped"
             (events are missing here), or what a user gave `traincheck.mark`; "user: " is put before

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.broadcasts import Broadcasts
 from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import place
@@ -21,11 +22,12 @@ class Autograd(Instrument):
 
     name = "autograd"
     families = (Families.BACKWARD, GRAD)
-    states = ("gradient",)
+    states = ("gradient", "loss")
     always = True
 
     def install(self) -> None:
         self._looks_at_gradients = self.session.tracker.wants("gradient", "backward")
+        self._broadcasts = Broadcasts(self.session)
         self.replace(torch.autograd, "backward", self._wrap_backward)
         if self.wants_call(GRAD):
             names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
@@ -39,15 +41,18 @@ class Autograd(Instrument):
             original,
             self.session,
             self._describe,
-            before=self._before if self._looks_at_gradients else None,
+            before=self._before if self._looks_at_gradients or self._broadcasts.is_wanted else None,
             after=self._after if self._looks_at_gradients else None,
             looks=True,
             count=self.session.steps.backward,
         )
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
-        # The span that begins now; its own changes come after it
-        self.session.tracker.glance_gradients(em, em.next_span)
+        if self._broadcasts.is_wanted:
+            self._broadcasts.before(em, args)
+        if self._looks_at_gradients:
+            # The span that begins now; its own changes come after it
+            self.session.tracker.glance_gradients(em, em.next_span)
 
     def _after(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
