@@ -74,8 +74,8 @@ from traincheck.rules.tc327_evaluated_on_another_scale import EvaluatedOnAnother
 from traincheck.rules.tc328_view_for_transpose import ViewForTranspose
 from traincheck.rules.tc329_initialized_again import InitializedAgain
 from traincheck.rules.tc330_target_out_of_range import TargetOutOfRange
-from traincheck.rules.tc332_padding_among_labels import PaddingAmongLabels
 from traincheck.rules.tc331_broadcast_in_own_loss import BroadcastInOwnLoss
+from traincheck.rules.tc332_padding_among_labels import PaddingAmongLabels
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
 from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
@@ -237,8 +237,8 @@ RULES: tuple[Rule, ...] = (
     ViewForTranspose(),
     InitializedAgain(),
     TargetOutOfRange(),
-    PaddingAmongLabels(),
     BroadcastInOwnLoss(),
+    PaddingAmongLabels(),
     ReplicasDiffer(),
     RanksStepUnequally(),
     DdpBypassed(),
