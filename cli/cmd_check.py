@@ -276,10 +276,10 @@ def one_run(path: str, *, is_live: bool = False) -> Path:
     Raises:
         UsageError: there is none, or there are several to choose from.
     """
-    from traincheck.store.runs import find_runs
+    from traincheck.store.runs import find_runs, is_bare
 
     folder = Path(path)
-    if is_live and not (folder.exists() and (folder.is_file() or any(folder.iterdir()))):
+    if is_live and is_bare(folder):
         click.echo(f"traincheck: waiting for {path}, which holds no run yet", err=True)
         return folder
     runs = find_runs(folder)

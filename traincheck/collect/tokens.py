@@ -48,7 +48,7 @@ def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict
         if lost is not None:
             out["lost_end"] = lost
         if mask is not None and mask.shape == labels.shape:
-            counted = _padding_label(ids, labels, mask == 0)
+            counted = _padding_label(ids, labels, left_out)
             if counted is not None:
                 out["padding_label"] = counted
     if ids is not None:

@@ -17,6 +17,16 @@ def is_run(path: Path) -> bool:
     return (path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))
 
 
+def is_bare(path: Path) -> bool:
+    """Whether nothing is there yet, so that a run may be about to begin: no folder, or no files."""
+    if not path.is_dir():
+        return not path.exists()
+    try:
+        return not any(path.iterdir())
+    except OSError:  # what cannot be read is told by those who read it
+        return False
+
+
 def find_runs(path: Path | str) -> list[Path]:
     """The run that ``path`` is, or the runs in it up to two folders deep, sorted.
 

@@ -25,6 +25,7 @@ from traincheck.schema.events import (
     StepEvent,
     WarningEvent,
 )
+from traincheck.schema.values import is_tensor
 
 _MOST = 1000  # different texts kept of what a program may make up at will
 _MOST_PARTS = 4  # of a collection in a mark
@@ -253,7 +254,7 @@ def _fact(value: Any) -> str:
     """What a mark tells, at a glance: of long or deep collections only how long they are."""
     if not isinstance(value, (dict, list)):
         return str(value)
-    if isinstance(value, dict) and "dtype" in value and "shape" in value:
+    if is_tensor(value):
         return _leaf(value)
     parts = value.values() if isinstance(value, dict) else value
     if len(value) > _MOST_PARTS or any(map(_is_deep, parts)):
@@ -264,11 +265,11 @@ def _fact(value: Any) -> str:
 
 
 def _is_deep(value: Any) -> bool:
-    return isinstance(value, (dict, list)) and not (isinstance(value, dict) and "dtype" in value)
+    return isinstance(value, (dict, list)) and not is_tensor(value)
 
 
 def _leaf(value: Any) -> str:
     """A short name for a value in a batch: ``float32[64, 10]``."""
-    if isinstance(value, dict) and "dtype" in value and "shape" in value:
+    if is_tensor(value):
         return f"{value['dtype']}{value['shape']}"
     return str(value.get("type", "dict")) if isinstance(value, dict) else type(value).__name__

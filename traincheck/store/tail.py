@@ -22,7 +22,7 @@ from traincheck.store.lines import EventFile, Skip, SkipLog
 from traincheck.store.live import LiveRank, LiveStream, in_order
 from traincheck.store.manifest import Manifest, read_manifest
 from traincheck.store.reader import ProcessInfo, event_files, process_infos
-from traincheck.store.runs import check_run, is_run
+from traincheck.store.runs import check_run, is_bare, is_run
 
 POLL_S = 0.2
 SETTLE_S = 10.0
@@ -71,7 +71,7 @@ class TailReader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
-        if self.path.exists() and not self._may_become_run():
+        if not (is_bare(self.path) or (self.path.is_dir() and is_run(self.path))):
             check_run(self.path)
         self.manifest: Manifest | None = read_manifest(self.path)[0]
         self.notes: list[str] = []
@@ -127,9 +127,6 @@ class TailReader:
         self.notes.extend(following.notes)
         if not following.delivered and not self._stop():
             self._refuse()
-
-    def _may_become_run(self) -> bool:
-        return self.path.is_dir() and (is_run(self.path) or not any(self.path.iterdir()))
 
     def _is_over(self, following: _Following, quiet_s: float) -> bool:
         """Whether what is in the files now is all that will be. Asked before they are read."""
