@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import orjson
 
 from traincheck.schema.codec import encode, placed
+from traincheck.schema.words import counted
 from traincheck.store.summary import ApiUse, Summary, summarize
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def _process_line(process: ProcessInfo) -> str:
     versions = ", ".join(
         f"{name} {facts[name]}" for name in ("python", "torch", "traincheck") if name in facts
     )
-    threads = f"{len(process.files)} thread{'s' * (len(process.files) > 1)}"
+    threads = counted(len(process.files), "thread")
     script = f" {facts['argv0']}" if facts.get("argv0") else ""
     return f"rank {process.rank} pid {process.pid}{role}:{script} {threads}; {versions}"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from traincheck.check.causes import EXPLAINS, RANK, WORDING
-from traincheck.check.findings import FindingBook, join_names
+from traincheck.check.findings import FindingBook
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Violation
 
@@ -352,9 +352,3 @@ def test_what_is_frozen_beside_a_parameter_outside_the_optimizer_is_told_with_it
 def test_causes_rank_before_their_effects() -> None:
     for cause, effects in EXPLAINS.items():
         assert all(RANK[cause] <= RANK[effect] for effect in effects)
-
-
-def test_names_are_joined_up_to_a_limit() -> None:
-    assert join_names([], 2) == ""
-    assert join_names(["a", "b"], 2) == "a, b"
-    assert join_names(["a", "b", "c", "d"], 2) == "a, b and 2 more"

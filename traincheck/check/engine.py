@@ -24,6 +24,7 @@ from traincheck.schema.claims import Invariant, Needs, Schedule
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Report, Violation
 from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is_for_run
+from traincheck.schema.words import joined
 
 _logger = logging.getLogger(__name__)
 _MOST_STEPS = 5  # named in a note
@@ -460,8 +461,7 @@ def _bare_info(invariant: Invariant) -> CheckInfo:
 def _lost(rank: int, steps: Iterable[int | None]) -> str:
     """That events are missing, and where."""
     first = [str(step) for step in steps]
-    more = f" and {len(first) - _MOST_STEPS} more" if len(first) > _MOST_STEPS else ""
-    said = f"step{'s' * (len(first) > 1)} {', '.join(first[:_MOST_STEPS])}{more}"
+    said = f"step{'s' * (len(first) > 1)} {joined(first, _MOST_STEPS)}"
     return f"events were lost at {said} of rank {rank}: what is absent there proves nothing"
 
 
@@ -470,6 +470,4 @@ def _fault(error: Exception) -> str:
 
 
 def _names(check_ids: Sequence[str]) -> str:
-    if len(check_ids) == 1:
-        return check_ids[0]
-    return f"{check_ids[0]} and {len(check_ids) - 1} more"
+    return joined(check_ids, 1)

@@ -28,6 +28,7 @@ from traincheck.schema.findings import (
     Symptom,
     Violation,
 )
+from traincheck.schema.words import joined
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _SOME_CALLS = re.compile(r"[1-9]\d* calls?\b")
@@ -163,7 +164,7 @@ def _frozen_beside(fault: Fault) -> str:
     """A sentence on the frozen parameters that a fault of another kind took in."""
     names = {t.first.subject.variable for _, s, t in fault.explained if s is Symptom.FROZEN}
     found = sorted(name for name in names - fault.variables if name is not None)
-    return f" Beside that, {join_names(found, _SHOWN_NAMES)} do not require grad." if found else ""
+    return f" Beside that, {joined(found, _SHOWN_NAMES)} do not require grad." if found else ""
 
 
 def _called_beside(fault: Fault) -> str:
@@ -179,7 +180,7 @@ def _called_beside(fault: Fault) -> str:
             how = _how_often(check, symptom, tally.first)
             apis.setdefault(how, set()).add(_short_api(api) or "")
     return "".join(
-        f" Unlike the reference runs, this one {verb} {join_names(sorted(names), 3)}{often}."
+        f" Unlike the reference runs, this one {verb} {joined(sorted(names), 3)}{often}."
         for (verb, often), names in sorted(apis.items(), reverse=True)
     )
 
@@ -214,7 +215,7 @@ def _message(head: Violation, info: CheckInfo, variables: Sequence[str], step: i
     """The check's own sentence, with all names where it has the first."""
     at = "before the first step" if step is None else f"from step {step} on"
     said = head.message.rstrip(".")
-    names = join_names(variables, _SHOWN_NAMES)
+    names = joined(variables, _SHOWN_NAMES)
     if info.kind == "rule":
         return f"{at[:1].upper()}{at[1:]}: {_with_all(said, head, variables)}."
     about = f" ({names})" if names else ""
@@ -225,14 +226,7 @@ def _message(head: Violation, info: CheckInfo, variables: Sequence[str], step: i
 def _with_all(text: str, head: Violation, variables: Sequence[str]) -> str:
     """``text`` with all names in place of the one that it was written for."""
     own = head.subject.variable
-    return text.replace(own, join_names(variables, _SHOWN_NAMES), 1) if own and variables else text
-
-
-def join_names(names: Sequence[str], limit: int) -> str:
-    """The first ``limit`` names, and how many more there are."""
-    shown = ", ".join(names[:limit])
-    left = len(names) - limit
-    return f"{shown} and {left} more" if left > 0 else shown
+    return text.replace(own, joined(variables, _SHOWN_NAMES), 1) if own and variables else text
 
 
 class Filler:
@@ -255,7 +249,7 @@ class Filler:
         self._expected = head.expected or "as the check says"
 
     def __call__(self, text: str, limit: int) -> str:
-        names = join_names(self._variables, limit) or self._subject
+        names = joined(self._variables, limit) or self._subject
         # Not str.format: a wording may hold braces of its own.
         return (
             text.replace("{variables}", names)

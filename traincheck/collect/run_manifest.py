@@ -26,6 +26,7 @@ from traincheck.schema.layout import (
     parse_event_file_name,
     storage_notes,
 )
+from traincheck.schema.words import counted
 
 NOT_TRACED_GLOB = "not-traced-p*.json"
 
@@ -249,7 +250,7 @@ def _faults(directory: Path) -> list[str]:
             first = note["faults"][0]
             off = f"; switched off: {', '.join(note['off'])}" if note["off"] else ""
             notes.append(
-                f"recording failed {times} time{'s' * (times != 1)} in process {pid}, which is "
+                f"recording failed {counted(times, 'time')} in process {pid}, which is "
                 f"traincheck's fault, first in {first['in']}: {first['reason']}{off}"
             )
         except (OSError, ValueError, KeyError, TypeError, IndexError):

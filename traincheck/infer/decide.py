@@ -16,6 +16,7 @@ from traincheck.infer.words import sentence
 from traincheck.schema.claims import PROGRAM, Hypothesis, Invariant, Precondition, Support, key_of
 from traincheck.schema.invariant_file import invariant_id
 from traincheck.schema.protocols import Relation, reach_of
+from traincheck.schema.words import joined
 
 # Why a hypothesis was dropped: a closed list.
 NEVER_HELD = "it never held"
@@ -80,7 +81,7 @@ class Decision:
         if not found:
             silent = sorted(name for names in one.silent.values() for name in names)
             reason = SILENT if silent else MIXED if one.rows.positive else NEVER_HELD
-            self._drop(one.claim, one.rows, reason, _listed(silent))
+            self._drop(one.claim, one.rows, reason, joined(silent, _SHOWN))
         accepted = []
         short = [self._shortcoming(one, learned) for learned in found]
         for learned, (reason, _) in zip(found, short):
@@ -166,8 +167,3 @@ def _broken(one: Merged, precondition: Precondition) -> str:
         if any(precondition.holds(dict(features)) for features in contexts):
             return f"broken in {view}"
     return ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

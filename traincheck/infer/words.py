@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.relations._names import listed, of_programs
+from traincheck.relations._names import of_programs
 from traincheck.relations._programs import file_of
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
+from traincheck.schema.words import listed
 
 _SAID: dict[tuple[str, Scalar], str] = {
     ("frozen", False): "no parameter of the model is frozen",

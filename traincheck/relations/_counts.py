@@ -15,6 +15,7 @@ from traincheck.relations._names import STEP, short
 from traincheck.relations._variables import is_judged, is_skipped
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, CollectiveEvent, StepEvent
+from traincheck.schema.words import counted
 
 _F = Families
 Key = tuple[str, str | None]  # an API or family, and whose call it is where owners are told apart
@@ -261,7 +262,7 @@ def subject_of(params: Mapping[str, Any]) -> str:
 def often_of(params: Mapping[str, Any]) -> str:
     """How often, in words."""
     times = params["times"]
-    plural = f"{times} time{'' if times == 1 else 's'}"
+    plural = counted(times, "time")
     return {
         "exactly": "once" if times == 1 else f"exactly {plural}",
         "least": f"at least {plural}",

@@ -14,6 +14,7 @@ from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, RngEvent, StepEvent
 from traincheck.schema.resumptions import Resumed, Resumptions
 from traincheck.schema.values import tensors_in
+from traincheck.schema.words import counted
 
 BATCHES, DRAWS, STATES = "batches", "draws", "states"
 EPOCH, EPOCHS, RANKS, STEPS, DATASET = "epoch", "epochs", "ranks", "steps", "dataset"
@@ -253,7 +254,7 @@ class Repeats:
 
 
 def _of_resumed(one: Resumed) -> Comparison:
-    samples = "1 sample" if one.again == 1 else f"{one.again} samples"
+    samples = counted(one.again, "sample")
     how = f"{samples} of this batch were trained on before training was resumed, in the same epoch"
     weight = min(one.known, _MOST_COUNTED)
     return _of_batch(one.batch, RESUMED, how, not one.again)._replace(weight=weight)

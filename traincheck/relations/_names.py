@@ -8,6 +8,7 @@ from typing import Any
 from traincheck.relations._programs import file_of, program_of
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.words import listed
 
 SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0
 STEP = "step"  # as an outer window: from one step boundary to the next
@@ -107,11 +108,6 @@ def of_programs(names: Sequence[str], text: str) -> str:
     first, _, _ = text.partition(" ")
     plain = first.lower() + text[len(first) :] if first in _OPENINGS else text
     return f"In {listed(names)}, {plain}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 class ProgramName:

@@ -37,6 +37,7 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.findings import Subject
 from traincheck.schema.values import is_tensor
+from traincheck.schema.words import counted
 
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
 HYPER, KEPT, MODES, SAMPLES, USED = "hyper", "kept", "modes", "samples", "used"
@@ -131,8 +132,7 @@ def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
 
 def _with_dims(name: str, tensor: Mapping[str, Any]) -> str:
     """Arguments of a loss that differ in this are broadcast: ``input (2 dims)``."""
-    dims = len(tensor["shape"])
-    return f"{name} ({dims} dim{'' if dims == 1 else 's'})"
+    return f"{name} ({counted(len(tensor['shape']), 'dim')})"
 
 
 def _has_several(query: Any) -> bool:
@@ -190,7 +190,7 @@ def equal_arguments(event: CallEvent) -> Fact | None:
 def leaves_of(event: BatchEvent) -> Fact | None:
     """Number of dims and dtype of each part of a batch; sizes are for users to choose."""
     values = {
-        path: f"{leaf['dtype']} of {len(leaf['shape'])} dim{'' if len(leaf['shape']) == 1 else 's'}"
+        path: f"{leaf['dtype']} of {counted(len(leaf['shape']), 'dim')}"
         for path, leaf in event.leaves.items()
         if is_tensor(leaf)
     }

@@ -30,6 +30,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.words import counted
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
@@ -243,7 +244,7 @@ class CountDecider:
             subject=Subject(api=params["api"], module=params.get("module")),
             expected=f"{subject_of(params)} is called {often_of(params)}"
             + (" for each backward" if per_backward else " in a step"),
-            observed=f"{count} call{'' if count == 1 else 's'} in this step{among}",
+            observed=f"{counted(count, 'call')} in this step{among}",
             evidence=(page.event,),
             symptom=Symptom.WRONG_ORDER if is_early else symptom,
         )

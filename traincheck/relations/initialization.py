@@ -9,10 +9,11 @@ from typing import Any
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._fills import FUNCTIONS, INIT, THEN, Book, Kind, kind_of, said_of
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import in_program, listed
+from traincheck.relations._names import in_program
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.words import listed
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)

@@ -25,6 +25,7 @@ from traincheck.relations._names import in_program
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.words import joined
 
 _SHOWN = 6  # names in a sentence
 _TEXTS = {
@@ -104,8 +105,7 @@ class Membership(UsualRelation):
             return in_program(params, _TEXTS[what].format(**params))
         start = len(params["model"]) + 1
         names = [pattern[start:] for pattern in params["has"]]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        said = f"The {params['role']}s of {params['model']} are {', '.join(names[:_SHOWN])}{more}"
+        said = f"The {params['role']}s of {params['model']} are {joined(names, _SHOWN)}"
         return in_program(params, said)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:

@@ -15,6 +15,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.words import joined, listed
 
 _MOST_GROUPS = 24  # of names that share, in one program
 _SHOWN = 4  # names in a sentence
@@ -228,6 +229,4 @@ def _negative(event: StepEvent, name: str, claim: str, observed: str) -> Example
 
 
 def _joined(names: Sequence[str]) -> str:
-    if len(names) > _SHOWN:
-        return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return joined(names, _SHOWN) if len(names) > _SHOWN else listed(names)

@@ -20,6 +20,7 @@ from traincheck.report._words import notes_of, suppressions
 from traincheck.report.text_report import line_to_look_at, one_line
 from traincheck.rules._docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.words import counted, joined
 
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _PLAIN_WIDTH = 80
@@ -60,11 +61,11 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
 
 
 def _headline(report: Report) -> Text:
-    steps = _count(report.steps, "step")
+    steps = counted(report.steps, "step")
     serious = _serious(report)
     if serious:
         colour = _COLOURS[serious[0].severity]
-        return Text(f"{_count(len(serious), 'finding')} in {steps}", style=colour)
+        return Text(f"{counted(len(serious), 'finding')} in {steps}", style=colour)
     if report.count(Verdict.HELD):
         return Text(f"no findings in {steps}", style="bold green")
     return Text("no findings, but nothing could be checked", style="bold yellow")
@@ -85,7 +86,7 @@ def _findings(console: Console, report: Report) -> None:
     left = len(serious) - _FULL - _SHORT
     advice = sorted({finding.code for finding in report.findings if finding not in serious})
     rest = [f"{left} more"] if left > 0 else []
-    rest += [f"advice of {_listed(advice, _NAMED)}"] if advice else []
+    rest += [f"advice of {joined(advice, _NAMED)}"] if advice else []
     if rest:
         text = Text(f"and {'; '.join(rest)}: see the full report", style="dim")
         console.print(Padding(text, (0, 0, 0, 2)))
@@ -115,9 +116,9 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield "watched", _watched(report, watched)
     held, idle = report.count(Verdict.HELD), report.count(Verdict.NOT_TRIGGERED)
     if held:
-        yield "held", f"{_count(held, 'check')}: {_themes(report, Verdict.HELD)}"
+        yield "held", f"{counted(held, 'check')}: {_themes(report, Verdict.HELD)}"
     if idle:
-        yield "no occasion", f"{_count(idle, 'check')}: what they judge did not take place"
+        yield "no occasion", f"{counted(idle, 'check')}: what they judge did not take place"
     if report.suppressed:
         yield "findings", f"{suppressions(report)}: see the full report"
     for text in _some(notes_of(report)):
@@ -127,19 +128,19 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 def _watched(report: Report, watched: Watched) -> str:
     trainers = len(watched.processes) - len(watched.workers)
-    parts = [f"{_count(trainers, 'process')}, {_count(report.ranks, 'rank')}"]
+    parts = [f"{counted(trainers, 'process')}, {counted(report.ranks, 'rank')}"]
     if watched.workers:
-        parts[0] += f", {_count(len(watched.workers), 'loader worker')}"
-    parts[0] += f", {_count(report.steps, 'step')}"
+        parts[0] += f", {counted(len(watched.workers), 'loader worker')}"
+    parts[0] += f", {counted(report.steps, 'step')}"
     models = [
-        f"{name} ({_count(len(sizes), 'parameter')}, {sum(sizes.values()):,} values)"
+        f"{name} ({counted(len(sizes), 'parameter')}, {sum(sizes.values()):,} values)"
         for name, sizes in sorted(watched.parameters.items())
         if sizes
     ]
     optimizers = [
         f"{name} {cls.rpartition('.')[2]}" for name, cls in sorted(watched.optimizers.items())
     ]
-    parts += [_listed(group, _USES) for group in (models, optimizers) if group]
+    parts += [joined(group, _USES) for group in (models, optimizers) if group]
     return "; ".join(parts)
 
 
@@ -156,20 +157,10 @@ def _themes(report: Report, verdict: Verdict) -> str:
 def _some(notes: Sequence[str]) -> Iterator[str]:
     yield from notes[:_NOTES]
     if len(notes) > _NOTES:
-        yield f"and {_count(len(notes) - _NOTES, 'more note')}"
-
-
-def _listed(names: Sequence[str], limit: int) -> str:
-    left = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {left} more" if left > 0 else "")
+        yield f"and {counted(len(notes) - _NOTES, 'more note')}"
 
 
 def _cut(text: str, longest: int = _LONGEST) -> str:
     if len(text) <= longest:
         return text
     return f"{text[: longest - 3].rpartition(' ')[0] or text[: longest - 4]} ..."
-
-
-def _count(number: int, word: str) -> str:
-    plural = "es" if word.endswith("s") else "s"
-    return f"{number:,} {word}{'' if number == 1 else plural}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.words import counted
 
 
 def conclusion(report: Report) -> str:
     """How the report ends, in one line."""
-    held, steps = report.count(Verdict.HELD), count(report.steps, "step")
-    checked = f"{count(held, 'check')} held over {steps}"
-    found = count(len(report.findings), "finding") if report.findings else "no findings"
+    held, steps = report.count(Verdict.HELD), counted(report.steps, "step")
+    checked = f"{counted(held, 'check')} held over {steps}"
+    found = counted(len(report.findings), "finding") if report.findings else "no findings"
     suppressed = f", {suppressions(report)}" if report.suppressed else ""
     return f"traincheck: {found}{suppressed}; {checked}"
 
@@ -27,7 +28,10 @@ def notes_of(report: Report) -> list[str]:
     """What is to be known beside the findings: how the run ended, what could not be decided."""
     if not report.skipped_lines:
         return list(report.notes)
-    return [*report.notes, f"{count(report.skipped_lines, 'line')} of the trace could not be read"]
+    return [
+        *report.notes,
+        f"{counted(report.skipped_lines, 'line')} of the trace could not be read",
+    ]
 
 
 def why_accepted(finding: Finding) -> str:
@@ -38,8 +42,3 @@ def why_accepted(finding: Finding) -> str:
     where = f" {accepted.where}" if accepted.where else ""
     reason = f": {accepted.reason}" if accepted.reason and accepted.by != "baseline" else ""
     return f"by {accepted.by}{where}{reason}"
-
-
-def count(number: int, word: str) -> str:
-    """``1 step``, ``2 steps``."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -19,8 +19,9 @@ from traincheck.check.verdicts import reasons
 from traincheck.report._beside import beside
 from traincheck.report._by_name import place_by_name
 from traincheck.report._places import code_at, code_of
-from traincheck.report._words import count, notes_of, suppressions, why_accepted
+from traincheck.report._words import notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.words import counted, joined
 
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _PLAIN_WIDTH = 80  # of a file or a pipe
@@ -37,7 +38,7 @@ def write_text(report: Report, stream: TextIO) -> None:
     with console.capture() as written:
         if shown:
             first, *others = shown
-            found = f"{count(len(shown), 'finding')}, the first {_at(first.first_step)}."
+            found = f"{counted(len(shown), 'finding')}, the first {_at(first.first_step)}."
             console.print(Text(found, style="bold"))
             console.print()
             in_full = shown if report.presentation.verbose else [first]
@@ -111,7 +112,7 @@ def _also(console: Console, finding: Finding) -> None:
     console.print(Text("  It also broke:", style="bold"))
     for also in finding.also:
         times = "once" if also.violations == 1 else f"{also.violations} times"
-        names = f" ({_names(also.subjects)})" if also.subjects else ""
+        names = f" ({joined(also.subjects, _SHOWN_NAMES)})" if also.subjects else ""
         line = f"{_at(also.first_step)}, {times}: {also.code}: {also.text}{names}"
         console.print(Padding(Text(line), (0, 0, 0, 4)))
     console.print()
@@ -122,7 +123,7 @@ def _rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
     if finding.kind != "rule":  # a rule's title says it all; the claim of an invariant is only here
         yield "what", finding.message
     if finding.variables:
-        yield "variables", _names(finding.variables)
+        yield "variables", joined(finding.variables, _SHOWN_NAMES)
     for name, text in (
         ("module", finding.subject.module),
         ("call", finding.subject.api),
@@ -138,7 +139,7 @@ def _rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
         codes = ", ".join(f"{code} {n}" if n > 1 else code for code, n in sorted(counts.items()))
         hint = "" if report.presentation.verbose else "; --verbose lists them"
         listed = f" ({codes}{hint})" if codes else ""
-        yield "also broke", f"{count(len(finding.explains), 'more check')}{listed}"
+        yield "also broke", f"{counted(len(finding.explains), 'more check')}{listed}"
 
 
 def _span(finding: Finding) -> str:
@@ -148,11 +149,6 @@ def _span(finding: Finding) -> str:
         when = f"steps {first} to {last}" if first is not None else f"{when} to step {last}"
     times = "once" if finding.violations == 1 else f"{finding.violations} times"
     return f"{when} (rank {finding.rank}, {finding.stage}), {times}"
-
-
-def _names(names: Sequence[str]) -> str:
-    left = len(names) - _SHOWN_NAMES
-    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {left} more" if left > 0 else "")
 
 
 def _others(console: Console, head: str, findings: Sequence[Finding]) -> None:
@@ -172,7 +168,7 @@ def _healthy(console: Console, report: Report) -> None:
     held = report.count(Verdict.HELD)
     if held or report.suppressed:
         known = "No findings but those suppressed" if report.suppressed else "No findings"
-        text = f"{known}: {count(held, 'check')} held over {count(report.steps, 'step')}."
+        text = f"{known}: {counted(held, 'check')} held over {counted(report.steps, 'step')}."
         console.print(Text(text, style="bold green"))
     else:
         text = "No findings, but nothing was checked: no check was triggered by this run."
@@ -184,8 +180,8 @@ def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> Non
         f"{report.count(verdict):,} {verdict.value.replace('_', ' ')}" for verdict in Verdict
     )
     size = (
-        f"{count(report.events, 'event')}, {count(report.steps, 'step')}, "
-        f"{count(report.ranks, 'rank')}"
+        f"{counted(report.events, 'event')}, {counted(report.steps, 'step')}, "
+        f"{counted(report.ranks, 'rank')}"
     )
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -193,8 +189,8 @@ def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> Non
     table.add_row(Text("run"), Text(size))
     table.add_row(Text("checks"), Text(counts))
     if advice:
-        pieces = "1 piece" if len(advice) == 1 else f"{len(advice)} pieces"
-        codes = _names(sorted({finding.code for finding in advice}))
+        pieces = counted(len(advice), "piece")
+        codes = joined(sorted({finding.code for finding in advice}), _SHOWN_NAMES)
         table.add_row(Text("advice"), Text(f"{pieces} ({codes}): --show-info shows it"))
     if report.suppressed:
         hint = "" if report.presentation.suppressed else ": --show-suppressed shows them"

@@ -71,7 +71,7 @@ class DecayMonitor(ABC):
             event,
             found,
             expected="weight_decay=0 for these parameters",
-            observed=f"{event.id} ({event.cls.rpartition('.')[2]}) decays them",
+            observed=f"decayed by {event.id} ({event.cls.rpartition('.')[2]})",
         )
         return [replace(violation, subject=Subject(variable=found[0]))]
 

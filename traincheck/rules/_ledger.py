@@ -550,9 +550,3 @@ def proof(
         observed=observed,
         evidence=tuple(evidence) or (facts.event,),
     )
-
-
-def listing(names: Sequence[str], limit: int = 4) -> str:
-    """``a, b, c, d and 3 more``."""
-    shown = ", ".join(names[:limit])
-    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown

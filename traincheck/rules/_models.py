@@ -12,6 +12,7 @@ from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 MODELS = Needs(kinds=frozenset({"mark"}))
 NORMS = frozenset({"batch norm", "instance norm", "norm"})
@@ -100,8 +101,7 @@ def about(
     info: CheckInfo, event: Event, modules: Sequence[str], *, expected: str, observed: str
 ) -> Violation:
     """A violation that names these modules or variables; the first of them is its subject."""
-    more = len(modules) - _SHOWN
-    names = ", ".join(modules[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    names = joined(modules, _SHOWN)
     return Violation(
         check_id=info.check_id,
         step=event.step,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor, listing
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 _DRY = 8  # steps of an optimizer in a row that find no gradient
 _THAWED = 20  # steps with a gradient, since it was unfrozen, of which none is one of its optimizer
@@ -213,7 +214,7 @@ class Membership(StepMonitor):
             is_frozen = not any(
                 parameters[i].requires_grad for i in holder.names if i in parameters
             )
-            parts.append(f"{listing(alive)}{', which are frozen' if is_frozen else ''}")
+            parts.append(f"{joined(alive)}{', which are frozen' if is_frozen else ''}")
         if lost:
-            parts.append(f"{listing(lost)} of a model or layer that is not the one being trained")
+            parts.append(f"{joined(lost)} of a model or layer that is not the one being trained")
         return f"{holder.label} holds {' and '.join(parts)}"

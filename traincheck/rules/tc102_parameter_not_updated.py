@@ -55,7 +55,7 @@ class ParameterNotUpdated:
         kind="rule",
         code="TC102",
         severity="error",
-        title="The optimizer step leaves {variables} as it was",
+        title="The optimizer step does not change {variables}",
         likely_cause=(
             "From step {step} on, the update of {variables} by optimizer.step(){where} is lost: "
             "rounded away in a low-precision dtype, written to a copy, or not done by this "
@@ -215,7 +215,7 @@ class UpdateEffect(StepMonitor):
             subject=Subject(variable=name),
             symptom=Symptom.NOT_UPDATED,
             message=(
-                f"the step of {label} leaves {name} as it was, with a gradient and a learning "
+                f"the step of {label} does not change {name}, with a gradient and a learning "
                 "rate that are not zero"
             ),
             expected=f"{name} differs after the step",

@@ -120,7 +120,7 @@ class UnusedParameters(StepMonitor):
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NO_GRADIENT,
-            message=f"no gradient ever reaches {name}, although an optimizer holds it",
+            message=f"no gradient ever reaches {name}, held by an optimizer",
             expected="a gradient in some step",
             observed=f"none in {count} steps",
             evidence=(event,),

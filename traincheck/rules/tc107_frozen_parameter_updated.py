@@ -102,7 +102,7 @@ class FrozenUpdates(StepMonitor):
             facts,
             step=step,
             subject=Subject(variable=name),
-            message=f"the step of {label} changes {name}, which no longer requires grad",
+            message=f"the step of {label} changes {name}, frozen before (requires_grad=False)",
             expected="a frozen parameter stays as it is",
             observed=f"{label} moves it by momentum, weight decay or a gradient left over",
             evidence=(call,),

@@ -10,13 +10,13 @@ from traincheck.rules._ledger import (
     Holder,
     StepFacts,
     StepMonitor,
-    listing,
     proof,
 )
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 _CONFIRMED = 2
 
@@ -130,7 +130,7 @@ class CutOff(StepMonitor):
             subject=Subject(api=Families.BACKWARD),
             message=f"backward() reaches no parameter, and {holder.label} steps all the same",
             expected="backward() computes gradients of parameters",
-            observed=f"no gradient ever reached {listing(names)} of {holder.label}",
+            observed=f"no gradient ever reached {joined(names)} of {holder.label}",
             evidence=[run.backward],
         )
 

@@ -10,6 +10,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
+from traincheck.schema.words import counted
 
 _CONFIRMED = 3
 _WITH_WEIGHTS = tuple(
@@ -145,8 +146,7 @@ class Unregistered:
         self, name: str, strangers: Sequence[CallEvent], step: int | None, event: StepEvent
     ) -> Violation:
         kinds = sorted({call.api.removesuffix(".forward").rpartition(".")[2] for call in strangers})
-        count = len(strangers)
-        calls = f"{count} call{'' if count == 1 else 's'} of {', '.join(kinds)} in a step"
+        calls = f"{counted(len(strangers), 'call')} of {', '.join(kinds)} in a step"
         return Violation(
             check_id="TC113",
             step=step,

@@ -100,7 +100,7 @@ def _violation(event: MarkEvent, owner: str, name: str, step: int | None) -> Vio
         stage="train",
         subject=Subject(variable=name),
         symptom=Symptom.ADVICE,
-        message=f"{name} is changed between two steps of {owner}, which updates it",
+        message=f"something else than {owner} changes {name}, which it updates, between its steps",
         expected=f"{name} is as {owner} left it when {owner} steps again",
         observed=f"it is another one, at {_IN_A_ROW} looks in a row",
         evidence=(event,),

@@ -9,13 +9,13 @@ from traincheck.rules._ledger import (
     GRADIENTS,
     StepFacts,
     StepMonitor,
-    listing,
     proof,
 )
 from traincheck.rules._streak import Streak
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 _IN_A_ROW = 8
 
@@ -106,8 +106,8 @@ class Unheld(StepMonitor):
             facts,
             step=streak.first,
             subject=Subject(module=root),
-            message=f"{root} gets gradients ({listing(names)}), and no optimizer holds any of it",
+            message=f"{root} gets gradients ({joined(names)}), and no optimizer holds any of it",
             expected=f"an optimizer holds {root}, or it gets no gradients",
-            observed=f"gradients of {listing(names)}; the optimizers are {held}",
+            observed=f"gradients of {joined(names)}; the optimizers are {held}",
             evidence=(calls[0], facts.updates()[0].call),
         )

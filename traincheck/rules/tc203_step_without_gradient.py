@@ -13,7 +13,6 @@ from traincheck.rules._ledger import (
     Moment,
     StepFacts,
     StepMonitor,
-    listing,
     proof,
 )
 from traincheck.rules._streak import Streak, extend
@@ -21,6 +20,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 _CONFIRMED = 2  # once may be a conditional branch
 _NEVER = 50  # steps of an optimizer that never had a gradient: no warm-up of another part
@@ -138,7 +138,7 @@ class EmptySteps(StepMonitor):
         streak = extend(self._never, owner, facts.event.step)
         if streak.count != _NEVER:
             return []
-        label, models = ledger.holders[owner].label, listing(wholes)
+        label, models = ledger.holders[owner].label, joined(wholes)
         found = proof(
             ("TC203", Symptom.STEP_WITHOUT_GRADIENT),
             facts,
@@ -191,9 +191,9 @@ class EmptySteps(StepMonitor):
             symptom=Symptom.STEP_WITHOUT_GRADIENT,
             message=(
                 f"{label} steps while every gradient it could apply is None or zero, and the "
-                f"gradients that backward() computes of {listing(names)} are cleared unused"
+                f"gradients that backward() computes of {joined(names)} are cleared unused"
             ),
             expected="gradients from backward() are there when the optimizer steps",
-            observed=f"{label} finds no gradient of {listing(names)} at its step",
+            observed=f"{label} finds no gradient of {joined(names)} at its step",
             evidence=(*first, *calls),
         )

@@ -7,6 +7,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import counted
 
 # Made beside another one, and stepped in the last epochs only
 _BY_DESIGN = "torch.optim.swa_utils."
@@ -109,15 +110,16 @@ class UnusedSchedule(StepMonitor):
         made = self._made.pop(owner)
         name = made.api.split(".")[-2]
         label = self.ledger.holders[owner].label
+        epochs = counted(epoch - first, "epoch")
         return [
             proof(
                 ("TC211", Symptom.SCHEDULE),
                 facts,
                 step=self._first_step.get(owner),
                 subject=Subject(api=Families.SCHEDULER_STEP),
-                message=f"{name}, made for {label}, is never stepped in {epoch - first} epochs",
+                message=f"{name}, made for {label}, is never stepped in {epochs}",
                 expected=f"{name}.step() once a step or once an epoch",
-                observed=f"no step of {name} in {epoch - first} epochs",
+                observed=f"no step of {name} in {epochs}",
                 evidence=(made, moment.call),
             )
         ]

@@ -9,6 +9,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import counted
 
 _PROOF = 2  # smaller windows: the end of each epoch
 
@@ -101,7 +102,7 @@ class WindowSizes(SingleEvents):
         self._is_over = True
         first = self._smaller[0] if is_whole else event
         what = "has" if is_whole else "is left at the end of the run with"
-        batches = "1 batch" if size == 1 else f"{size} batches"
+        batches = counted(size, "batch")
         return [
             Violation(
                 check_id="TC214",

@@ -11,7 +11,6 @@ from traincheck.rules._ledger import (
     MODES,
     StepFacts,
     StepMonitor,
-    listing,
     proof,
 )
 from traincheck.rules._models import MODELS
@@ -19,6 +18,7 @@ from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 _CONFIRMED = 2
 
@@ -140,7 +140,7 @@ class TrainingMode(StepMonitor):
             subject=Subject(module=path),
             message=f"{path} is in evaluation mode in the forward passes that train it{since}",
             expected=f"{path} in training mode",
-            observed=f"{listing(affected)} of the trained part work as in evaluation{since}",
+            observed=f"as in evaluation, in the trained part: {joined(affected)}{since}",
             evidence=(*([last] if last is not None else []), call),
         )
 

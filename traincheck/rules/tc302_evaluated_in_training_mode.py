@@ -11,11 +11,11 @@ from traincheck.rules._ledger import (
     MODES,
     StepFacts,
     StepMonitor,
-    listing,
     proof,
 )
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 
 class EvaluatedInTrainingMode:
@@ -158,13 +158,13 @@ class EvaluationMode(StepMonitor):
     @staticmethod
     def _violation(forward: Forward, facts: StepFacts, active: list[str]) -> Violation:
         path = forward.path
-        where = listing(sorted(forward.loaders))
+        where = joined(sorted(forward.loaders))
         return proof(
             ("TC302", Symptom.TRAINING_MODE),
             facts,
             subject=Subject(module=path),
             message=f"{path} is evaluated without gradients, but in training mode",
             expected=f"{path} in evaluation mode over the batches of {where}",
-            observed=f"{listing(active)} work as in training",
+            observed=f"as in training: {joined(active)}",
             evidence=(forward.call,),
         )

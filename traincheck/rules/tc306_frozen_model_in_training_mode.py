@@ -9,11 +9,11 @@ from traincheck.rules._ledger import (
     MODES,
     StepFacts,
     StepMonitor,
-    listing,
     proof,
 )
 from traincheck.rules._resting import RESTING
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 _LOOKS = 8
 
@@ -106,6 +106,6 @@ def _violation(
         subject=Subject(module=path),
         message=f"{path} is not being trained, and is used without gradients, in training mode",
         expected=f"{path} in evaluation mode, as no optimizer holds any of it",
-        observed=f"{listing(active)} work as in training",
+        observed=f"as in training: {joined(active)}",
         evidence=(forward.call,),
     )

@@ -71,8 +71,7 @@ class DroppedMasks:
         is_hidden = found.is_causal and not found.batch.tokens.get("left_padded")
         if not found.is_unmasked or is_hidden:
             return []
-        count = len(found.calls)
-        observed = f"attn_mask is None in all {count} calls of scaled_dot_product_attention"
+        observed = "attn_mask is None in every call of scaled_dot_product_attention"
         return [
             attention_violation(
                 "TC316",

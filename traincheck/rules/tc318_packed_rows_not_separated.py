@@ -65,7 +65,7 @@ class PackedRows:
         self.triggered += 1
         if not found.is_unmasked:
             return []
-        observed = f"attn_mask is None in all {len(found.calls)} attention calls"
+        observed = "attn_mask is None in every call of attention"
         return [
             attention_violation(
                 "TC318",

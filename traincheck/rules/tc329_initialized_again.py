@@ -52,7 +52,7 @@ class InitializedAgain:
         kind="rule",
         code="TC329",
         severity="info",
-        title="{variables} is initialized several times",
+        title="The initialization of {variables} is done several times",
         likely_cause=(
             "The initialization walks the parameters of every ancestor of {variables}: {observed}."
         ),
@@ -112,7 +112,7 @@ def _violation(name: str, api: str, count: int, step: StepEvent) -> Violation:
         stage="init",
         subject=Subject(api=api, variable=name),
         symptom=Symptom.ADVICE,
-        message=f"{name} is initialized {count} times by {function}",
+        message=f"{function} initializes {name} {count} times",
         expected="once, or once more than by its constructor",
         observed=f"{count} calls of {function}",
         evidence=(step,),

@@ -7,6 +7,7 @@ from collections import Counter
 from traincheck.rules._ranks import REPLICAS, SYNC, RankMonitor, RunStep
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import counted
 
 
 class RanksStepUnequally:
@@ -82,7 +83,7 @@ class EqualSteps(RankMonitor):
                     (c.api for p in step.pages.values() for c in p.updates() if c.owner == owner),
                     "torch.optim.Optimizer.step",
                 )
-                what = f"steps of {owner}" if owner else "optimizer steps"
+                what = ("step", f" of {owner}") if owner else ("optimizer step", "")
                 made = {number: found[owner] for number, found in updates.items()}
                 return [self._violation(step, label, what, rank, made)]
         forwards = {
@@ -93,19 +94,18 @@ class EqualSteps(RankMonitor):
             if count != forwards[first]:
                 self._is_lost = True
                 api = next(c.api for p in step.pages.values() for c in p.updates() or p.calls)
-                return [
-                    self._violation(
-                        step, api, "forwards that arm the exchange of gradients", rank, forwards
-                    )
-                ]
+                what = ("forward", " that arms the exchange of gradients")
+                return [self._violation(step, api, what, rank, forwards)]
         return []
 
     def _violation(
-        self, step: RunStep, api: str, what: str, rank: int, counts: dict[int, int]
+        self, step: RunStep, api: str, what: tuple[str, str], rank: int, counts: dict[int, int]
     ) -> Violation:
         first = step.first_rank
         calls: list[CallEvent] = [c for p in step.pages.values() for c in p.updates()[:1]]
-        observed = ", ".join(f"rank {r} makes {counts[r]} {what}" for r in (first, rank))
+        observed = ", ".join(
+            f"rank {r} makes {counted(counts[r], what[0])}{what[1]}" for r in (first, rank)
+        )
         return Violation(
             check_id="TC402",
             step=step.step,

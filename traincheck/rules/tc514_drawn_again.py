@@ -50,7 +50,7 @@ class DrawnAgain:
         kind="rule",
         code="TC514",
         severity="info",
-        title="{variables} draws some samples several times within an epoch, and others never",
+        title="Within an epoch of {variables} some samples come several times, and others never",
         likely_cause=(
             "The sampler draws with replacement, or the indices that it was given hold some twice."
         ),

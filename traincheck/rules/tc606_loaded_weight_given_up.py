@@ -39,7 +39,7 @@ class LoadedWeightGivenUp:
         kind="rule",
         code="TC606",
         severity="warning",
-        title="{variables} was loaded and then given up for another weight",
+        title="The loaded {variables} was given up for another weight",
         likely_cause="Weights are tied after load_state_dict(), which gave them different values.",
         fix="Leave the weights untied, as the checkpoint has them.",
     )

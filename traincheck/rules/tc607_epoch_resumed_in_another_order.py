@@ -7,6 +7,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.resumptions import Resumed, Resumptions
+from traincheck.schema.words import counted
 
 
 class EpochResumedInAnotherOrder:
@@ -83,7 +84,7 @@ class Epochs:
 
 
 def _violation(one: Resumed) -> Violation:
-    samples = "1 sample" if one.again == 1 else f"{one.again} samples"
+    samples = counted(one.again, "sample")
     return Violation(
         check_id="TC607",
         step=one.batch.step,

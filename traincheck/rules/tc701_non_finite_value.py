@@ -232,7 +232,7 @@ class FirstBroken:
             stage="train",
             subject=subject,
             symptom=Symptom.NON_FINITE,
-            message=f"there are {observed}",
+            message=f"values are not finite: {observed}",
             expected="parameters are finite after each optimizer step",
             observed=observed,
             evidence=(place.event, *filter(None, [self._stepped])),

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincheck.rules._ledger import listing
 from traincheck.rules._numbers import MATRIX, is_kernel
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 _FEWEST = 2  # weights: of a single one a constant start is as good as any
 _MOST_OF_ALL = 0.5  # share of the weights that are constant
@@ -58,7 +58,7 @@ class PoorInitialization:
         kind="rule",
         code="TC708",
         severity="warning",
-        title="{variables} begins where nothing can be learned",
+        title="Nothing can be learned with the initial values of {variables}",
         likely_cause="{observed} when training begins.",
         fix=(
             "Keep the initialization that torch gives, or use torch.nn.init.kaiming_normal_ "
@@ -152,7 +152,7 @@ class Beginnings:
         trained = [name for name, w in constant.items() if w.event.requires_grad]
         if trained and len(constant) > max(1, _MOST_OF_ALL * len(weights)):
             values = sorted({f"{w.value:.4g}" for w in constant.values()})
-            observed = f"{listing(sorted(trained))} hold nothing but {', '.join(values[:3])}"
+            observed = f"{joined(sorted(trained))} hold nothing but {', '.join(values[:3])}"
             return [self._violation(trained, constant, observed, step)]
         large = {name: w for name, w in weights.items() if w.gain > self._gain}
         if len(large) < _FEWEST or self._normalized & {_root(name) for name in large}:
@@ -162,7 +162,7 @@ class Beginnings:
             return []
         largest = max(large, key=lambda name: large[name].gain)
         observed = (
-            f"{listing(sorted(large))} multiply the signal, {largest} by {large[largest].gain:.3g}"
+            f"{joined(sorted(large))} multiply the signal, {largest} by {large[largest].gain:.3g}"
         )
         return [self._violation(sorted(large), large, observed, step)]
 

@@ -50,7 +50,7 @@ class UpdateRatio:
         kind="rule",
         code="TC709",
         severity="warning",
-        title="Optimizer steps are as large as {variables} itself",
+        title="Optimizer steps are as large as what they change: {variables}",
         likely_cause="{observed}. The learning rate is far too high{where}.",
         fix="Lower the learning rate by a factor of ten, or warm it up.",
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from traincheck.errors import TraceFormatError
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST
+from traincheck.schema.words import joined
 
 _DEPTH = 2  # folders of runs are looked into this deep
 _SHOWN = 5
@@ -60,10 +61,9 @@ def check_run(path: Path) -> None:
         )
     runs = sorted(_runs_below(path, _DEPTH))
     if runs:
-        names = ", ".join(str(run.relative_to(path)) for run in runs[:_SHOWN])
-        more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+        names = joined([str(run.relative_to(path)) for run in runs], _SHOWN)
         raise TraceFormatError(
-            f"{path} is a folder of runs, not a run: {names}{more}",
+            f"{path} is a folder of runs, not a run: {names}",
             fix=f"name one of them, e.g. {runs[-1]}",
         )
     raise TraceFormatError(f"{path} is not a trace: {_contents(path)}", fix=_advice(path))
@@ -109,5 +109,4 @@ def _contents(path: Path) -> str:
         return f"it cannot be read ({error.strerror})"
     if not names:
         return "it is empty"
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"it holds {', '.join(names[:_SHOWN])}{more}"
+    return f"it holds {joined(names, _SHOWN)}"

@@ -18,7 +18,7 @@ BROKEN = model(LAYERS, trace=BARE).steps(2).build()
 
 def test_fires_once_for_an_optimizer() -> None:
     finding = fires("TC908", BROKEN)
-    assert finding.observed.startswith("Net.fc1.weight: opt0")
+    assert finding.observed.startswith("Net.fc1.weight: decayed by opt0 (")
     assert finding.violations == 1
 
 
