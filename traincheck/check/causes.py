@@ -445,9 +445,10 @@ WORDING: Mapping[Symptom, Wording] = {
         title="Something other than its optimizer writes to {variables}",
         likely_cause=(
             "The loop writes to {variables} between two steps: an average that is copied the wrong "
-            "way round, a copy of an earlier state, a write in place."
+            "way round, or whose model is the trained one itself (no copy.deepcopy); a copy of an "
+            "earlier state; a write in place."
         ),
-        fix="Find what writes to {variables}; look at the order of source and target.",
+        fix="Find what writes to {variables}; look at source and target of what is copied.",
         near=Families.OPTIMIZER_STEP,
     ),
     _S.OUT_OF_STEP: Wording(
