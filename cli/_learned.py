@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import OutputError, UsageError
+from traincheck.schema.words import counted
 
 if TYPE_CHECKING:
     from traincheck.infer.dropped import Dropped
@@ -136,7 +137,7 @@ def facts(one: Invariant, file: str) -> list[tuple[str, str]]:
         ("condition", _condition(one) or always),
         (
             "examples",
-            f"{support.positive} in {support.steps} steps of {number_of_runs(support.runs)}"
+            f"{support.positive} in {counted(support.steps, 'step')} of {counted(support.runs, 'run')}"
             + (excluded if support.negative else ""),
         ),
         ("confidence", f"{one.confidence} that it is no chance"),
@@ -166,11 +167,6 @@ def _needs(needs: Needs) -> str:
     parts = [*sorted(needs.calls), *sorted(needs.states), *sorted(needs.kinds)]
     parts += [f"numbers of {name}" for name in sorted(needs.stats)]
     return ", ".join(parts) or "nothing"
-
-
-def number_of_runs(count: int) -> str:
-    """The number with its noun."""
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def say(text: str) -> None:

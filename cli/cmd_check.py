@@ -20,6 +20,7 @@ import click
 
 from traincheck.errors import OutputError, UsageError
 from traincheck.schema.findings import Presentation
+from traincheck.schema.words import counted
 
 from ._program import refuse_nothing_to_check
 from ._selection import configuration, selection_options
@@ -176,8 +177,7 @@ def _known(options: dict[str, Any]) -> Baseline | None:
 def _write_baseline(path: str, report: Report) -> None:
     from traincheck.check.baseline import write_baseline
 
-    number = write_baseline(Path(path), report.findings)
-    entries = "1 finding" if number == 1 else f"{number} findings"
+    entries = counted(write_baseline(Path(path), report.findings), "finding")
     click.echo(f"traincheck: {entries} written to {path}", err=True)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import TraceFormatError, UsageError
+from traincheck.schema.words import counted
 
 from ._learned import explain, refuse_output, say, show_why
 
@@ -168,10 +169,10 @@ def _refuse_nothing(result: InferResult, traces: Sequence[str]) -> None:
 
 def summarize(result: InferResult, output: str) -> None:
     """A few sentences of each relation, and how many hypotheses were dropped for what reason."""
-    runs = "1 run" if len(result.runs) == 1 else f"{len(result.runs)} runs"
-    say(f"{len(result.invariants)} invariants from {runs}, {result.steps} steps, in {output}")
+    found, steps = counted(len(result.invariants), "invariant"), counted(result.steps, "step")
+    say(f"{found} from {counted(len(result.runs), 'run')}, {steps}, in {output}")
     if result.skipped:
-        say(f"  note: {result.skipped} unreadable lines were skipped")
+        say(f"  note: {counted(result.skipped, 'unreadable line')} skipped")
     counts = Counter(invariant.hypothesis.relation for invariant in result.invariants)
     for name, count in sorted(counts.items()):
         say(f"  {name}: {count}")

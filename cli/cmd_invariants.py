@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincheck.errors import UsageError, nearest
+from traincheck.schema.words import counted
 
-from ._learned import brief, cells, facts, number_of_runs, refuse_output, say, severity
+from ._learned import brief, cells, facts, refuse_output, say, severity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,7 +180,8 @@ def merge(files: Sequence[str], output: str) -> None:
     statistics = [run for file in files for run in known_runs(file)]
     result = learn_from(statistics, relations=RELATIONS, limits=limits)
     save(result, output, limits)
-    say(f"{len(result.invariants)} invariants from {number_of_runs(len(result.runs))}, in {output}")
+    found = counted(len(result.invariants), "invariant")
+    say(f"{found} from {counted(len(result.runs), 'run')}, in {output}")
 
 
 @invariants.command()
@@ -296,4 +298,4 @@ def _show_table(found: Sequence[Invariant]) -> None:
     Console(file=sys.stdout, highlight=False).print(table)
     counts = Counter(one.hypothesis.relation for one in found)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    say(f"{len(found)} invariants: {shown}" if found else "no invariants")
+    say(f"{counted(len(found), 'invariant')}: {shown}" if found else "no invariants")

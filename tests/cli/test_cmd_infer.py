@@ -65,7 +65,7 @@ def test_unreadable_lines_are_counted(infer: Infer, good: Path, capsys) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:40], b"\x00garbled\n", *lines[40:], b'{"k":"ca']))
     assert infer("-t", good) == 0
-    assert "note: 2 unreadable lines were skipped" in capsys.readouterr().err
+    assert "note: 2 unreadable lines skipped" in capsys.readouterr().err
 
 
 def test_a_folder_of_runs_and_runs_by_name(
