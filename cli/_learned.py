@@ -137,8 +137,8 @@ def facts(one: Invariant, file: str) -> list[tuple[str, str]]:
         ("condition", _condition(one) or always),
         (
             "examples",
-            f"{support.positive} in {counted(support.steps, 'step')} of {counted(support.runs, 'run')}"
-            + (excluded if support.negative else ""),
+            f"{support.positive} in {counted(support.steps, 'step')}"
+            f" of {counted(support.runs, 'run')}" + (excluded if support.negative else ""),
         ),
         ("confidence", f"{one.confidence} that it is no chance"),
         ("why kept", "it held in full, selective and sampled replays of the reference runs"),
