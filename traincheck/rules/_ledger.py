@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from traincheck.rules._forwards import Forward, Forwards
 from traincheck.rules._resting import Resting
-from traincheck.schema.apis import MODAL, Families, Marks, is_loose
+from traincheck.schema.apis import MODAL, SOFTMAXES, Families, Marks, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     BatchEvent,
@@ -146,13 +146,15 @@ class StepFacts:
     frozen, or are no longer, at some moment of it; uncertain: whose looks could not tell. numbers:
     of parameters, the last look that took any. has_own: an optimizer was given other gradients than
     backward() left. uses: paths of the modules that were called, in
-    order; the first call of each. forwards: in order of their first.
+    order; the first call of each. forwards: in order of their first. softmaxes: calls of softmax
+    with grad enabled.
     """
 
     event: StepEvent
     moments: Sequence[Moment]
     uses: Mapping[str, CallEvent]
     forwards: Sequence[Forward]
+    softmaxes: Sequence[CallEvent]
     gradients: Mapping[int, StateEvent]
     reached: frozenset[int]
     changed: frozenset[int]
@@ -214,13 +216,7 @@ class Ledger:
         if isinstance(event, StateEvent):
             self._enter_state(event)
         elif isinstance(event, CallEvent):
-            family = event.family or event.api
-            if family == Families.MODULE:
-                self._page.use(event, self._batch)
-            elif family in _LANDMARKS:
-                self._page.add(event, None, self._batch)
-            elif family in MODAL:
-                self._page.forwards.wait(event)
+            self._enter_call(event)
         elif isinstance(event, StepEvent):
             self._facts = self._turn(event)
         elif isinstance(event, OptimizerEvent):
@@ -250,6 +246,17 @@ class Ledger:
 
     def names(self, identities: Iterable[int]) -> list[str]:
         return sorted({self.name(identity) for identity in identities})
+
+    def _enter_call(self, event: CallEvent) -> None:
+        family = event.family or event.api
+        if family == Families.MODULE:
+            self._page.use(event, self._batch)
+        elif family in _LANDMARKS:
+            self._page.add(event, None, self._batch)
+        elif family in MODAL:
+            self._page.forwards.wait(event)
+        elif family in SOFTMAXES and event.grad_enabled:
+            self._page.softmaxes.append(event)
 
     def _enter_mark(self, event: MarkEvent) -> None:
         if event.text == Marks.UNTRAINED:
@@ -357,6 +364,7 @@ class Ledger:
             moments=moments,
             uses=page.uses,
             forwards=list(page.forwards.entries.values()),
+            softmaxes=page.softmaxes,
             gradients=page.gradients(),
             reached=reached,
             changed=frozenset(page.changed),
@@ -447,6 +455,7 @@ class _Page:
     batches: list[tuple[str, int, int] | None] = field(default_factory=list)
     uses: dict[str, CallEvent] = field(default_factory=dict)
     forwards: Forwards = field(default_factory=Forwards)
+    softmaxes: list[CallEvent] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
     flipped: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
