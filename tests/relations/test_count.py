@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.relations._counts import COMPILED
+from traincheck.relations._counts import COMPILED, DETACH
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict
@@ -361,17 +363,52 @@ def test_parameters_that_no_version_wrote_are_refused(params):
         decide("count", params, [])
 
 
-def test_a_detach_too_many_is_told_as_what_it_does():
-    def run(detaches: int):
-        trace = TraceBuilder().process().model("Net", MLP).optimizer()
-        for _ in range(12):
-            trace.begin_step().zero_grad().forward()
-            for _ in range(detaches):
-                trace.call("torch.Tensor.detach")
-            trace.backward().optimizer_step()
-        return trace.end_step().build()
+def detaching(
+    *, inside: int = 0, before: int = 0, after: int = 0, scalars: int = 0, start: int = 0
+):
+    """Steps with so many calls of detach() in a forward, between it and backward, and elsewhere."""
+    trace = begin()
+    features = {"dtype": "float32", "shape": [8, 4], "device": "cpu", "requires_grad": True}
 
-    learned = [i for i in learn(run(1)).invariants if "detach" in i.text]
-    (finding,) = report_of(learned, run(2)).findings
+    def detach(count: int, parent: int | None = None, **changes: Any) -> None:
+        for _ in range(count):
+            trace.call(DETACH, parent=parent, args={"self": {**features, **changes}})
+
+    for span in range(1000, 1012):
+        trace.begin_step()
+        detach(start)  # of parameters, for an average of weights
+        trace.zero_grad()
+        detach(inside, parent=span)
+        forward = {"family": Families.MODULE, "module": "Net", "root": True}
+        trace.call("__main__.Net.forward", span=span, **forward)
+        detach(before)
+        trace.backward()
+        detach(scalars, shape=[])
+        detach(after)
+        trace.optimizer_step()
+    return trace.end_step().build()
+
+
+def detach_findings(reference: list[Event], run: list[Event]):
+    learned = [i for i in learn(reference).invariants if "detach" in i.text]
+    return report_of(learned, run).findings
+
+
+def test_a_detach_too_many_is_told_as_what_it_does():
+    (finding,) = detach_findings(detaching(inside=1), detaching(inside=2))
     assert "gradients go another way" in finding.likely_cause
     assert finding.fix.startswith("Find the detach()")
+
+
+@pytest.mark.parametrize("where", ["inside", "before"])
+def test_a_detach_that_is_missing_is_told(where: str):
+    run = detaching(after=1, scalars=3)
+    assert detach_findings(detaching(after=1, scalars=3, **{where: 1}), run)
+
+
+def test_quiet_on_a_detach_that_cuts_nothing():
+    base = detaching(inside=1, scalars=1)
+    assert not detach_findings(base, detaching(inside=1))
+    assert not detach_findings(base, detaching(inside=1, scalars=2, after=4, start=9))
+    assert not detach_findings(base, detaching(inside=1, before=2))  # for a log, or a rule tells it
+    assert not detach_findings(detaching(after=2, start=1), detaching())

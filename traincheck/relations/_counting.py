@@ -10,6 +10,7 @@ from traincheck.relations._counts import (
     BACKWARD,
     COLLECTIVE,
     LANDMARKS,
+    LOOSE,
     Key,
     Page,
     Seen,
@@ -105,7 +106,8 @@ class CountProposer:
             self._seen.items(), key=lambda item: (item[0][0], item[0][1] or "")
         ):
             api, owner = key
-            if not (api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)):
+            is_called = api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)
+            if key == LOOSE or not is_called:
                 continue
             found = bound(key, seen, self._backwards(), is_echo=is_echo)
             if found is not None and self._is_of_loop(key, found):

@@ -15,11 +15,14 @@ from traincheck.relations._names import STEP, short
 from traincheck.relations._variables import is_judged, is_skipped
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, CollectiveEvent, StepEvent
+from traincheck.schema.values import tensor_summary
 from traincheck.schema.words import counted
 
 _F = Families
 Key = tuple[str, str | None]  # an API or family, and whose call it is where owners are told apart
 BACKWARD: Key = (_F.BACKWARD, None)
+DETACH = "torch.Tensor.detach"
+LOOSE: Key = (DETACH, "the loop")  # of these, what no other call makes: it may be for a log
 _OWNED = frozenset({_F.OPTIMIZER_STEP, _F.SCHEDULER_STEP})
 # What a loop does, whether gradients are recorded or not.
 LANDMARKS = _OWNED | {
@@ -102,6 +105,7 @@ class Windows:
     _backward_ns: tuple[int, int] = (-1, -1)  # when the last two backwards began
     # Calls since the last, and their start; where none ever comes, the latest
     _since: deque[tuple[int, Key]] = field(default_factory=lambda: deque(maxlen=_MOST_SINCE))
+    _has_forward: bool = False  # a model has computed something since the last backward
     _began: StepEvent | None = None  # the first step of the window, once it has ended
     _is_first: bool = True
     _is_free: bool = False
@@ -122,21 +126,38 @@ class Windows:
         if family in LANDMARKS:
             if family == _F.BACKWARD:
                 self._backward_ns = (self._backward_ns[1], event.start_ns)
-                self._has_trained = True
+                self._has_trained, self._has_forward = True, False
                 self._take_back(event.start_ns)
             elif family == _F.OPTIMIZER_STEP:
                 self._optimizer_step(event)
-        elif self._is_evaluating or not event.grad_enabled or event.stage in ("init", "checkpoint"):
+        elif self._is_left_out(event):
             return None
+        self._has_forward |= event.root
         if self.wanted is None or key in self.wanted or key == BACKWARD:
-            self._now[key] += 1
-            if family not in LANDMARKS:
-                self._since.append((event.start_ns, key))
+            is_loose = key[0] == DETACH and event.parent is None
+            for counted_as in (key, LOOSE) if is_loose else (key,):
+                self._now[counted_as] += 1
+                if family not in LANDMARKS:
+                    self._since.append((event.start_ns, counted_as))
         if family in _UPDATES:
             self._done.update(self._now)
             self._now.clear()
             self._since.clear()
         return key
+
+    def _is_left_out(self, event: CallEvent) -> bool:
+        if self._is_evaluating or not event.grad_enabled or event.stage in ("init", "checkpoint"):
+            return True
+        return event.api == DETACH and not self._may_cut(event)
+
+    def _may_cut(self, event: CallEvent) -> bool:
+        """Whether a detach can keep a gradient from going anywhere.
+
+        Not that of a loss that is logged, of gradients, or of parameters after an update.
+        """
+        tensor = tensor_summary(event.args.get("self"))
+        is_deaf = tensor is not None and not (tensor.requires_grad and tensor.shape)
+        return not is_deaf and (event.parent is not None or self._has_forward)
 
     def _optimizer_step(self, event: CallEvent) -> None:
         if self._backward_ns[0] >= event.start_ns:

@@ -12,9 +12,11 @@ from traincheck.relations._counts import (
     BACKWARD,
     COLLECTIVE,
     COMPILED,
+    DETACH,
     ESSENTIAL,
     FRAME,
     LANDMARKS,
+    LOOSE,
     Key,
     Page,
     Windows,
@@ -79,9 +81,10 @@ class Count(UsualRelation):
     def needs(self, claim: Hypothesis) -> Needs:
         api = claim.params["api"]
         is_call = not api.startswith(COLLECTIVE)
+        frame = FRAME | {Families.MODULE} if api == DETACH else FRAME
         kinds = {"mark", "step"} | (set() if is_call else {"collective"})
         return Needs(
-            calls=FRAME | within_modules(COMPILED, *[api] * is_call), kinds=frozenset(kinds)
+            calls=frame | within_modules(COMPILED, *[api] * is_call), kinds=frozenset(kinds)
         )
 
     def text(self, claim: Hypothesis) -> str:
@@ -125,7 +128,7 @@ class Count(UsualRelation):
         told = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
-        return replace(told, **CUT) if claim.params["api"] == "torch.Tensor.detach" else told
+        return replace(told, **CUT) if claim.params["api"] == DETACH else told
 
 
 class CountDecider:
@@ -138,7 +141,7 @@ class CountDecider:
         for params in self._params:
             if params["form"] not in _FORMS or params["times"] < 1:
                 raise ValueError(f"nothing is known of {dict(params)}")
-        self._windows = Windows(wanted=frozenset(self._keys))
+        self._windows = Windows(wanted=frozenset({LOOSE, *self._keys}))
         # Whether the program was compiled when it was learned from, and is so now
         self._was_compiled = any(api == COMPILED for api, _ in self._keys)
         self._is_compiled = False
@@ -182,6 +185,8 @@ class CountDecider:
         if is_longer or (page.first and params["skips_first"]):
             return ()
         count, times = page.counts[key], params["times"]
+        if key[0] == DETACH and params["form"] == "exactly" and count > times:
+            count = max(times, count - page.counts[LOOSE])  # more of them in the loop cut no model
         if page.first and key[0] == Families.ZERO_GRAD and count < times:
             return ()  # there is nothing to clear yet
         if page.first and key[0] not in LANDMARKS and count > page.asked(params):
