@@ -412,3 +412,39 @@ def test_quiet_on_a_detach_that_cuts_nothing():
     assert not detach_findings(base, detaching(inside=1, scalars=2, after=4, start=9))
     assert not detach_findings(base, detaching(inside=1, before=2))  # for a log, or a rule tells it
     assert not detach_findings(detaching(after=2, start=1), detaching())
+
+
+def scheduled(name: str | None, times: int, *, made: bool = False, micro: int = 1) -> list[Event]:
+    """A loop whose scheduler is stepped so often with each update, of scaled losses."""
+    trace = begin()
+    api = f"torch.optim.lr_scheduler.{name}"
+    if made:
+        family = Families.SCHEDULER_CREATED
+        trace.call(f"{api}.__init__", family=family, owner="opt0")
+    for _ in range(8):
+        trace.begin_step().zero_grad()
+        for _ in range(micro):
+            trace.forward().call("torch.amp.GradScaler.scale", family=Families.SCALE).backward()
+        trace.optimizer_step()
+        for _ in range(times):
+            trace.call(f"{api}.step", family=Families.SCHEDULER_STEP, owner="opt0")
+    return trace.end_step().build()
+
+
+def test_which_scheduler_there_is_and_how_much_is_accumulated_are_settings():
+    learned = learn(scheduled("LinearLR", 1)).invariants
+    assert any("LRScheduler.step" in one.text for one in learned)
+    assert any("GradScaler.scale" in one.text for one in learned)
+    for run in (
+        scheduled(None, 0),
+        scheduled("ReduceLROnPlateau", 0, made=True),
+        scheduled("LinearLR", 1, micro=4),
+    ):
+        assert not [f for f in report_of(learned, run).findings if f.code == "count"]
+
+
+def test_the_same_scheduler_is_stepped_as_often():
+    invariants = learn(scheduled("LinearLR", 1)).invariants
+    learned = [one for one in invariants if "LRScheduler.step of" in one.text]
+    for run in (scheduled("LinearLR", 2), scheduled("LinearLR", 0, made=True)):
+        assert [f.code for f in report_of(learned, run).findings] == ["count"]

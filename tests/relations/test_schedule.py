@@ -9,6 +9,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.schema.apis import Families
+from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Symptom, Verdict
 
 
@@ -228,3 +229,37 @@ def test_batches_of_an_evaluation_begin_no_epoch():
         trace.batch("loader1", index=3, epoch=epoch)._set_stage("train")
     claims = [i for i in learn(by_epoch(4, 6)).invariants if "an epoch ends" in i.text]
     assert report_of(claims, trace.build()).findings == []
+
+
+def still(learned: TraceBuilder, checked: TraceBuilder) -> list[str]:
+    claims = [i for i in learn(learned.build()).invariants if "every training step" in i.text]
+    assert claims
+    return [finding.code for finding in report_of(claims, checked.build()).findings]
+
+
+def test_rates_need_not_move_under_another_scheduler_or_none():
+    by_step = run(linear(20), "LinearLR")
+    by_epoch = [0.1] * 8 + [0.05] * 8
+    assert still(by_step, run([0.1] * 12, "LinearLR")) == ["schedule"]
+    assert still(by_step, run(by_epoch, "LinearLR")) == ["schedule"]
+    assert still(by_step, run(by_epoch, "StepLR")) == []
+    assert still(by_step, run([0.1] * 12, None)) == []
+    anything = run(linear(20))
+    assert still(anything, run([0.1] * 12)) == []  # constant
+
+
+def test_a_group_that_stays_behind_the_others_is_told():
+    def groups(*curves: list[float]) -> TraceBuilder:
+        trace = TraceBuilder().process().model("Net", MLP).optimizer().train()
+        for _ in curves[0]:
+            trace.step().end_step()
+        rates = iter(zip(*curves))
+        trace._events = [
+            e.replace(lr={"opt0": [*next(rates)]}) if isinstance(e, StepEvent) else e
+            for e in trace._events
+        ]
+        return trace
+
+    moving = linear(20)
+    assert still(groups(moving, moving), groups(moving, [0.1] * 20)) == ["schedule"]
+    assert still(groups(moving, moving), groups([0.1] * 20, [0.1] * 20)) == []

@@ -16,6 +16,7 @@ from traincheck.relations._counts import (
     Seen,
     Windows,
     bound,
+    scheduler_of,
 )
 from traincheck.relations._names import STEP, ProgramName, is_library
 from traincheck.schema.apis import Families
@@ -49,6 +50,7 @@ class CountProposer:
         self._seen: dict[Key, Seen] = defaultdict(Seen)
         self._later = 0
         self._calls: Counter[str] = Counter()  # of each module, since the last window
+        self._schedulers: dict[str | None, set[str]] = defaultdict(set)  # optimizer -> classes
         self._loop = 0  # how often, for each backward, one was called at the most
 
     def observe(self, event: Event) -> None:
@@ -60,6 +62,8 @@ class CountProposer:
                 self._own.add(event.api)
             else:
                 self._open[event.parent].add(event.api)
+            if event.family == Families.SCHEDULER_STEP:
+                self._schedulers[event.owner].add(scheduler_of(event))
             key = self._windows.call(event)
             if key is not None and event.family == Families.MODULE:
                 self._modules[key[0]].add(event.module or "")
@@ -119,6 +123,8 @@ class CountProposer:
                     params["backwards"] = 1  # what comes with each further one is not known
                 if owner is not None:
                     params["owner"] = owner
+                if api == Families.SCHEDULER_STEP:
+                    params["schedulers"] = sorted(self._schedulers[owner])
                 if len(self._modules.get(api, ())) == 1:
                     (params["module"],) = self._modules[api]
                 yield Hypothesis(relation="count", params=params)

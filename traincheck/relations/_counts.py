@@ -58,6 +58,11 @@ def key_of(event: CallEvent) -> Key:
     return event.api, None
 
 
+def scheduler_of(event: CallEvent) -> str:
+    """The class of a scheduler that is made or stepped: ``CosineAnnealingLR``."""
+    return event.api.split(".")[-2]
+
+
 def is_listed(module: str | None) -> bool:
     """Whether a module is one of a list, or a part of one, as experts are."""
     return module is not None and any(part.isdecimal() for part in module.split("."))
@@ -246,7 +251,9 @@ def bound(key: Key, seen: Seen, backwards: int, *, is_echo: bool = False) -> dic
         low = min(later)
         is_usual = 2 * later[low] >= windows
         return _claim("least", low, STEP, skips_first=seen.first < low) if is_usual else None
-    if key[0] not in LANDMARKS and backwards > 1 and len(seen.ratios) == 1 and min(seen.ratios):
+    is_even = len(seen.ratios) == 1 and min(seen.ratios) > 0
+    # How many batches are accumulated is a setting: each has a backward and its scaling.
+    if is_even and (key[0] == _F.SCALE or (key[0] not in LANDMARKS and backwards > 1)):
         return _claim("exactly", min(seen.ratios), _F.BACKWARD, skips_first=False)
     # The last windows of epochs may be short.
     is_mostly = key == BACKWARD and mode == max(later) and 2 * often > windows

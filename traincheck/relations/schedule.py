@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._epochs import FOLLOWED, Turn, Turns, out_of_turn
@@ -12,12 +12,9 @@ from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._rates import (
     BY_EPOCH,
     CONSTANT,
-    CURVES,
-    FALLING,
     FALLS,
     KNOWN,
     MOVES,
-    RETURNING,
     SHAPES,
     TEXTS,
     WARM_UP,
@@ -27,16 +24,17 @@ from traincheck.relations._rates import (
     fits,
     is_meant,
 )
+from traincheck.relations._scheduling import ScheduleProposer
 from traincheck.relations._variables import is_skipped
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
 _PATIENCE = 3  # steps that a rate may stay what it was at first, before it counts as not moving
-_MIN_EPOCHS = 2  # that begin with a step of a scheduler, before that is no accident
+_MOVING = 2  # changes
 
 
 class Schedule(UsualRelation):
@@ -91,71 +89,6 @@ class Schedule(UsualRelation):
         )
 
 
-class ScheduleProposer:
-    """Proposes the closest shape that all rates have."""
-
-    ignores = frozenset({"state"})
-
-    def __init__(self) -> None:
-        self._program = ProgramName()
-        self._rates = Rates()
-        self._seen: set[Rate] = set()
-        self._has_scheduler = False
-        self._is_warm_up = True
-        self._turns = Turns()
-        self._epochs: Counter[bool] = Counter()  # updates by whether an epoch began before them
-        self._is_by_epoch = True
-
-    def observe(self, event: Event) -> None:
-        self._program.observe(event)
-        if isinstance(event, CallEvent) and "lr_scheduler" in event.api:
-            self._has_scheduler = True
-        turn = self._turns.observe(event)
-        if turn is not None:
-            self._epochs[turn.is_new_epoch] += 1
-            self._is_by_epoch &= turn.is_regular
-        for look in self._rates.observe(event):
-            self._seen.add(look.rate)
-            if look.was is not None and look.value > look.was and look.rate.has_fallen:
-                self._is_warm_up = False
-
-    def hypotheses(self) -> Iterator[Hypothesis]:
-        if self._program.name is None or not self._seen:
-            return
-        for shape in self._shapes():
-            params = {"program": self._program.name, "shape": shape}
-            yield Hypothesis(relation="schedule", params=params)
-
-    def echoes(self) -> Iterator[Hypothesis]:
-        """All shapes: what a run is too short to show it may still break."""
-        for shape in sorted(SHAPES) if self._program.name is not None else ():
-            params = {"program": self._program.name, "shape": shape}
-            yield Hypothesis(relation="schedule", params=params)
-
-    def _shapes(self) -> Iterator[str]:
-        yield from self._curves()
-        if self._is_by_epoch and min(self._epochs[True], self._epochs[False]) >= _MIN_EPOCHS:
-            yield BY_EPOCH
-
-    def _curves(self) -> Iterator[str]:
-        rates, classes = self._seen, set(self._rates.schedulers)
-        if not any(rate.changes for rate in rates):
-            if not self._has_scheduler:
-                yield CONSTANT
-            return
-        is_known = bool(classes) and classes <= KNOWN
-        if is_known or any(rate.has_fallen for rate in rates):  # a warm-up alone may end in a rest
-            yield MOVES
-        if classes & RETURNING:
-            return
-        if len(classes) == 1 and classes <= CURVES.keys():
-            yield CURVES[min(classes)]
-        if classes and classes <= FALLING and not any(rate.has_risen for rate in rates):
-            yield FALLS
-        elif self._is_warm_up and not classes & CURVES.keys():
-            yield WARM_UP
-
-
 class ScheduleDecider:
     """Decides at the end of each step."""
 
@@ -168,6 +101,7 @@ class ScheduleDecider:
                 raise ValueError(f"nothing is known of {dict(params)}")
         self._turns = Turns()
         self._still: dict[Rate, Look] = {}  # the first look at which it had not moved
+        self._moving: set[Rate] = set()
 
     def observe(self, event: Event) -> Examples:
         self._program.observe(event)
@@ -177,9 +111,12 @@ class ScheduleDecider:
             found += self._of_turn(turn)
         for look in self._rates.observe(event):
             still = self._stillness(look)
+            if look.rate.changes >= _MOVING:
+                self._moving.add(look.rate)
             for index, params in enumerate(self._claims):
                 if self._program.fits(params):
-                    example = self._judge(params["shape"], look, still)
+                    is_bound = still is not None and self._must_move(params, still.rate)
+                    example = self._judge(params["shape"], look, still if is_bound else None)
                     if example is not None:
                         found.append((index, example))
         return found
@@ -205,6 +142,18 @@ class ScheduleDecider:
             return first if is_certain else None
         first_still = self._still.pop(rate, None)
         return first_still if rate.changes > 1 else None
+
+    def _must_move(self, params: Mapping[str, Any], rate: Rate) -> bool:
+        """Whether a rate that stays is at fault.
+
+        Which schedule there is, or none, is a setting. Of those that may do anything it is known
+        that they move when another rate does.
+        """
+        classes = self._rates.schedulers.keys()
+        if params.get("schedulers", [*classes]) != sorted(classes):
+            return False
+        is_known = bool(classes) and classes <= KNOWN
+        return is_known or (rate.changes == 0 and bool(self._moving - {rate}))
 
     def _judge(self, shape: str, look: Look, still: Look | None) -> Example | None:
         if look.is_new or shape == BY_EPOCH or not is_meant(shape, self._rates.schedulers):

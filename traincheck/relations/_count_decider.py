@@ -1,0 +1,167 @@
+"""Decide how often each call happens in every window of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from traincheck.relations._counts import (
+    BACKWARD,
+    COLLECTIVE,
+    COMPILED,
+    DETACH,
+    LANDMARKS,
+    LOOSE,
+    Key,
+    Page,
+    Windows,
+    is_listed,
+    often_of,
+    scheduler_of,
+    subject_of,
+)
+from traincheck.relations._memory import Examples, Joined
+from traincheck.relations._names import ProgramName
+from traincheck.relations._variables import ROUTED
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Context, Hypothesis
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
+from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.words import counted
+
+_ALWAYS: Context = {}
+_HELD = Example(holds=True, context=_ALWAYS)
+_LAST = 2  # windows in a row with too few backwards: the last one of an epoch may have few
+_FORMS = frozenset({"exactly", "least", "multiple"})
+
+
+class CountDecider:
+    """Decides all claims when a window is known to be over."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._program = ProgramName()
+        self._params = [claim.params for claim in claims]
+        self._keys: list[Key] = [(p["api"], p.get("owner")) for p in self._params]
+        for params in self._params:
+            if params["form"] not in _FORMS or params["times"] < 1:
+                raise ValueError(f"nothing is known of {dict(params)}")
+        self._windows = Windows(wanted=frozenset({LOOSE, *self._keys}))
+        # Whether the program was compiled when it was learned from, and is so now
+        self._was_compiled = any(api == COMPILED for api, _ in self._keys)
+        self._is_compiled = False
+        self._unlisted = {api for api, _ in self._keys if api.endswith(".forward")}
+        self._schedulers: set[tuple[str | None, str]] = set()
+        self._have_held: set[int] = set()
+        # Windows in a row: perhaps an epoch's last, or experts that were not asked
+        self._waiting: dict[int, list[Example]] = {}
+        self._positives = [((index, _HELD),) for index in range(len(claims))]
+        self._last = Joined()
+
+    def observe(self, event: Event) -> Examples:
+        if isinstance(event, CallEvent):
+            self._windows.call(event)
+            if event.family in (Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP):
+                self._schedulers.add((event.owner, scheduler_of(event)))
+            self._is_compiled |= event.api == COMPILED
+            if event.api in self._unlisted and is_listed(event.module):
+                self._unlisted.discard(event.api)
+        elif isinstance(event, CollectiveEvent):
+            self._windows.collective(event)
+        elif isinstance(event, StepEvent):
+            page = self._windows.step(event)
+            if page is None:
+                if not event.recorded:
+                    self._waiting.clear()
+            elif not page.is_free:
+                return self._last.join([self._judge(i, page) for i in range(len(self._params))])
+        else:
+            self._program.observe(event)
+        return ()
+
+    def finish(self) -> Examples:
+        """Nothing: a short window at the end of a run is none the worse."""
+        return ()
+
+    def _judge(self, index: int, page: Page) -> Examples:
+        params, key = self._params[index], self._keys[index]
+        if not self._program.fits(params) or not self._is_scheduled(params):
+            return ()
+        if page.first and params.get("late") and page.counts[key]:
+            return ((index, self._negative(params, page, page.counts[key])),)
+        is_longer = page.backwards > params.get("backwards", page.backwards)
+        if is_longer or (page.first and params["skips_first"]):
+            return ()
+        count, times = page.counts[key], params["times"]
+        if key[0] == DETACH and params["form"] == "exactly" and count > times:
+            count = max(times, count - page.counts[LOOSE])  # more of them in the loop cut no model
+        if page.first and key[0] == Families.ZERO_GRAD and count < times:
+            return ()  # there is nothing to clear yet
+        if page.first and key[0] not in LANDMARKS and count > page.asked(params):
+            return ()  # models are tried out before the loop
+        if params["per"] == Families.BACKWARD:
+            if not page.backwards:
+                return ()
+            holds = count == times * page.backwards
+        elif params["form"] == "exactly":
+            holds = count == times
+        else:
+            holds = count >= times and (params["form"] == "least" or count % times == 0)
+        if not holds:
+            return self._lapse(index, page, count)
+        self._have_held.add(index)
+        self._waiting.pop(index, None)
+        return self._positives[index]
+
+    def _lapse(self, index: int, page: Page, count: int) -> Examples:
+        """What to make of a window that does not hold."""
+        params, key = self._params[index], self._keys[index]
+        if key == BACKWARD and index not in self._have_held:
+            return ()  # accumulation over another number of batches, from the start
+        times = page.asked(params)
+        patience = 1
+        if count < times:
+            if self._is_hidden(key[0]):
+                return ()
+            if key == BACKWARD:
+                patience = _LAST
+            elif count and key[0].endswith(".forward") and key[0] not in self._unlisted:
+                patience = ROUTED
+        waiting = self._waiting.setdefault(index, [])
+        waiting.append(self._negative(params, page, count))
+        if len(waiting) < patience:
+            return ()
+        if patience == 1:
+            return ((index, self._waiting.pop(index)[-1]),)
+        return ((index, waiting.pop(0)),)
+
+    def _is_scheduled(self, params: Mapping[str, Any]) -> bool:
+        """Whether the schedulers are there that a claim speaks of: which ones is a setting."""
+        owner = params.get("owner")
+        return all((owner, name) in self._schedulers for name in params.get("schedulers", ()))
+
+    def _is_hidden(self, api: str) -> bool:
+        """Whether it may be called where it is not seen: within a model that is compiled now."""
+        if api in LANDMARKS or api.startswith(COLLECTIVE):
+            return False
+        return api == COMPILED or (self._is_compiled and not self._was_compiled)
+
+    def _negative(self, params: Mapping[str, Any], page: Page, count: int) -> Example:
+        per_backward = params["per"] == Families.BACKWARD
+        among = f" with {page.backwards} backward calls" if per_backward else ""
+        is_early = page.first and bool(params.get("late"))
+        if is_early:
+            among = ", before the first update"
+        times = page.asked(params)
+        symptom = Symptom.MISSING_CALL if count < times else Symptom.EXTRA_CALL
+        return Example(
+            holds=False,
+            context=_ALWAYS,
+            step=page.step,
+            rank=page.rank,
+            subject=Subject(api=params["api"], module=params.get("module")),
+            expected=f"{subject_of(params)} is called {often_of(params)}"
+            + (" for each backward" if per_backward else " in a step"),
+            observed=f"{counted(count, 'call')} in this step{among}",
+            evidence=(page.event,),
+            symptom=Symptom.WRONG_ORDER if is_early else symptom,
+        )
