@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from traincheck.schema.apis import Families
-from traincheck.schema.findings import Subject, Symptom
+from traincheck.schema.findings import SEVERITIES, Subject, Symptom
 
 _UNOWNED = re.compile(r"opt\d+\[\d+\]")  # a parameter that no known module owns: opt0[0].3
 
@@ -273,13 +273,14 @@ class Wording:
     """What is said about a symptom where the check itself says nothing.
 
     ``{variables}`` and the like are filled in. near: family of the call, or kind of the event,
-    whose source line is the one to look at.
+    whose source line is the one to look at. at_most: the severity of what may well be meant.
     """
 
     title: str
     likely_cause: str
     fix: str
     near: str | None = None
+    at_most: str = SEVERITIES[-1]
 
 
 WORDING: Mapping[Symptom, Wording] = {
@@ -370,6 +371,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "Remove the line that freezes {variables}, or call requires_grad_(True) before the "
             "optimizer is built."
         ),
+        at_most="warning",
     ),
     _S.UNFROZEN: Wording(
         title="{variables} is trained although it is to stay as it is",

@@ -87,15 +87,17 @@ class FindingBook:
         sides, rows = witness.of_ranks(fault) or (found.sides, witness.beside(fault, steps))
         return replace(
             found,
-            # What is folded is to fail what it would have failed by itself.
-            severity=max(
-                (self._infos[tally.first.check_id].severity for tally in fault.everything),
-                key=SEVERITIES.index,
-            ),
+            severity=_severity(fault, self._infos),
             also=_also(fault, self._infos),
             beside=rows,
             sides=sides,
         )
+
+
+def _severity(fault: Fault, infos: Mapping[str, CheckInfo]) -> str:
+    """What is folded is to fail what it would have failed by itself, unless it may be meant."""
+    highest = max(SEVERITIES.index(infos[one.first.check_id].severity) for one in fault.everything)
+    return SEVERITIES[min(highest, SEVERITIES.index(WORDING[fault.symptom].at_most))]
 
 
 def _also(fault: Fault, infos: Mapping[str, CheckInfo]) -> tuple[Also, ...]:

@@ -197,7 +197,10 @@ class MembershipDecider:
         elif params["is"] in (HELD, FREE):
             held = params["is"] == HELD
             claim.broken = tuple(
-                (v.name, "") for v in claim.variables if self._variables.is_held(v) is not held
+                (v.name, "")
+                for v in claim.variables
+                # What is frozen is rightly in no optimizer; that it is frozen tells TRAINABLE.
+                if self._variables.is_held(v) is not held and (v.requires_grad or not held)
             )
 
     def _look_at_structure(self, claim: _Claim) -> None:

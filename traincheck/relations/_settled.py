@@ -36,7 +36,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
-from traincheck.schema.values import is_tensor
+from traincheck.schema.values import is_tensor, tensor_summary
 from traincheck.schema.words import counted
 
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
@@ -153,7 +153,9 @@ class Modes:
 
     def inner(self, event: CallEvent) -> None:
         """A module was called within another one: told of when the outermost one ends."""
-        if event.grad_enabled and event.module is not None:
+        result = tensor_summary(event.result)
+        is_frozen = result is not None and not result.requires_grad  # it may well evaluate
+        if event.grad_enabled and event.module is not None and not is_frozen:
             self._inside.append(event)
 
     def root(self, event: CallEvent) -> Fact | None:

@@ -109,6 +109,7 @@ class Membership(UsualRelation):
         return in_program(params, said)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """Another dtype than that of the reference may well be meant."""
+        """Another dtype than that of the reference may be meant, and so may a frozen part."""
         found = super().info(claim, check_id, text)
-        return replace(found, severity="warning") if claim.params.get("is") == DTYPE else found
+        is_choice = claim.params.get("is") in (DTYPE, TRAINABLE)
+        return replace(found, severity="warning") if is_choice else found
