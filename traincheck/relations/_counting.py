@@ -11,6 +11,7 @@ from traincheck.relations._counts import (
     COLLECTIVE,
     LANDMARKS,
     LOOSE,
+    LOSSES,
     Key,
     Page,
     Seen,
@@ -56,7 +57,8 @@ class CountProposer:
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
             inside = self._open.pop(event.span, ())
-            if event.family == Families.MODULE and not is_library(event.api):
+            is_loss = event.api.startswith(LOSSES)
+            if event.family == Families.MODULE and (is_loss or not is_library(event.api)):
                 self._own.update(inside)
             if event.parent is None:
                 self._own.add(event.api)
@@ -111,7 +113,8 @@ class CountProposer:
         ):
             api, owner = key
             is_called = api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)
-            if key == LOOSE or not is_called:
+            # A loss is the same as a module and as a function: the function is counted.
+            if key == LOOSE or not is_called or api.startswith(LOSSES):
                 continue
             found = bound(key, seen, self._backwards(), is_echo=is_echo)
             if found is not None and self._is_of_loop(key, found):

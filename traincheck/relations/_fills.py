@@ -52,11 +52,16 @@ class Book:
         return None
 
     def filled(self) -> Iterator[tuple[StateEvent, Sequence[CallEvent]]]:
-        """Each parameter with the calls that filled it; nothing when none is known."""
+        """Each parameter with the calls that filled it; nothing when none is known.
+
+        Of those that are one tensor, the first.
+        """
         if any(event.identity in self._fills for event in self._parameters.values()):
-            for name in sorted(self._parameters):
-                event = self._parameters[name]
-                yield event, self._fills.get(event.identity, ())
+            first: set[int] = set()
+            for _, event in sorted(self._parameters.items()):
+                if event.identity not in first:
+                    first.add(event.identity)
+                    yield event, self._fills.get(event.identity, ())
 
 
 def said_of(calls: Sequence[CallEvent]) -> str:

@@ -5,7 +5,7 @@ Each class tells facts about a run; whether they are as they should be is for *c
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -17,6 +17,7 @@ from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import (
     ATTENTION,
+    IGNORED_LABEL,
     MODAL,
     MULTI_HEAD,
     SOFTMAXES,
@@ -42,6 +43,7 @@ from traincheck.schema.words import counted
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
 HYPER, KEPT, MODES, SAMPLES, USED = "hyper", "kept", "modes", "samples", "used"
 KINDS = frozenset({ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES, USED})
+_MOST_MASKED = 16  # batches may be fetched ahead
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 CAUSAL = "is_causal"
 ATTENTIONS = frozenset({ATTENTION, MULTI_HEAD})
@@ -175,18 +177,28 @@ class Modes:
         self._inside.clear()
 
 
-def equal_arguments(event: CallEvent) -> Fact | None:
-    """Which arguments of a model hold the same numbers, as far as that is known."""
+def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Fact | None:
+    """Which arguments of a model hold the same numbers, as far as that is known.
+
+    left_out: fingerprints of what says nothing: labels of which some are not to be learned.
+    """
     prints = {
         name: value["fingerprint"]
         for name, value in event.args.items()
-        if isinstance(value, dict) and value.get("fingerprint")
+        if isinstance(value, dict) and value.get("fingerprint") not in {None, *left_out}
     }
     if len(prints) < _PAIR:
         return None
     values = {f"{a} and {b}": prints[a] == prints[b] for a, b in combinations(sorted(prints), 2)}
     subject = Subject(api=event.api, module=event.module)
     return Fact(Key(EQUAL, event.api), values, event, subject)
+
+
+def masked_labels(event: BatchEvent) -> Iterator[str]:
+    """Fingerprints of what holds the label that losses leave out."""
+    for leaf in filter(is_tensor, event.leaves.values()):
+        if leaf.get("fingerprint") and (leaf.get("stats") or {}).get("min") == IGNORED_LABEL:
+            yield leaf["fingerprint"]
 
 
 def leaves_of(event: BatchEvent) -> Fact | None:
@@ -380,6 +392,7 @@ class Facts:
         self._modes = Modes()
         self._optimizers = Optimizers()
         self._samples = Samples()
+        self._masked: deque[str] = deque(maxlen=_MOST_MASKED)
         self._looks = Looks()
         self._used = Used()
 
@@ -394,11 +407,12 @@ class Facts:
                 self._modes.inner(event)
                 return ()
             self._samples.call(event)
-            facts = (self._modes.root(event), equal_arguments(event))
+            facts = (self._modes.root(event), equal_arguments(event, self._masked))
             return [fact for fact in facts if fact is not None]
         if isinstance(event, BatchEvent):
             self._used.batch(event)
             self._samples.batch(event)
+            self._masked.extend(masked_labels(event))
             fact = leaves_of(event)
             return () if fact is None else (fact,)
         if isinstance(event, MarkEvent):

@@ -90,8 +90,11 @@ class Constant(UsualRelation):
 
     def needs(self, claim: Hypothesis) -> Needs:
         kind = claim.params["of"]
-        if kind in (ARGUMENTS, EQUAL):
+        if kind == ARGUMENTS:
             return Needs(calls=within_modules(claim.params["name"]), kinds=_STEPS)
+        if kind == EQUAL:
+            calls = within_modules(claim.params["name"])
+            return Needs(calls=calls, kinds=_STEPS | {"batch"}, stats=some("batch"))
         if kind in (HYPER, KEPT, BATCH):
             return Needs(kinds=_STEPS | {"batch" if kind == BATCH else "optimizer"})
         if kind == USED:
@@ -179,7 +182,8 @@ class ConstantDecider:
         if not wanted:
             return ()
         found = {name: fact.values.get(name) for name in wanted}
-        if params["of"] in (BATCH, HYPER, KEPT, USED):  # another loader or optimizer may lack some
+        # Another loader or optimizer may lack some, and a loss be computed outside of the model
+        if params["of"] in (BATCH, EQUAL, HYPER, KEPT, USED):
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]

@@ -82,6 +82,7 @@ class Initialization(UsualRelation):
             code=self.name,
             severity="warning",
             title=text,
+            headline="Initial values of {variables} come from elsewhere than in the reference",
             likely_cause="The initialization was changed, or does not reach {variables}.",
             fix="Compare what fills {variables} before the first step with the reference.",
         )

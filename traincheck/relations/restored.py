@@ -161,7 +161,9 @@ class RestoredDecider:
         for index, params in self._claims.get(fact.key, ()):
             if not self._program.fits(params):
                 continue
-            if fact.value == params["value"]:
+            # A model may have a part more than it had.
+            has_more = params["what"] == LOADS and fact.value > params["value"]
+            if fact.value == params["value"] or has_more:
                 yield from [(index, _HOLDS)] * fact.weight
             else:
                 yield index, negative(params, fact)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
@@ -14,13 +15,20 @@ from traincheck.relations._variables import Variable, Variables, is_judged
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 from traincheck.schema.words import joined, listed
 
 _MOST_GROUPS = 24  # of names that share, in one program
 _SHOWN = 4  # names in a sentence
 _HOLDS = Example(holds=True, context={})
 APART, OWN = "apart", "own"
+_TIED = {
+    "severity": "warning",
+    "headline": "{variables} is one tensor with another parameter",
+    "likely_cause": "Weights are tied that every reference run keeps apart, or one layer stands in "
+    "several places: {observed}.",
+    "fix": "Make a layer for each place ([layer] * 3 is one layer), unless they are to be tied.",
+}
 
 
 class Sharing(UsualRelation):
@@ -61,6 +69,11 @@ class Sharing(UsualRelation):
             calls=frozenset({Families.OPTIMIZER_STEP} if is_own else ()),
             kinds=frozenset({"mark", "optimizer", "step"}),
         )
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        """Weights may well be tied that were not."""
+        found = super().info(claim, check_id, text)
+        return replace(found, **_TIED) if claim.params.get("is") == APART else found
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
