@@ -15,7 +15,7 @@ from tests.builders import (
     emptied,
 )
 from tests.learning import broken, decide, learn, texts
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Symptom
 
@@ -600,3 +600,20 @@ def test_a_copy_that_nobody_trains_is_not_told_to_be_frozen(path, symptom):
     trace = TraceBuilder().process().model("Net", parameters, frozen={f"Net.{path}"})
     trace.optimizer(names=[f"Net.{name}" for name in MLP]).steps(2)
     assert outcome(PARAMETERS, trace) == [(step, symptom, f"Net.{path}") for step in (0, 1)]
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_calls_that_are_not_seen_within_a_model_that_is_compiled(is_compiled: bool):
+    claim = {"outer": "__main__.Net.forward", "inner": f"{LINEAR}.forward", "args": {}}
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    for step in range(3):
+        trace.begin_step()
+        if not step:  # traced
+            trace.call(f"{LINEAR}.forward", parent=step + 1000, module="Net.fc1")
+        trace.call("__main__.Net.forward", span=step + 1000, module="Net")
+        if is_compiled:
+            trace.call(COMPILED, module="OptimizedModule", root=True)
+        trace.backward().optimizer_step()
+    found = [example.holds for example in decide("contains", claim, trace.end_step().build())]
+    assert all(found) is is_compiled
+    assert found

@@ -8,8 +8,8 @@ import pytest
 
 from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.relations._counts import COMPILED, DETACH
-from traincheck.schema.apis import Families
+from traincheck.relations._counts import DETACH
+from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict
 

@@ -8,7 +8,6 @@ from typing import Any
 from traincheck.relations._counts import (
     BACKWARD,
     COLLECTIVE,
-    COMPILED,
     DETACH,
     LANDMARKS,
     LOOSE,
@@ -23,7 +22,7 @@ from traincheck.relations._counts import (
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import ProgramName
 from traincheck.relations._variables import ROUTED
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Context, Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom

@@ -46,7 +46,6 @@ _INIT = "torch.nn.init."
 COLLECTIVE = "torch.distributed."
 # Whoever counts must hear of these, to know where a window ends and when a model is evaluated.
 FRAME = frozenset({_F.BACKWARD, *_UPDATES, *_MODES})
-COMPILED = "torch._dynamo.eval_frame.OptimizedModule.forward"  # what it calls is not seen
 # Without these nothing is learned, or nothing that was meant.
 ESSENTIAL = frozenset({_F.BACKWARD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.ZERO_GRAD})
 

@@ -18,7 +18,7 @@ from traincheck.relations._names import (
 )
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import Variables, is_judged
-from traincheck.schema.apis import ATTENTION, Families
+from traincheck.schema.apis import ATTENTION, COMPILED, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -46,7 +46,7 @@ def needs(params: Mapping[str, Any]) -> Needs:
     """What it takes to decide the claim with these parameters."""
     step = frozenset({"step"})
     if params["outer"] != STEP:  # steps tell where calls may be missing from the trace
-        calls = within_modules(params["outer"], params["inner"])
+        calls = within_modules(params["outer"], params["inner"], COMPILED)
         return Needs(calls=calls, kinds=step | ({"mark"} if "program" in params else set()))
     if params["inner"] != Families.MODULE:
         return Needs(kinds=step)
@@ -225,6 +225,9 @@ class CallDecider:
             else:
                 self._landmarks.append((index, LANDMARKS[inner] and inner))
         self._of_losses = {index for index, params in claims if params["inner"] in LOSSES}
+        # Of a model that is compiled now, and was not, only some of the calls are seen.
+        self._was_compiled = COMPILED in self._outer
+        self._is_compiled = False
         self._last = dict.fromkeys(self._params, -1)  # claim -> start of its last inner call
         self._unlike: dict[int, CallEvent] = {}  # claim -> last inner call with other arguments
         self._roots: dict[str, CallEvent] = {}  # last training forward of each root
@@ -240,6 +243,7 @@ class CallDecider:
         """Enter a call; decide the claims about what it held."""
         # Calls are told of when they end, the inner before the outer: an inner call lies within
         # the outer one if it began no earlier. No book of open calls is needed.
+        self._is_compiled |= event.api == COMPILED and not self._was_compiled
         inner = self._inner.get(event.api)
         if inner is not None and event.exception is None:
             for index, args in inner:
@@ -270,7 +274,9 @@ class CallDecider:
                 example = self._around(event)
                 known = self._whole[key] = tuple((i, example) for i in claims)
             return known
-        if start <= self._blind_ns:  # what it held may be among what is missing
+        if (
+            start <= self._blind_ns or self._is_compiled
+        ):  # what it held may be among what is missing
             claims = [i for i in claims if last[i] >= start]
         return [(i, self._inside(i, event)) for i in claims]
 

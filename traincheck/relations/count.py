@@ -11,7 +11,6 @@ from traincheck.relations._count_decider import CountDecider
 from traincheck.relations._counting import LATER, CountProposer, word
 from traincheck.relations._counts import (
     COLLECTIVE,
-    COMPILED,
     DETACH,
     ESSENTIAL,
     FRAME,
@@ -20,7 +19,7 @@ from traincheck.relations._counts import (
 )
 from traincheck.relations._flow_words import CUT
 from traincheck.relations._names import in_program
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Hypothesis, Needs, within_modules
 from traincheck.schema.findings import CheckInfo
 

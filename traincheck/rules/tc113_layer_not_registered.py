@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.schema.apis import Families, is_loose
+from traincheck.schema.apis import COMPILED, Families, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -18,7 +18,6 @@ _WITH_WEIGHTS = tuple(
 )
 
 # Up to torch 2.5, what it runs for some backends are copies of the model's own layers.
-_COMPILED = "torch._dynamo.eval_frame.OptimizedModule.forward"
 
 
 class LayerNotRegistered:
@@ -110,7 +109,7 @@ class Unregistered:
         if event.family == Families.OPTIMIZER_STEP:
             self._has_stepped |= event.exception is None
             return
-        if event.api == _COMPILED:
+        if event.api == COMPILED:
             self._nameless = [call for call in self._nameless if call.parent != event.span]
         if event.root:
             self._enter(event)

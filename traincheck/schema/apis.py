@@ -104,6 +104,7 @@ SCHEDULE_LENGTHS = ("total_steps", "T_max", "T_0", "total_iters")
 LAST_MILESTONE = "last_milestone"
 TRAINING_STEPS = "num_training_steps"
 SOFTMAXES = frozenset({"torch.nn.functional.softmax", "torch.softmax", "torch.Tensor.softmax"})
+COMPILED = "torch._dynamo.eval_frame.OptimizedModule.forward"  # what it calls is not seen
 # Calls of models and inputs that ranks share.
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
 DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
