@@ -610,7 +610,8 @@ def test_calls_that_are_not_seen_within_a_model_that_is_compiled(is_compiled: bo
         trace.begin_step()
         if not step:  # traced
             trace.call(f"{LINEAR}.forward", parent=step + 1000, module="Net.fc1")
-        trace.call("__main__.Net.forward", span=step + 1000, module="Net")
+        begun = {} if step else {"start_ns": 0}  # before what it calls
+        trace.call("__main__.Net.forward", span=step + 1000, module="Net", **begun)
         if is_compiled:
             trace.call(COMPILED, module="OptimizedModule", root=True)
         trace.backward().optimizer_step()
