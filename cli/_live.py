@@ -59,6 +59,7 @@ class LiveCheck:
         self._halt: Halt | None = None
         self._ended = threading.Event()
         self._is_abandoned = False
+        self._is_partial = False
         self._notes: list[str] = []
         self._reader: TailReader | None = None
         self._is_halted = False
@@ -88,12 +89,13 @@ class LiveCheck:
                 say("checking the rest of the trace; Ctrl-C leaves it out")
                 self._thread.join()
         except KeyboardInterrupt:
-            self._is_abandoned = True
+            self._is_abandoned = self._is_partial = True
             self._thread.join()
             self._notes.append("the end of the trace was not checked: interrupted")
         assert self._reader is not None
         report = conclude(self._live.engine, self._reader)
-        report = replace(report, notes=(*self._notes, *report.notes))
+        is_partial = report.is_partial or self._is_partial
+        report = replace(report, notes=(*self._notes, *report.notes), is_partial=is_partial)
         report = report if self._known is None else self._known.apply(report)
         self._live.announce(report.findings)
         return report
@@ -104,6 +106,7 @@ class LiveCheck:
             _step_back()
             self._live.feed(self._events(self._reader))
         except Exception as error:  # the program runs on whatever we got wrong
+            self._is_partial = True
             self._notes.append(f"checking stopped with {type(error).__name__}: {error}")
 
     def _events(self, reader: TailReader) -> Iterator[Event]:

@@ -22,6 +22,7 @@ from traincheck.rules._options import configured
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import read_invariants
+from traincheck.schema.layout import storage_notes
 
 if TYPE_CHECKING:
     from traincheck.schema.claims import Invariant
@@ -145,6 +146,7 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
         hostname=(manifest.hostname if manifest else None) or "",
         started=_seconds(manifest.started if manifest else None),
         program=program_of(source),
+        is_partial=bool(storage_notes(source.path)),
     )
 
 

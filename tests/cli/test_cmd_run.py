@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import write_invariants
+from traincheck.schema.layout import lost_file_name
 from traincheck.store.manifest import Manifest, write_manifest
 from traincheck.store.writer import TraceWriter
 
@@ -47,6 +49,7 @@ class Run:
         self.exit_status = 0
         self.program = ["true"]
         self.returncode = 0
+        self.lost: list[int] = []  # processes that could not write all
         self.command: list[str] = []
         self.settings = Settings(directory="", run_id="")
         monkeypatch.setattr(launching, "launch", self._launch)
@@ -67,6 +70,8 @@ class Run:
         with TraceWriter(directory) as writer:
             for event in self.events:
                 writer.emit(event)
+        for pid in self.lost:
+            (directory / lost_file_name(pid)).touch()
         self.returncode = process.wait(30)
         ended = "2026-01-01T00:00:00+00:00"
         write_manifest(directory, Manifest(run_id="x", ended=ended, exit_status=self.exit_status))
@@ -150,6 +155,26 @@ def test_the_trace_is_removed_when_nothing_was_found(run, tmp_path, capsys) -> N
     err = capsys.readouterr().err
     assert "no findings in 4 steps" in err
     assert "not kept" in err
+
+
+def test_a_run_of_which_a_part_was_recorded_is_not_said_to_be_fine(run, capsys) -> None:
+    run.lost = [1]
+    assert run("train.py", "-o", "mine") == 0
+    assert run("-t", "mine", command="check") == 0
+    out, err = (" ".join(text.split()) for text in capsys.readouterr())
+    for said in (err, out):
+        assert re.search(r"findings, but only part of the run was checked: \d+ checks held", said)
+        assert said.count("process 1 could not write all of its records") == 1
+
+
+def test_a_run_without_a_step_is_not_said_to_be_fine(run, capsys) -> None:
+    """Some checks hold of a model that is made and moved."""
+    run.events = TraceBuilder().process().model("Net", MLP).optimizer().build()
+    assert run("train.py", "-o", "mine") == 0
+    assert run("-t", "mine", command="check") == 0
+    out, err = (" ".join(text.split()) for text in capsys.readouterr())
+    for said in (err, out):
+        assert "findings, but nothing could be checked: no training step was seen" in said
 
 
 @pytest.mark.parametrize("words", [["--keep"], ["-o", "traces/mine"]])

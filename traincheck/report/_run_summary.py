@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traincheck.check.live import Watched
-from traincheck.report._words import notes_of, suppressions
+from traincheck.report._words import doubt, notes_of, suppressions
 from traincheck.report.text_report import line_to_look_at, one_line
 from traincheck.rules._docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
@@ -61,14 +61,15 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
 
 
 def _headline(report: Report) -> Text:
-    steps = counted(report.steps, "step")
     serious = _serious(report)
     if serious:
         colour = _COLOURS[serious[0].severity]
-        return Text(f"{counted(len(serious), 'finding')} in {steps}", style=colour)
-    if report.count(Verdict.HELD):
-        return Text(f"no findings in {steps}", style="bold green")
-    return Text("no findings, but nothing could be checked", style="bold yellow")
+        found = counted(len(serious), "finding")
+        return Text(f"{found} in {counted(report.steps, 'step')}", style=colour)
+    but = doubt(report)
+    if but:
+        return Text(f"no findings, but {but}", style="bold yellow")
+    return Text(f"no findings in {counted(report.steps, 'step')}", style="bold green")
 
 
 def _serious(report: Report) -> list[Finding]:

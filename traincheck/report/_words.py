@@ -10,11 +10,24 @@ from traincheck.schema.words import counted
 
 def conclusion(report: Report) -> str:
     """How the report ends, in one line."""
-    held, steps = report.count(Verdict.HELD), counted(report.steps, "step")
-    checked = f"{counted(held, 'check')} held over {steps}"
     found = counted(len(report.findings), "finding") if report.findings else "no findings"
     suppressed = f", {suppressions(report)}" if report.suppressed else ""
-    return f"traincheck: {found}{suppressed}; {checked}"
+    return f"traincheck: {found}{suppressed}; {checked(report)}"
+
+
+def doubt(report: Report) -> str:
+    """Why it is no good news that nothing was found; empty where it is."""
+    if not report.steps:
+        return "nothing could be checked: no training step was seen"
+    if not report.count(Verdict.HELD):
+        return "nothing could be checked: no check was triggered by this run"
+    return f"only part of the run was checked: {checked(report)}" if report.is_partial else ""
+
+
+def checked(report: Report) -> str:
+    """``36 checks held over 152 steps``."""
+    held = counted(report.count(Verdict.HELD), "check")
+    return f"{held} held over {counted(report.steps, 'step')}"
 
 
 def suppressions(report: Report) -> str:

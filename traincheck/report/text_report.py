@@ -19,7 +19,7 @@ from traincheck.check.verdicts import reasons
 from traincheck.report._beside import beside
 from traincheck.report._by_name import place_by_name
 from traincheck.report._places import code_at, code_of
-from traincheck.report._words import notes_of, suppressions, why_accepted
+from traincheck.report._words import checked, doubt, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.words import counted, joined
 
@@ -165,14 +165,10 @@ def _others(console: Console, head: str, findings: Sequence[Finding]) -> None:
 
 
 def _healthy(console: Console, report: Report) -> None:
-    held = report.count(Verdict.HELD)
-    if held or report.suppressed:
-        known = "No findings but those suppressed" if report.suppressed else "No findings"
-        text = f"{known}: {counted(held, 'check')} held over {counted(report.steps, 'step')}."
-        console.print(Text(text, style="bold green"))
-    else:
-        text = "No findings, but nothing was checked: no check was triggered by this run."
-        console.print(Text(text, style="bold yellow"))
+    known = "No findings but those suppressed" if report.suppressed else "No findings"
+    but = doubt(report)
+    text = f"{known}, but {but}." if but else f"{known}: {checked(report)}."
+    console.print(Text(text, style="bold yellow" if but else "bold green"))
 
 
 def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> None:

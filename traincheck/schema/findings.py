@@ -227,7 +227,7 @@ class Report:
     verdicts, infos: one per check id. unobservable: why, for the checks that could not be decided.
     suppressed: findings that somebody accepted. root: directory that source places are relative to.
     hostname, started, program: where the run was, since when in seconds since 1970, and its script;
-    empty and 0 where that is not known.
+    empty and 0 where that is not known. is_partial: some of the run was not recorded, or not read.
     """
 
     events: int
@@ -244,6 +244,7 @@ class Report:
     hostname: str = ""
     started: float = 0.0
     program: str = ""
+    is_partial: bool = False
     presentation: Presentation = field(default_factory=Presentation)
 
     def count(self, verdict: Verdict) -> int:

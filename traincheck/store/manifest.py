@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from traincheck.errors import TraceFormatError
-from traincheck.schema.layout import MANIFEST, SCHEMA_VERSION
+from traincheck.schema.layout import MANIFEST, SCHEMA_VERSION, storage_notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,12 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
         return None, [f"{path} is not the manifest of a trace and is ignored"]
     _check_version(path, record["schema_version"])
     return _typed(path, record)
+
+
+def lost_notes(directory: Path, manifest: Manifest | None) -> list[str]:
+    """What could not be written, where the manifest does not tell: on a full disk it cannot."""
+    known = () if manifest is None else manifest.notes
+    return [note for note in storage_notes(directory) if note not in known]
 
 
 def ending_notes(directory: Path, manifest: Manifest | None) -> list[str]:

@@ -13,9 +13,9 @@ import orjson
 from traincheck.errors import TraceFormatError
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
-from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name, storage_notes
+from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
 from traincheck.store.lines import CHUNK_BYTES, EventFile, Skip, SkipLog
-from traincheck.store.manifest import Manifest, ending_notes, read_manifest
+from traincheck.store.manifest import Manifest, ending_notes, lost_notes, read_manifest
 from traincheck.store.order import merge_ranks, merge_streams
 from traincheck.store.runs import check_run
 
@@ -54,8 +54,7 @@ class TraceReader:
         check_run(self.path)
         self.manifest: Manifest | None
         self.manifest, notes = read_manifest(self.path)
-        known = self.manifest.notes if self.manifest is not None else ()
-        self.notes: list[str] = notes + [n for n in storage_notes(self.path) if n not in known]
+        self.notes: list[str] = notes + lost_notes(self.path, self.manifest)
         self.notes += ending_notes(self.path, self.manifest)
         self._log = SkipLog()
         self._reading: list[EventFile] = []

@@ -20,7 +20,7 @@ from traincheck.schema.events import Event
 from traincheck.schema.layout import MANIFEST
 from traincheck.store.lines import EventFile, Skip, SkipLog
 from traincheck.store.live import LiveRank, LiveStream, in_order
-from traincheck.store.manifest import Manifest, read_manifest
+from traincheck.store.manifest import Manifest, lost_notes, read_manifest
 from traincheck.store.reader import ProcessInfo, event_files, process_infos
 from traincheck.store.runs import check_run, is_bare, is_run
 
@@ -124,7 +124,7 @@ class TailReader:
                 self._sleep(self._poll_s)
         for batch in following.finish():
             yield from batch
-        self.notes.extend(following.notes)
+        self.notes.extend([*lost_notes(self.path, self.manifest), *following.notes])
         if not following.delivered and not self._stop():
             self._refuse()
 
@@ -196,7 +196,7 @@ class PollReader:
         yield from self.new()
         for batch in self._following.finish():
             yield from batch
-        self.notes.extend(self._following.notes)
+        self.notes.extend([*lost_notes(self.path, self.manifest), *self._following.notes])
 
     def drop(self, stream: str, least_bytes: int) -> None:
         """Empty the file of a stream, if it is large and read to its end.
