@@ -128,3 +128,26 @@ def test_what_is_left_to_ask_of_a_program():
     assert some.within(None) is None
     everywhere = Precondition(clauses=((frozen,),))
     assert everywhere.within("c.py") is everywhere
+
+
+@pytest.mark.parametrize(
+    ("model", "program", "said"),
+    [
+        (MLP, "train.py", None),
+        (MLP_BN, "train.py", None),
+        (MLP, "v2.py", "speak of train.py only, and this run is of v2.py: learn from a good run"),
+        (CONV, "train.py", "speak of another model in train.py: learn from a good run"),
+    ],
+)
+def test_who_has_renamed_a_script_is_told_that_little_is_asked_of_it(model, program, said):
+    invariants = learn(run(MLP)).invariants
+    notes = [one for one in report_of(invariants, run(model, program)).notes if " speak of " in one]
+    assert len(notes) == (said is not None)
+    kept = sum(bool(one.precondition.programs()) for one in invariants)
+    start = f"{kept} of {len(invariants)} invariants "
+    assert all(note.startswith(start) and str(said) in note for note in notes)
+
+
+def test_of_a_run_that_made_no_step_nobody_knows_what_it_trains():
+    begun = TraceBuilder().process(argv0="v2.py").model("Net", MLP).optimizer().build()
+    assert not [one for one in report_of(learn(run(MLP)).invariants, begun).notes if "speak" in one]

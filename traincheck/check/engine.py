@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.check.findings import Accept, FindingBook
 from traincheck.check.gate import Gate, within_program
-from traincheck.check.programs import SEES, Guard, kept_to_programs
+from traincheck.check.programs import SEES, Guard, kept_to_programs, others_note
 from traincheck.check.routing import Router
 from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
 from traincheck.check.thinning import ThinGate
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
+from traincheck.relations._programs import file_of
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.apis import TELLING, Marks
 from traincheck.schema.claims import Invariant, Needs, Schedule
@@ -73,6 +74,19 @@ class Process:
     def is_training(self) -> bool:
         """Whether steps end here: a DataLoader worker says nothing about what can be observed."""
         return self.steps > 0
+
+    @property
+    def program(self) -> str | None:
+        """The file name of what was started."""
+        return self._view.program
+
+    def spoken_of(self) -> list[str]:
+        """Of the invariants that are kept to programs, those that speak of this one."""
+        return [
+            id_
+            for id_, programs in self._checks.programs.items()
+            if any(file_of(one) == self.program for one in programs) and self.guard.admits(id_)
+        ]
 
     def step_ended(self, event: StepEvent) -> None:
         if event.complete or event.counters.get("optimizer_step", 0):
@@ -260,6 +274,7 @@ class Engine:
             self._take(seat.monitor.finish())
         if self._run.incomplete is not None:
             self._notes.append(self._run.incomplete)
+        self._tell_other_programs()
         return self.so_far()
 
     def so_far(self) -> Report:
@@ -283,6 +298,16 @@ class Engine:
             unobservable=unobservable,
             suppressed=[finding for finding in findings if finding.accepted is not None],
         )
+
+    def _tell_other_programs(self) -> None:
+        """Else who renames a script is told that fewer checks were triggered, and not why."""
+        training = [process for process in self._processes.values() if process.is_training]
+        if training and self._checks.programs:
+            asked = {id_ for process in training for id_ in process.spoken_of()}
+            here = {process.program for process in training if process.program}
+            total = sum(map(len, self._checks.invariants.values()))
+            note = others_note(self._checks.programs, asked, here, total)
+            self._notes += [note] if note else []
 
     def _enter(self, event: Event) -> Process:
         self._stream, self._rank = event.stream, event.rank

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from traincheck.relations._programs import Sketch, file_of
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.findings import Violation
+from traincheck.schema.words import counted, joined
 
 SEES = Needs(states=frozenset({"parameter@new"}))
 
@@ -16,6 +17,29 @@ def kept_to_programs(invariants: Iterable[Invariant]) -> dict[str, tuple[str, ..
     """The programs of each invariant that is kept to some, by its id."""
     found = ((one.id, one.precondition.programs()) for one in invariants)
     return {id_: programs for id_, programs in found if programs}
+
+
+def others_note(
+    programs: Mapping[str, tuple[str, ...]], asked: Iterable[str], here: Iterable[str], total: int
+) -> str:
+    """A sentence on the invariants that speak of other programs alone; empty when all were asked.
+
+    Args:
+        programs: of each invariant that is kept to some.
+        asked: those that speak of what was run.
+        here: file names of what was run.
+        total: how many invariants there are.
+    """
+    left = {id_: names for id_, names in programs.items() if id_ not in set(asked)}
+    if not left:
+        return ""
+    files, own = sorted({file_of(one) for some in left.values() for one in some}), sorted(here)
+    speak = "speaks" if len(left) == 1 else "speak"
+    told = f"{len(left):,} of {counted(total, 'invariant')} {speak} of"
+    if set(files) <= set(own):
+        return f"{told} another model in {joined(files)}: learn from a good run of this one too"
+    run = joined(own) if own else "another program"
+    return f"{told} {joined(files)} only, and this run is of {run}: learn from a good run of it too"
 
 
 class Guard:
