@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import TraceFormatError, UsageError
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, joined
 
 from ._learned import explain, refuse_output, say, show_why
 
@@ -120,9 +120,7 @@ def infer(**options: Any) -> None:
     _refuse_nothing(result, options["traces"])
     save(result, output, limits)
     summarize(result, output)
-    for run in runs:
-        for note in getattr(run.source, "notes", ()):
-            say(f"  note: {run.name}: {note}")
+    _tell_notes(runs)
     if why_not is not None:
         show_why(why_not, result.invariants, result.dropped)
 
@@ -153,6 +151,25 @@ def _runs(traces: Sequence[str]) -> list[Run]:
         names = ", ".join(str(found.pop(path)) for path in sorted(empty))
         say(f"note: nothing was recorded in {names}: left out")
     return [Run(name=path.name, source=TraceReader(run)) for path, run in sorted(found.items())]
+
+
+def _tell_notes(runs: Sequence[Run]) -> None:
+    """Why less could be learned than the program has to tell; what several runs share, once."""
+    from traincheck.api import run_notes
+    from traincheck.infer.recorded import view_notes
+    from traincheck.store.reader import TraceReader
+
+    names: dict[str, list[str]] = {}
+    for run in runs:
+        if isinstance(run.source, TraceReader):
+            manifest = run.source.manifest
+            for note in [
+                *run_notes(run.source),
+                *view_notes(manifest.settings if manifest else {}),
+            ]:
+                names.setdefault(note, []).append(run.name)
+    for note, told in names.items():
+        say(f"  note: {joined(told)}: {note}")
 
 
 def _refuse_nothing(result: InferResult, traces: Sequence[str]) -> None:

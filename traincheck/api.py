@@ -136,7 +136,7 @@ def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
 def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> Report:
     """The report of an engine that was fed from ``source``, with what its reader knows."""
     report = engine.finish()
-    notes = (*_run_notes(source), *report.notes, *_unused(engine))
+    notes = (*run_notes(source), *report.notes, *_unused(engine))
     manifest = source.manifest
     return replace(
         report,
@@ -164,7 +164,7 @@ def _seconds(moment: str | None) -> float:
         return 0.0
 
 
-def _run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:
+def run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:
     """How the run ended, where that bears on what could be seen, and what its manifest says."""
     manifest = source.manifest
     if manifest is None:

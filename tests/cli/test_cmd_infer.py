@@ -17,13 +17,14 @@ from traincheck.cli import main as entry
 from traincheck.infer.engine import Limits
 from traincheck.schema.events import Event
 from traincheck.schema.invariant_file import read_invariants
+from traincheck.store.manifest import Manifest
 from traincheck.store.writer import TraceWriter
 
 Infer = Callable[..., int]
 
 
-def write(directory: Path, events: Iterable[Event]) -> Path:
-    with TraceWriter(directory) as writer:
+def write(directory: Path, events: Iterable[Event], **facts: object) -> Path:
+    with TraceWriter(directory, Manifest(**facts) if facts else None) as writer:
         for event in events:
             writer.emit(event)
     return directory
@@ -66,6 +67,30 @@ def test_unreadable_lines_are_counted(infer: Infer, good: Path, capsys) -> None:
     file.write_bytes(b"".join([*lines[:40], b"\x00garbled\n", *lines[40:], b'{"k":"ca']))
     assert infer("-t", good) == 0
     assert "note: 2 unreadable lines skipped" in capsys.readouterr().err
+
+
+ENDED = "2026-01-01T00:00:00+00:00"
+SOME = {"calls": [], "states": [], "kinds": ["step"], "exact": False}
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"settings": {"needs": SOME, "every": 1}}, "only what some checks need was recorded"),
+        ({"settings": {"needs": None, "every": 10}}, "one step in 10 was recorded"),
+        ({"exit_status": 1, "ended": ENDED}, "the run ended with exit status 1"),
+        ({"exit_status": 130, "signal": "SIGINT"}, "the run was ended by SIGINT"),
+        ({"settings": {"needs": None, "every": 1}, "exit_status": 0}, None),
+    ],
+)
+def test_why_less_could_be_learned(infer: Infer, tmp_path: Path, capsys, facts, said) -> None:
+    """Told once for all runs that share it."""
+    for name in ("one", "two"):
+        write(tmp_path / name, healthy_run(12), **facts)
+    assert infer("-t", tmp_path / "one", "-t", tmp_path / "two") == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if "note:" in line]
+    assert len(notes) == (said is not None)
+    assert all(note.startswith(f"  note: one, two: {said}") for note in notes)
 
 
 def test_a_folder_of_runs_and_runs_by_name(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from traincheck.infer.vocabulary import Vocabulary
 from traincheck.schema.apis import is_operator
@@ -27,6 +28,20 @@ def as_recorded(invariants: Iterable[Invariant], words: Sequence[Vocabulary]) ->
         needs = replace(invariant.needs, packages=asked, level=level)
         found.append(replace(invariant, needs=needs))
     return found
+
+
+def view_notes(settings: Mapping[str, Any]) -> list[str]:
+    """What a run was recorded without, as sentences; settings: those of its manifest."""
+    notes = []
+    if settings.get("needs") is not None:
+        notes.append(
+            "only what some checks need was recorded, so less can be learned: record with "
+            "traincheck-collect, without -i and --rules"
+        )
+    every = settings.get("every")
+    if isinstance(every, int) and every > 1:
+        notes.append(f"one step in {every:,} was recorded, so less can be learned")
+    return notes
 
 
 def _level(operators: frozenset[str], words: Iterable[Vocabulary]) -> str:
