@@ -337,7 +337,7 @@ def _write(report: Report, sink: Sink, output: str | None) -> None:
         sink(report, sys.stdout)
         return
     try:
-        with Path(output).open("w", encoding="utf-8") as stream:
+        with Path(output).open("w", encoding="utf-8", errors="backslashreplace") as stream:
             sink(report, stream)
     except OSError as error:
         raise OutputError(

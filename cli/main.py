@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -141,9 +142,12 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
 
     Nothing is raised.
     """
-    for stream in ("stdout", "stderr"):  # None where it was closed when we were started
-        if getattr(sys, stream) is None:
-            setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    for one in ("stdout", "stderr"):
+        stream = getattr(sys, one)
+        if stream is None:  # it was closed when we were started
+            setattr(sys, one, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):  # names may hold what it has no letters for
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = _invoke(command, name, list(sys.argv[1:] if args is None else args))
         sys.stdout.flush()  # here, so that a reader that left is noticed here

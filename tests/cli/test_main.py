@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -66,6 +67,13 @@ def test_a_bug_of_ours_shows_its_traceback_on_request(capfd, monkeypatch) -> Non
     monkeypatch.setenv("TRAINCHECK_DEBUG", "1")
     assert run_raising(ZeroDivisionError("by zero")) == 3
     assert "Traceback" in capfd.readouterr().err
+
+
+def test_what_the_terminal_has_no_letters_for_is_spelled(monkeypatch) -> None:
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "ascii"))
+    assert run(lambda: sys.stdout.write("l\xe4uft \udcff \u4e2d") and None) == 0
+    assert out.getvalue() == rb"l\xe4uft \udcff \u4e2d"
 
 
 @pytest.mark.parametrize(("returned", "status"), [(0, 0), (1, 1), (None, 0), ("text", 0)])
