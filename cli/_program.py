@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import difflib
 import shlex
+import shutil
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +21,7 @@ from traincheck.schema.invariant_file import read_invariants
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
 
+_SCRIPTS = (".py", ".sh", ".bash")
 PROGRAM = "traincheck.program"  # key in click's context: the words after --
 
 
@@ -45,17 +48,29 @@ class ProgramCommand(click.Command):
         except click.NoSuchOption as error:
             raise UsageError(
                 f"{ctx.command_path} has no option {error.option_name}",
-                fix=_option_fix(error, own),
+                fix=_option_fix(error, own, ctx.command_path),
             ) from error
 
 
-def _option_fix(error: click.NoSuchOption, own: Sequence[str]) -> str:
+def is_command(word: str) -> bool:
+    """Whether a word is a command that the shell would find, and no script."""
+    is_script = word.endswith(_SCRIPTS) or Path(word).exists()
+    return not is_script and shutil.which(word) is not None
+
+
+def _option_fix(error: click.NoSuchOption, own: Sequence[str], ours: str) -> str:
     """What was probably meant: an option of ours misspelt, or one of the program before ``--``."""
     name = error.option_name
     nearest = difflib.get_close_matches(name, error.possibilities or (), n=1, cutoff=0.75)
     if nearest:
         return f"did you mean {nearest[0]}? Options of the program go after --"
     place = next((n for n, word in enumerate(own) if word.split("=")[0] == name), None)
+    before = own[:place]
+    if place is not None and not any(word.endswith(_SCRIPTS) for word in before):
+        begin = next((n for n, word in enumerate(before) if is_command(word)), place)
+        if begin < place or name == "-m":  # a command, or python's own way to name a program
+            words = [*own[:begin], "--", *["python"] * (begin == place), *own[begin:]]
+            return shlex.join([*ours.split(), *words])
     if name == "-p" and place is not None and own[place + 1 :]:  # as traincheck-collect has it
         return f"give the script without -p: {shlex.join([*own[:place], *own[place + 1 :]])}"
     rest = [name] if place is None else own[place:]

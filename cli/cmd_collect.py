@@ -96,6 +96,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
       traincheck-collect -p train.py
       traincheck-collect -p train.py -o traces/good -- --lr 0.1 --epochs 2
       traincheck-collect -s run.sh
+      traincheck-collect -o traces/good -- python -m package.train --lr 0.1
       traincheck-collect -o traces/ddp -- torchrun --nproc-per-node 2 train.py
       traincheck-collect -p train.py -i invariant.json
       traincheck-collect -p train.py -i invariant.json --every 10

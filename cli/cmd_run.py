@@ -20,7 +20,7 @@ from traincheck.collect.settings import MOST_STEPS
 from traincheck.errors import UsageError
 from traincheck.schema.findings import Presentation
 
-from ._program import PROGRAM, ProgramCommand, refuse_nothing_to_check
+from ._program import PROGRAM, ProgramCommand, is_command, refuse_nothing_to_check
 from ._selection import configuration, selection_options
 from ._unheard import even_unheard
 
@@ -80,6 +80,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     Examples:
       traincheck run train.py
       traincheck run train.py -- --lr 0.1 --epochs 2
+      traincheck run -- python -m package.train --lr 0.1
       traincheck run -- torchrun --nproc-per-node 2 train.py
       traincheck run train.py -i invariant.json --every 10
 
@@ -119,8 +120,8 @@ def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | 
     """The command to run: a script with the words after ``--``, or those words alone."""
     from traincheck.collect.launch import check_command, script_command, shell_command
 
-    is_command = script is not None and _is_command(script)
-    if stray and not is_command:
+    is_one = script is not None and is_command(script)
+    if stray and not is_one:
         words = " ".join(stray)
         raise UsageError(
             f"unexpected argument {stray[0]!r}",
@@ -136,17 +137,12 @@ def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | 
         return list(program)
     if script.endswith((".sh", ".bash")):
         return shell_command(script, program or ())
-    if is_command:
+    if is_one:
         words = shlex.join([*stray, *(program or ())]) or "..."
         raise UsageError(
             f"{script!r} is a command, not a script", fix=f"traincheck run -- {script} {words}"
         )
     return script_command(script, program or ())
-
-
-def _is_command(script: str) -> bool:
-    is_script = script.endswith((".py", ".sh", ".bash")) or Path(script).exists()
-    return not is_script and shutil.which(script) is not None
 
 
 def _known(path: str | None) -> Baseline | None:
