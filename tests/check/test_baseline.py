@@ -97,6 +97,15 @@ def test_a_directory_is_no_baseline(tmp_path: Path) -> None:
         read_baseline(tmp_path)
 
 
+def test_a_baseline_that_is_a_link_stays_one(report: Report, tmp_path: Path) -> None:
+    kept, link = tmp_path / "kept.json", tmp_path / "link.json"
+    link.symlink_to(kept)
+    assert write_baseline(link, report.findings) == len(report.findings)
+    assert link.is_symlink()
+    assert read_baseline(kept).known == read_baseline(link).known
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.json", "link.json"]
+
+
 def test_a_baseline_that_cannot_be_written(report: Report, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         write_baseline(tmp_path / "gone" / "b.json", report.findings)

@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 
 import traincheck
-from traincheck.errors import BaselineError, OutputError
+from traincheck.errors import BaselineError
+from traincheck.schema.files import write_json
 from traincheck.schema.findings import Acceptance, Finding, Report
 
 SCHEMA_VERSION = 1
@@ -88,15 +89,7 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
         "created_with": {"traincheck": traincheck.__version__},
         "findings": [entry for _, entry in sorted(entries.items())],
     }
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_bytes(orjson.dumps(record, option=orjson.OPT_INDENT_2) + b"\n")
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(
-            f"baseline {path} cannot be written: {error.strerror}",
-            fix="choose a file in a writable directory",
-        ) from error
+    write_json(path, record)
     return len(entries)
 
 

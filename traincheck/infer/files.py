@@ -16,7 +16,8 @@ from traincheck.infer.dropped import dropped_json, dropped_path
 from traincheck.infer.engine import InferResult
 from traincheck.infer.statistics import RunStatistics
 from traincheck.infer.statistics_file import read_statistics, statistics_path, write_statistics
-from traincheck.schema.invariant_file import read_created_with, write_invariants, write_json
+from traincheck.schema.files import write_json
+from traincheck.schema.invariant_file import read_created_with, write_invariants
 
 
 def save(result: InferResult, output: str | Path, limits: Limits) -> None:

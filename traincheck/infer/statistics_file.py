@@ -19,7 +19,7 @@ from traincheck.infer.statistics import RunStatistics, Told, distinct
 from traincheck.infer.view import Features
 from traincheck.infer.vocabulary import Vocabulary
 from traincheck.schema.claims import Hypothesis, key_of
-from traincheck.schema.invariant_file import write_bytes
+from traincheck.schema.files import write_bytes
 
 VERSION = 2
 _LEVEL = 6

@@ -6,16 +6,14 @@ The form is described by ``invariant.schema.json`` beside this module; reading i
 from __future__ import annotations
 
 import codecs
-import contextlib
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from traincheck.errors import InvariantFormatError, OutputError
+from traincheck.errors import InvariantFormatError
 from traincheck.schema.claims import (
     LEVELS,
     OPERATORS,
@@ -29,6 +27,7 @@ from traincheck.schema.claims import (
 )
 from traincheck.schema.excerpt_json import excerpt_id, excerpts_from_json, excerpts_json
 from traincheck.schema.excerpts import Excerpt
+from traincheck.schema.files import write_json
 from traincheck.schema.layout import SCHEMA_VERSION
 
 SCHEMA_FILE = Path(__file__).with_name("invariant.schema.json")
@@ -100,38 +99,6 @@ def write_invariants(
             **({"excerpts": excerpts} if excerpts else {}),
         },
     )
-
-
-def write_json(path: str | Path, value: Any) -> None:
-    """Write ``value`` as indented JSON, atomically where ``path`` is a regular file or new.
-
-    Raises:
-        OutputError: the place is not writable or the disk is full; the message names the path.
-    """
-    write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
-def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write ``content``, atomically where ``path`` is a regular file or new.
-
-    Raises:
-        OutputError: the place is not writable or the disk is full; the message names the path.
-    """
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        if target.exists() and not target.is_file() and not target.is_dir():
-            target.write_bytes(content)  # a pipe or /dev/stdout: nothing to replace
-            return
-        temporary.write_bytes(content)
-        temporary.replace(target)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise OutputError(
-            f"{path}: cannot be written: {error.strerror or error}",
-            fix="choose a file in a writable directory on a disk with room",
-        ) from error
 
 
 def invariant_json(invariant: Invariant) -> dict[str, Any]:

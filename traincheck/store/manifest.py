@@ -5,7 +5,6 @@ The launcher writes it (collect/run_manifest.py); tools that make traces write i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import orjson
 
 from traincheck.errors import TraceFormatError
+from traincheck.schema.files import put_bytes
 from traincheck.schema.layout import MANIFEST, SCHEMA_VERSION, storage_notes
 
 
@@ -112,9 +112,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     Raises:
         OSError: it could not be written.
     """
-    temporary = directory / f".{MANIFEST}.{os.getpid()}"
-    temporary.write_bytes(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2) + b"\n")
-    temporary.replace(directory / MANIFEST)
+    content = orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    put_bytes(directory / MANIFEST, content)
 
 
 def _check_version(path: Path, version: Any) -> None:

@@ -1,0 +1,56 @@
+"""Files that are written at once: a reader finds the old one or the whole new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from traincheck.errors import OutputError
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically where ``path`` is a regular file or new.
+
+    Raises:
+        OutputError: the place is not writable or the disk is full; the message names the path.
+    """
+    write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write ``content``, atomically where ``path`` is a regular file or new.
+
+    Raises:
+        OutputError: the place is not writable or the disk is full; the message names the path.
+    """
+    try:
+        put_bytes(path, content)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written: {error.strerror or error}",
+            fix="choose a file in a writable directory on a disk with room",
+        ) from error
+
+
+def put_bytes(path: str | Path, content: bytes) -> None:
+    """As `write_bytes`; a link stays one, and nothing is left beside it when writing fails.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file() and not target.is_dir():
+        target.write_bytes(content)  # a pipe or /dev/stdout: nothing to replace
+        return
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
