@@ -23,6 +23,7 @@ from traincheck.rules._table import all_rules
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import read_invariants
 from traincheck.schema.layout import storage_notes
+from traincheck.store.manifest import is_going_on
 
 if TYPE_CHECKING:
     from traincheck.schema.claims import Invariant
@@ -146,7 +147,7 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
         hostname=(manifest.hostname if manifest else None) or "",
         started=_seconds(manifest.started if manifest else None),
         program=program_of(source),
-        is_partial=bool(storage_notes(source.path)),
+        is_partial=bool(storage_notes(source.path) or (manifest and is_going_on(manifest))),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +21,8 @@ from traincheck.store.manifest import Manifest, read_manifest, write_manifest
 from traincheck.store.reader import TraceReader
 from traincheck.store.runs import find_runs
 from traincheck.store.writer import TraceWriter
+
+NOBODY = 2**22 + 1  # beyond the largest process id of Linux
 
 
 def write(directory: Path, *, steps: int = 1) -> Path:
@@ -49,14 +53,33 @@ def test_what_the_launcher_writes_is_read_whole(tmp_path: Path) -> None:
     assert found.ended
 
 
+@pytest.mark.parametrize(
+    ("is_alive", "said"),
+    [(True, "has just started, and nothing is recorded yet"), (False, "no event files")],
+)
+def test_a_run_that_has_just_started_is_told_from_one_that_recorded_nothing(
+    tmp_path: Path, is_alive: bool, said: str
+) -> None:
+    host, pid = {"hostname": platform.node()}, os.getpid() if is_alive else NOBODY
+    write_manifest(tmp_path, Manifest(run_id="x", launcher_pid=pid, created_with=host))
+    with pytest.raises(TraceFormatError, match=said):
+        TraceReader(tmp_path)
+
+
 def test_what_is_missing_at_the_end_of_a_run_is_told(tmp_path: Path) -> None:
     run = write(tmp_path / "run", steps=3)
     settings = Settings(directory=str(run), run_id="mlp-1")
     first = run_manifest.started(settings, ["python", "train.py"], {})
     run_manifest.write(run, first)
-    assert TraceReader(run).notes == [
-        "the run has not ended, or its launcher was killed: its end may be missing"
-    ]
+    for pid, host, said in (
+        (os.getpid(), platform.node(), "the run goes on: what comes is missing; "),
+        (NOBODY, platform.node(), "the launcher of the run is gone and told no end: "),
+        (os.getpid(), "elsewhere", "the run has not ended, or its launcher was killed: "),
+    ):
+        made = {**first["created_with"], "hostname": host}
+        run_manifest.write(run, {**first, "launcher_pid": pid, "created_with": made})
+        (note,) = TraceReader(run).notes
+        assert note.startswith(said)
     run_manifest.write(run, run_manifest.ended(first, run, 0))
     assert TraceReader(run).notes == []
     path = next(run.glob("events-*"))

@@ -28,7 +28,7 @@ from traincheck.schema.claims import (
 from traincheck.schema.excerpt_json import excerpt_id, excerpts_from_json, excerpts_json
 from traincheck.schema.excerpts import Excerpt
 from traincheck.schema.files import write_json
-from traincheck.schema.layout import SCHEMA_VERSION
+from traincheck.schema.layout import EVENT_GLOB, MANIFEST, SCHEMA_VERSION
 
 SCHEMA_FILE = Path(__file__).with_name("invariant.schema.json")
 
@@ -69,6 +69,9 @@ def _content(path: Path) -> bytes:
     try:
         if path.is_char_device():  # some have no end
             raise InvariantFormatError(f"{path}: is a device, no file", fix="check the path")
+        if path.is_dir() and ((path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))):
+            fix = f"learn from it: traincheck-infer -t {path}"
+            raise InvariantFormatError(f"{path} is a run, no invariant file", fix=fix)
         return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # which editors put there
     except OSError as error:
         raise InvariantFormatError(

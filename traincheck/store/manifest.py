@@ -5,6 +5,8 @@ The launcher writes it (collect/run_manifest.py); tools that make traces write i
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +17,13 @@ import orjson
 from traincheck.errors import TraceFormatError
 from traincheck.schema.files import put_bytes
 from traincheck.schema.layout import MANIFEST, SCHEMA_VERSION, storage_notes
+
+# What a run that has not ended has to say, by whether its launcher lives.
+_UNENDED = {
+    True: "the run goes on: what comes is missing; traincheck-check --follow waits for it",
+    False: "the launcher of the run is gone and told no end: that of the run may be missing",
+    None: "the run has not ended, or its launcher was killed: its end may be missing",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +88,26 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
     return _typed(path, record)
 
 
+def is_going_on(manifest: Manifest) -> bool | None:
+    """Whether a run has not ended and its launcher lives; None where nobody here can tell."""
+    if manifest.ended is not None:
+        return False
+    if manifest.launcher_pid is None or manifest.hostname != platform.node():
+        return None
+    return process_exists(manifest.launcher_pid)
+
+
+def process_exists(pid: int) -> bool:
+    """Whether a process of this machine lives."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def lost_notes(directory: Path, manifest: Manifest | None) -> list[str]:
     """What could not be written, where the manifest does not tell: on a full disk it cannot."""
     known = () if manifest is None else manifest.notes
@@ -90,7 +119,7 @@ def ending_notes(directory: Path, manifest: Manifest | None) -> list[str]:
     if manifest is None:
         return []
     if manifest.ended is None and manifest.launcher_pid is not None:
-        return ["the run has not ended, or its launcher was killed: its end may be missing"]
+        return [_UNENDED[is_going_on(manifest)]]
     notes = []
     for process in manifest.processes:
         size, files = process.get("bytes"), process.get("files")

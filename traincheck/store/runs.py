@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traincheck.errors import TraceFormatError
+from traincheck.errors import InvariantFormatError, TraceFormatError
+from traincheck.schema.invariant_file import read_invariants
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST
 from traincheck.schema.words import joined
+from traincheck.store.manifest import is_going_on, read_manifest
 
 _DEPTH = 2  # folders of runs are looked into this deep
 _SHOWN = 5
@@ -54,6 +56,12 @@ def check_run(path: Path) -> None:
     if any(path.glob(EVENT_GLOB)):
         return
     if (path / MANIFEST).is_file():
+        manifest, _ = read_manifest(path)
+        if manifest is not None and is_going_on(manifest):
+            raise TraceFormatError(
+                f"the run in {path} has just started, and nothing is recorded yet",
+                fix=f"try again later, or wait for it: traincheck-check -t {path} --follow",
+            )
         raise TraceFormatError(
             f"{path} has a manifest but no event files: {_contents(path)}",
             fix=f"nothing was recorded: read the notes in {path / MANIFEST}, and check that the "
@@ -72,10 +80,22 @@ def check_run(path: Path) -> None:
 def _check_directory(path: Path) -> None:
     if path.is_dir():
         return
+    if path.is_file() and _holds_invariants(path):
+        raise TraceFormatError(
+            f"{path} is an invariant file, not a run", fix=f"name the run with -t, and: -i {path}"
+        )
     if path.exists():
         fix = f"name the run directory, {path.parent}" if is_run(path.parent) else _MAKE_ONE
         raise TraceFormatError(f"{path} is a file, not a run directory", fix=fix)
     raise TraceFormatError(f"{path} does not exist", fix=f"check the path; this is {Path.cwd()}")
+
+
+def _holds_invariants(path: Path) -> bool:
+    try:
+        read_invariants(path)
+    except InvariantFormatError:
+        return False
+    return True
 
 
 def _runs_below(path: Path, depth: int) -> list[Path]:
