@@ -10,8 +10,10 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -30,12 +32,14 @@ if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.config import Config
     from traincheck.report._table import Sink
+    from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
 
 _FINDINGS = 1
 _REFRESH_S = 0.1
+_PATIENCE_S = 1.0
 _SHOWN_RUNS = 10
 _WATCHER = "traincheck-progress"
 
@@ -224,13 +228,15 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
 
         with _interrupted() as interrupted:
             tail = TailReader(run, stop=interrupted.is_set)
-            return _follow(engine(tail), tail, known)
+            return _follow(engine(tail), tail, known, interrupted)
     reader = TraceReader(run)
     with progress(reader):
         return check_source(engine(reader), reader)
 
 
-def _follow(engine: Engine, tail: TailReader, known: Baseline | None) -> Report:
+def _follow(
+    engine: Engine, tail: TailReader, known: Baseline | None, interrupted: threading.Event
+) -> Report:
     """Tell findings as they come, as `traincheck run` does, and conclude."""
     from traincheck.api import conclude
     from traincheck.check.live import LiveEngine
@@ -242,12 +248,28 @@ def _follow(engine: Engine, tail: TailReader, known: Baseline | None) -> Report:
             tell(finding)
 
     live = LiveEngine(engine, announce)
-    # An interrupt ends the following, not the conclusion
-    with contextlib.suppress(KeyboardInterrupt):
-        live.feed(tail.events())
+    try:
+        live.feed(_until(interrupted, tail.events()))
+    except KeyboardInterrupt:  # it ends the following, not the conclusion
+        interrupted.set()
     report = conclude(engine, tail)
     live.announce(report.findings)
-    return report
+    if not interrupted.is_set() or (tail.manifest is not None and tail.manifest.ended):
+        return report
+    stopped = "watching was stopped before the run had ended"
+    return replace(report, notes=(stopped, *report.notes), is_partial=True)
+
+
+def _until(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:
+    """The events, and a word on what is waited for when somebody wants no more of them."""
+    told_at_s = 0.0
+    for event in events:
+        if interrupted.is_set():
+            told_at_s = told_at_s or time.monotonic() + _PATIENCE_S
+            if time.monotonic() >= told_at_s:
+                told_at_s = inf
+                click.echo("traincheck: checking what is there; Ctrl-C leaves it out", err=True)
+        yield event
 
 
 @contextlib.contextmanager

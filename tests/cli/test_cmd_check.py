@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
 import signal
 import sys
@@ -19,7 +21,7 @@ from traincheck.cli import main as entry
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import write_invariants
-from traincheck.store.manifest import Manifest
+from traincheck.store.manifest import Manifest, write_manifest
 from traincheck.store.tail import TailReader
 from traincheck.store.writer import TraceWriter
 
@@ -226,6 +228,25 @@ def test_what_is_no_trace_is_named(check: Check, tmp_path: Path, kind: str, caps
     assert "Traceback" not in err
 
 
+def test_what_is_given_to_the_wrong_option_is_told_where_it_belongs(
+    check: Check, good: Path, tmp_path: Path, capsys
+) -> None:
+    write_invariants(tmp_path / "inv.json", [], {}, [])
+    assert check("-t", good, "-i", good) == 2
+    assert f"learn from it: traincheck-infer -t {good}" in capsys.readouterr().err
+    assert check("-t", tmp_path / "inv.json") == 2
+    assert f"name the run with -t, and: -i {tmp_path / 'inv.json'}" in capsys.readouterr().err
+
+
+def test_a_run_that_goes_on_is_not_said_to_be_fine(check: Check, good: Path, capsys) -> None:
+    facts = {"launcher_pid": os.getpid(), "created_with": {"hostname": platform.node()}}
+    write_manifest(good, Manifest(**facts))
+    assert check("-t", good) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("No findings, but only part of the run was checked: ")
+    assert "note the run goes on: " in out
+
+
 @pytest.mark.parametrize("kind", ["directory", "no parent", "no room"])
 def test_an_output_that_cannot_be_written_is_named(
     check: Check, good: Path, tmp_path: Path, kind: str, capsys
@@ -336,7 +357,29 @@ def test_an_interrupt_ends_following_with_a_report(
 
     monkeypatch.setattr(TailReader, "events", interrupted)
     assert check("-t", bad, "--follow") == 1
-    assert "ERROR TC201" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "ERROR TC201" in out
+    assert "stopped" not in out, "the run had ended by then"
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 60.0])
+def test_who_stops_watching_is_told_that_the_run_goes_on(
+    check: Check, tmp_path: Path, capsys, monkeypatch, patience_s
+) -> None:
+    path = write(tmp_path / "live", net().steps(3).build()[:-1])  # in the midst of a step
+    write_manifest(path, Manifest(run_id="live"))
+    real = TailReader.__init__
+
+    def made(self: TailReader, run: Path, **more: object) -> None:
+        real(self, run, sleep=lambda _: signal.raise_signal(signal.SIGINT), **more)
+
+    monkeypatch.setattr(TailReader, "__init__", made)
+    monkeypatch.setattr(cmd_check, "_PATIENCE_S", patience_s)
+    assert check("-t", path, "--follow") == 0
+    out, err = (" ".join(text.split()) for text in capsys.readouterr())
+    assert out.startswith("No findings, but only part of the run was checked: ")
+    assert "note watching was stopped before the run had ended" in out
+    assert ("checking what is there; Ctrl-C leaves it out" in err) is (patience_s == 0)
 
 
 def test_a_bar_is_shown_on_a_terminal_only(good: Path, monkeypatch, capsys) -> None:
