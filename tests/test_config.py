@@ -182,6 +182,13 @@ def test_a_broken_pyproject_that_does_is_named(tree: Path) -> None:
         load_config(start=tree)
 
 
+@pytest.mark.parametrize("text", ["tool = 3", "[tool]\ntraincheck = 3"])
+def test_a_pyproject_in_which_we_are_no_table_is_named(tree: Path, text: str) -> None:
+    (tree / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"pyproject\.toml: (tool|traincheck) is 3, no table"):
+        load_config(tree / "pyproject.toml")
+
+
 def test_without_a_file_there_are_the_defaults(tree: Path) -> None:
     assert load_config(start=tree) == Config()
     assert Config().fail_on == "warning"

@@ -116,7 +116,12 @@ def load_config(path: Path | None = None, start: Path | None = None) -> Config:
         return Config()
     document = _read_toml(path)
     if path.name == _PYPROJECT:
-        document = document.get("tool", {}).get("traincheck", {})
+        for name in ("tool", "traincheck"):
+            document = document.get(name, {})
+            if not isinstance(document, dict):
+                raise UsageError(
+                    f"{path}: {name} is {document!r}, no table", fix="write [tool.traincheck]"
+                )
     known = [one.name for one in fields(Config) if one.name != "path"]
     for name in document:
         if name not in known:
