@@ -10,3 +10,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="accept what golden tests get as expected"
     )
+
+
+@pytest.fixture(autouse=True)
+def plain_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are as wide as COLUMNS says, where the machine that tests says something."""
+    monkeypatch.delenv("COLUMNS", raising=False)

@@ -79,6 +79,16 @@ def test_violations_of_one_check_are_one_finding() -> None:
     assert finding.subject.variable == "Net.a"
 
 
+@pytest.mark.parametrize(
+    ("steps", "seen"), [([0, 1, 2, 3], 4), ([1, 0, 2], 3), ([2, 2, 2], 1), ([None, 5, 5, 9], 3)]
+)
+def test_steps_are_counted_beside_violations(steps: list[int | None], seen: int) -> None:
+    """Many variables and checks break in one step."""
+    found = [violation("TC1", S.NOT_UPDATED, name, step) for step in steps for name in ("a", "b")]
+    (finding,) = fold(*found)
+    assert (finding.violations, finding.steps) == (2 * len(steps), seen)
+
+
 def test_what_begins_after_a_pause_is_another_finding() -> None:
     found = fold(
         violation("a", S.NOT_UPDATED, "Net.a", 1),

@@ -19,13 +19,15 @@ _APART = frozenset({Symptom.WARNED, Symptom.LOSS_INPUT})  # each API of these is
 class Tally:
     """All violations of one check about one subject. first: the earliest of them.
 
-    accepted: why they are not reported, if they are not.
+    steps: in how many steps they were, not counting what comes late. accepted: why they are not
+    reported, if they are not.
     """
 
     first: Violation
     first_step: int
     last_step: int
     count: int = 1
+    steps: int = 1
     accepted: Acceptance | None = None
 
     @classmethod
@@ -38,6 +40,7 @@ class Tally:
         """Count one more."""
         step = step_of(violation)
         self.count += 1
+        self.steps += not self.first_step <= step <= self.last_step
         self.last_step = max(self.last_step, step)
         if (step, violation.rank) < (self.first_step, self.first.rank):
             self.first, self.first_step = violation, step
@@ -82,6 +85,16 @@ class Fault:
     def same(self) -> list[Tally]:
         """All tallies of its own symptom."""
         return [*self.tallies, *(t for _, s, t in self.explained if s is self.symptom)]
+
+    @property
+    def last_step(self) -> int:
+        """The last one in which its symptom was seen."""
+        return max(tally.last_step for tally in self.same)
+
+    @property
+    def steps(self) -> int:
+        """In how many steps, at least, its symptom was seen: those of one check and subject."""
+        return max(tally.steps for tally in self.same)
 
 
 @dataclass(slots=True, eq=False)

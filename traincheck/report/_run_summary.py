@@ -11,20 +11,16 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from traincheck.check.live import Watched
+from traincheck.report._lines import COLOURS, page, say, table
 from traincheck.report._words import doubt, notes_of, suppressions
 from traincheck.report.text_report import line_to_look_at, one_line
 from traincheck.rules._docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.words import counted, joined
 
-_COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
-_PLAIN_WIDTH = 80
-_MAX_WIDTH = 110
 _FULL = 3  # findings with their fixes
 _SHORT = 4  # further ones, a line each
 _NAMED = 12  # codes of checks
@@ -45,17 +41,11 @@ class RunSummary:
 
 def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
     """Write it as text; in colour when ``stream`` is a terminal that shows it."""
-    console = Console(file=stream, highlight=False)
-    console.width = min(console.width, _MAX_WIDTH) if console.is_terminal else _PLAIN_WIDTH
+    console = page(stream)
     with console.capture() as written:
-        console.print(Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
+        say(console, Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
         _findings(console, summary.report)
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(overflow="fold")
-        for name, text in _rows(summary):
-            table.add_row(Text(name), Text(_cut(text)))
-        console.print(Padding(table, (0, 0, 0, 2)))
+        table(console, ((name, _cut(text)) for name, text in _rows(summary)), indent=2)
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
     stream.flush()
 
@@ -63,7 +53,7 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
 def _headline(report: Report) -> Text:
     serious = _serious(report)
     if serious:
-        colour = _COLOURS[serious[0].severity]
+        colour = COLOURS[serious[0].severity]
         found = counted(len(serious), "finding")
         return Text(f"{found} in {counted(report.steps, 'step')}", style=colour)
     but = doubt(report)
@@ -82,31 +72,26 @@ def _findings(console: Console, report: Report) -> None:
     for finding in serious[:_FULL]:
         _finding(console, finding, report)
     for finding in serious[_FULL : _FULL + _SHORT]:
-        line = Text(_cut(one_line(finding), _TITLE), style=_COLOURS[finding.severity])
-        console.print(Padding(line, (0, 0, 0, 2)))
+        line = Text(_cut(one_line(finding), _TITLE), style=COLOURS[finding.severity])
+        say(console, line, indent=2)
     left = len(serious) - _FULL - _SHORT
     advice = sorted({finding.code for finding in report.findings if finding not in serious})
     rest = [f"{left} more"] if left > 0 else []
     rest += [f"advice of {joined(advice, _NAMED)}"] if advice else []
     if rest:
-        text = Text(f"and {'; '.join(rest)}: see the full report", style="dim")
-        console.print(Padding(text, (0, 0, 0, 2)))
+        say(console, Text(f"and {'; '.join(rest)}: see the full report", style="dim"), indent=2)
 
 
 def _finding(console: Console, finding: Finding, report: Report) -> None:
     step = finding.first_step
     at = "before the first step" if step is None else f"at step {step}"
-    head = Text(f"{finding.code} {finding.severity} ", style=_COLOURS[finding.severity])
+    head = Text(f"{finding.code} {finding.severity} ", style=COLOURS[finding.severity])
     head.append(f"{at}: {_cut(finding.title, _TITLE)}", style="bold")
-    console.print(Padding(head, (0, 0, 0, 2)))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    say(console, head, indent=2)
     place, _ = line_to_look_at(finding, report)
     if finding.fix:
-        # As wide as the word below, which is not in the table: a path must not be broken in two.
-        table.add_row(Text(f"{'fix':<{len('where')}}"), Text(_cut(finding.fix)))
-        console.print(Padding(table, (0, 0, 0, 4)))
+        # As wide as the word below, which is not in the table: a path may hold spaces.
+        table(console, [(f"{'fix':<{len('where')}}", _cut(finding.fix))], indent=4)
     if place:
         line = Text("    ").append("where", style="dim").append(f"  {place}")
         console.print(line, soft_wrap=True)

@@ -11,35 +11,31 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from traincheck.check.findings import where
 from traincheck.check.verdicts import reasons
 from traincheck.report._beside import beside
 from traincheck.report._by_name import place_by_name
+from traincheck.report._lines import COLOURS, page, say, table
 from traincheck.report._places import code_at, code_of
 from traincheck.report._words import checked, doubt, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.words import counted, joined
 
-_COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
-_PLAIN_WIDTH = 80  # of a file or a pipe
-_MAX_WIDTH = 110  # longer lines are hard to read
 _SHOWN_NAMES = 12
 _REASONS = 4  # why checks could not be decided: up to so many are told one by one
 
 
 def write_text(report: Report, stream: TextIO) -> None:
     """Write the report as text; in colour when ``stream`` is a terminal that shows it."""
-    console = Console(file=stream, highlight=False)
-    console.width = min(console.width, _MAX_WIDTH) if console.is_terminal else _PLAIN_WIDTH
+    console = page(stream)
     shown = [finding for finding in report.findings if _is_shown(finding, report)]
     with console.capture() as written:
         if shown:
             first, *others = shown
             found = f"{counted(len(shown), 'finding')}, the first {_at(first.first_step)}."
-            console.print(Text(found, style="bold"))
+            say(console, Text(found, style="bold"))
             console.print()
             in_full = shown if report.presentation.verbose else [first]
             for finding in in_full:
@@ -66,26 +62,18 @@ def _is_shown(finding: Finding, report: Report) -> bool:
 
 
 def _in_full(console: Console, finding: Finding, report: Report) -> None:
-    colour = _COLOURS[finding.severity]
-    head = Text(finding.severity.upper(), style=colour)
+    head = Text(finding.severity.upper(), style=COLOURS[finding.severity])
     head.append(f" {finding.code}: ", style="bold").append(finding.title, style="bold")
-    console.print(head)
+    say(console, head)
     console.print()
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    rows = list(_rows(finding, report))
-    widest = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        table.add_row(Text(name), Text(text))
-    console.print(Padding(table, (0, 0, 0, 2)))
+    widest = table(console, _rows(finding, report), indent=2)
     place, code = line_to_look_at(finding, report)
     if place:
-        # Not in the table: a path that is broken in two can be neither clicked nor copied.
+        # Not in the table: a path may hold spaces.
         line = Text("  ").append(f"{'where':<{widest}}", style="dim").append(f"  {place}")
         console.print(line, soft_wrap=True)
     if code:
-        console.print(Padding(Text(code, style="italic"), (0, 0, 0, widest + 6)))
+        say(console, Text(code, style="italic"), indent=widest + 6)
     console.print()
     if finding.beside:
         left, right = finding.sides
@@ -114,12 +102,12 @@ def _also(console: Console, finding: Finding) -> None:
         times = "once" if also.violations == 1 else f"{also.violations} times"
         names = f" ({joined(also.subjects, _SHOWN_NAMES)})" if also.subjects else ""
         line = f"{_at(also.first_step)}, {times}: {also.code}: {also.text}{names}"
-        console.print(Padding(Text(line), (0, 0, 0, 4)))
+        say(console, Text(line), indent=4)
     console.print()
 
 
 def _rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
-    yield "when", _span(finding)
+    yield "when", _span(finding, report.steps)
     if finding.kind != "rule":  # a rule's title says it all; the claim of an invariant is only here
         yield "what", finding.message
     if finding.variables:
@@ -142,12 +130,18 @@ def _rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
         yield "also broke", f"{counted(len(finding.explains), 'more check')}{listed}"
 
 
-def _span(finding: Finding) -> str:
+def _span(finding: Finding, steps: int) -> str:
+    """When it was seen, and how often: of many variables and checks, in how many steps."""
     first, last = finding.first_step, finding.last_step
     when = _at(first)
     if last is not None and last != first:
         when = f"steps {first} to {last}" if first is not None else f"{when} to step {last}"
-    times = "once" if finding.violations == 1 else f"{finding.violations} times"
+    times = "once" if finding.violations == 1 else f"{finding.violations:,} times"
+    if first is not None and last is not None and first < last:
+        is_all = finding.steps == finding.violations or finding.steps > last - first
+        times = "in " if is_all else "in at least "
+        times += f"{finding.steps:,} of " if finding.steps <= steps else ""
+        times += counted(max(finding.steps, steps), "step")
     return f"{when} (rank {finding.rank}, {finding.stage}), {times}"
 
 
@@ -157,10 +151,10 @@ def _others(console: Console, head: str, findings: Sequence[Finding]) -> None:
     console.print(Text(head, style="bold"))
     for finding in findings:
         line = Text(f"{_at(finding.first_step)}: ").append(
-            f"{finding.code} {finding.severity}", style=_COLOURS[finding.severity]
+            f"{finding.code} {finding.severity}", style=COLOURS[finding.severity]
         )
         accepted = f" ({why_accepted(finding)})" if finding.accepted else ""
-        console.print(Padding(line.append(f": {finding.title}{accepted}"), (0, 0, 0, 2)))
+        say(console, line.append(f": {finding.title}{accepted}"), indent=2)
     console.print()
 
 
@@ -168,32 +162,40 @@ def _healthy(console: Console, report: Report) -> None:
     known = "No findings but those suppressed" if report.suppressed else "No findings"
     but = doubt(report)
     text = f"{known}, but {but}." if but else f"{known}: {checked(report)}."
-    console.print(Text(text, style="bold yellow" if but else "bold green"))
+    say(console, Text(text, style="bold yellow" if but else "bold green"))
 
 
 def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> None:
-    counts = ", ".join(
-        f"{report.count(verdict):,} {verdict.value.replace('_', ' ')}" for verdict in Verdict
-    )
+    counts = ", ".join(f"{number:,} {word}" for word, number in _verdicts(report).items())
     size = (
         f"{counted(report.events, 'event')}, {counted(report.steps, 'step')}, "
         f"{counted(report.ranks, 'rank')}"
     )
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(Text("run"), Text(size))
-    table.add_row(Text("checks"), Text(counts))
+    rows = [("run", size), ("checks", counts)]
     if advice:
+        them = "it" if len(advice) == 1 else "them"
         pieces = counted(len(advice), "piece")
         codes = joined(sorted({finding.code for finding in advice}), _SHOWN_NAMES)
-        table.add_row(Text("advice"), Text(f"{pieces} ({codes}): --show-info shows it"))
+        rows.append(("advice", f"{pieces} ({codes}): --show-info shows {them}"))
     if report.suppressed:
         hint = "" if report.presentation.suppressed else ": --show-suppressed shows them"
-        table.add_row(Text("findings"), Text(f"{suppressions(report)}{hint}"))
-    for note in _notes(report):
-        table.add_row(Text("note"), Text(note))
-    console.print(table)
+        rows.append(("findings", f"{suppressions(report)}{hint}"))
+    table(console, [*rows, *(("note", note) for note in _notes(report))])
+
+
+def _verdicts(report: Report) -> dict[str, int]:
+    """How many checks came to each verdict. Of those that broke, advice is told apart."""
+    broken: dict[bool, set[str]] = {True: set(), False: set()}
+    for finding in (*report.findings, *report.suppressed):
+        broken[finding.severity == "info"].update((finding.check, *finding.explains))
+    found = map(report.verdicts.get, broken[True] - broken[False])
+    advice = sum(verdict is Verdict.VIOLATED for verdict in found)
+    counts: dict[str, int] = {}
+    for verdict in Verdict:
+        counts[verdict.value.replace("_", " ")] = report.count(verdict)
+        if verdict is Verdict.VIOLATED and advice:
+            counts.update(violated=report.count(verdict) - advice, advice=advice)
+    return counts
 
 
 def _notes(report: Report) -> list[str]:

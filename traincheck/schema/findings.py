@@ -171,8 +171,8 @@ class Finding:
 
     id: of check and subject, the same in every run. variables: all names concerned, sorted;
     explains: ids of checks it explains; also: what these say. beside: what a reference run did and
-    what this one did, or what two ranks did; sides: whose they are. accepted: why it is not
-    reported, if it is not.
+    what this one did, or what two ranks did; sides: whose they are. steps: in how many of them it
+    was seen, at least. accepted: why it is not reported, if it is not.
     """
 
     id: str
@@ -199,6 +199,7 @@ class Finding:
     also: tuple[Also, ...] = ()
     beside: tuple[Row, ...] = ()
     sides: tuple[str, str] = ("the reference", "this run")
+    steps: int = 1
     accepted: Acceptance | None = None
 
 
