@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -191,6 +192,16 @@ def test_an_exception_passes_and_ends_the_watch() -> None:
         train()
     assert codes(run) == [("TC201", 1)]
     assert not run.is_active
+
+
+def test_a_watch_that_is_printed_says_what_is_known() -> None:
+    net, optimizer = made()
+    run = traincheck.watch(net, optimizer)
+    assert repr(run) == "<traincheck: nothing was watched yet>"
+    with run:
+        loop(net, optimizer, broken=True)
+        assert re.fullmatch(r"<traincheck: .* held over \d+ steps, and watching>", repr(run))
+    assert re.fullmatch(r"<traincheck: 1 finding; \d+ checks held over \d+ steps>", repr(run))
 
 
 def test_a_watch_within_a_watch_joins_it() -> None:

@@ -29,6 +29,7 @@ from traincheck.collect.sampling import OnDemand
 from traincheck.collect.settings import Settings
 from traincheck.config import load_config
 from traincheck.errors import OutputError, TraincheckError, UsageError, nearest
+from traincheck.report._words import conclusion
 from traincheck.report.text_report import one_line, write_text
 from traincheck.schema.findings import Finding, Report
 from traincheck.schema.layout import EVENT_GLOB
@@ -145,6 +146,12 @@ class Watch:
         if self._report is None:
             raise UsageError("nothing was watched yet", fix="with traincheck.watch(...) as run:")
         return self._report
+
+    def __repr__(self) -> str:
+        """What there is to say in a line, for who prints it in a notebook."""
+        if not self.is_active and self._report is None:
+            return "<traincheck: nothing was watched yet>"
+        return f"<{conclusion(self.report())}{', and watching' if self.is_active else ''}>"
 
     def check_next_step(self) -> None:
         """Check the next step that begins, whatever ``every`` and ``limit`` say.
