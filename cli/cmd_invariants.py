@@ -88,6 +88,7 @@ def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
 
 @invariants.command()
 @click.argument("id_", metavar="ID")
+@click.argument("where", metavar="[FILE]", required=False)
 @click.option(
     "-i",
     "--invariants",
@@ -98,16 +99,17 @@ def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
     help="Where it is.",
 )
 @_form
-def show(id_: str, file: str, form: str) -> None:
+def show(id_: str, where: str | None, file: str, form: str) -> None:
     """Tell all about one invariant. ID may be the beginning of one.
 
     \b
     Examples:
       traincheck invariants show order-0a1b2c3d4e
-      traincheck invariants show contains-77 -i good.json --format json
+      traincheck invariants show contains-77 good.json --format json
     """  # noqa: D301  # click reads the escape
     from traincheck.schema.invariant_file import invariant_json
 
+    file = where or file
     one = _find(_read(file), id_, file)
     if form == "json":
         value = {**invariant_json(one), "severity": severity(one)}

@@ -73,7 +73,8 @@ def test_one_is_shown_in_full(command: Command, learned: Path, capsys) -> None:
     for part in ("severity:     error", "params:", "condition:", "says too:", "parameter@step"):
         assert part in out
     assert f"{one.support.positive} in 12 steps of 1 run" in out
-    assert command("invariants", "show", one.id[:-2], "--format", "json") == 0
+    learned.rename("good.json")
+    assert command("invariants", "show", one.id[:-2], "good.json", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["id"] == one.id
 
 
