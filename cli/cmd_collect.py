@@ -19,7 +19,7 @@ from traincheck.collect.settings import MOST_STEPS, Level, Settings
 from traincheck.errors import UsageError
 
 from ._program import PROGRAM, ProgramCommand, invariant_needs
-from ._selection import config_option, configuration, ignore_option, select_option
+from ._selection import config_option, configuration, ignore_option
 from ._unheard import even_unheard
 
 if TYPE_CHECKING:
@@ -70,7 +70,13 @@ _LEVELS = get_args(Level)
     multiple=True,
     help="Record calls of this package of yours too. Repeatable.",
 )
-@select_option
+@click.option(
+    "--select",
+    metavar="CODE",
+    multiple=True,
+    help="Rules and relations that --rules records for and --check checks; TC2 stands for all that "
+    "begin so. Repeatable, or several with commas. [default: all]",
+)
 @ignore_option
 @config_option
 @click.option("--check", is_flag=True, help="Check while it runs, by the rules and by -i.")
