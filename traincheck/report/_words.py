@@ -12,7 +12,8 @@ def conclusion(report: Report) -> str:
     """How the report ends, in one line."""
     found = counted(len(report.findings), "finding") if report.findings else "no findings"
     suppressed = f", {suppressions(report)}" if report.suppressed else ""
-    return f"traincheck: {found}{suppressed}; {checked(report)}"
+    but = "" if report.findings else doubt(report)
+    return f"traincheck: {found}{suppressed}{f', but {but}' if but else f'; {checked(report)}'}"
 
 
 def doubt(report: Report) -> str:
