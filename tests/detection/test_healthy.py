@@ -30,9 +30,10 @@ LOOPS = (
     "unused_layer",
     "cross_validation",
     "scaled",
+    "converging",
 )
 QUICK_KINDS = {"finetune_digits"}
-QUICK_LOOPS = {"alternating", "scaled"}
+QUICK_LOOPS = {"alternating", "converging", "scaled"}
 
 
 def assert_silent(report):

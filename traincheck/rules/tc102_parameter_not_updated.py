@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, Moment, StepFacts, StepMonitor
+from traincheck.rules._ledger import Holder, Moment, StepFacts, StepMonitor
+from traincheck.rules._numbers import NORMS, Fading, number
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import weights_beside
 from traincheck.schema.claims import Needs
@@ -17,6 +18,7 @@ _STUCK_STEPS = 3
 _STUCK_OPTIMIZER_STEPS = 2
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
 _FAINT = 1.2e-7  # resolution of float32 at 1: a schedule may begin below
+_FADED = 1e-3  # of the largest gradient: below, training has converged as far as float32 can tell
 
 
 class ParameterNotUpdated:
@@ -36,10 +38,13 @@ class ParameterNotUpdated:
 
     Stays quiet on:
         A learning rate of zero, or near it at an end of its schedule; steps that GradScaler skips;
-        gradients of zero; frozen parameters; a bias beside a weight that moves, for in front of a
-        normalization its gradient is rounding noise; a scale in float32 beside a bias that moves,
-        as small steps are rounded away at one; optimizers that are given a closure, which may
-        stop when they have converged; steps that were not recorded; looks that cannot tell.
+        gradients of zero; parameters in float32 that have moved, and whose gradients, or all of
+        their optimizer, are now below a thousandth of the largest: training has converged, and
+        what is left of updates is rounded away; frozen parameters; a bias beside a weight that
+        moves, for in front of a normalization its gradient is rounding noise; a scale in float32
+        beside a bias that moves, as small steps are rounded away at one; optimizers that are given
+        a closure, which may stop when they have converged; steps that were not recorded; looks
+        that cannot tell.
 
     Fix:
         Print the update's size beside the parameter's: keep parameters in float32 if it is lost to
@@ -66,11 +71,7 @@ class ParameterNotUpdated:
             "optimizer's step() does."
         ),
     )
-    needs = (
-        DISCOVERY
-        | GRADIENTS
-        | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"mark"}))
-    )
+    needs = NORMS | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"mark"}))
 
     def monitor(self) -> UpdateEffect:
         return UpdateEffect()
@@ -85,6 +86,8 @@ class UpdateEffect(StepMonitor):
         self._optimizers: dict[str, Streak] = {}
         self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the step before
         self._highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
+        self._moved: set[int] = set()
+        self._gradients = Fading(_FADED)  # of parameters, and of optimizers
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
@@ -114,6 +117,7 @@ class UpdateEffect(StepMonitor):
                 for identity in identities - facts.uncertain
                 if holder.groups[identity] in groups and self._is_trained(identity)
             }
+            awaited -= self._converged(awaited, holder, facts)
             if awaited:
                 self.triggered += 1
                 found += self._count(awaited, holder, last[owner], facts)
@@ -122,6 +126,23 @@ class UpdateEffect(StepMonitor):
     def _is_trained(self, identity: int) -> bool:
         parameter = self.ledger.parameters.get(identity)
         return parameter is not None and parameter.requires_grad and not parameter.is_empty
+
+    def _converged(self, awaited: set[int], holder: Holder, facts: StepFacts) -> set[int]:
+        """Those that moved once and rest now, as next to nothing is left of their gradients."""
+        self._moved |= awaited & facts.changed
+        norms = {i: norm for i in awaited if (norm := number(facts.gradients.get(i), "norm"))}
+        if norms:
+            self._gradients.enter(norms)
+            self._gradients.enter({holder.event.id: max(norms.values())})
+        still = {
+            identity
+            for identity in (awaited & self._moved) - facts.changed
+            if self.ledger.parameters[identity].dtype in ("float32", "float64")
+            and (self._gradients.is_faded(identity) or self._gradients.is_faded(holder.event.id))
+        }
+        for identity in still:
+            self._parameters.pop(identity, None)
+        return still
 
     def _moving_groups(self, holder: Holder, facts: StepFacts) -> set[int]:
         """Groups whose learning rate moves parameters, at both ends of the step.

@@ -259,6 +259,18 @@ def scaled() -> list[nn.Module]:
     return [model]
 
 
+def converging() -> list[nn.Module]:
+    """A line is found as exactly as float32 can tell, long before the end."""
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    x = torch.rand(100, 1) * 2 - 1
+    for _ in range(120):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), 2 * x + 1).backward()
+        optimizer.step()
+    return [model]
+
+
 KINDS: dict[str, Callable[[], list[nn.Module]]] = {
     kind.__name__: kind
     for kind in (
@@ -277,6 +289,7 @@ KINDS: dict[str, Callable[[], list[nn.Module]]] = {
         unused_layer,
         cross_validation,
         scaled,
+        converging,
     )
 }
 

@@ -6,7 +6,9 @@ import pytest
 
 from tests.builders import MLP, MLP_BN, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.rules.numbers import norm, numbered
 from traincheck.schema.apis import Families
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 STUCK = "Net.fc1.weight"
@@ -122,6 +124,28 @@ def test_quiet_on_gradients_of_zero() -> None:
         events._state(stuck, "gradient", "set", zero=True)
         events.optimizer_step(skip=[STUCK])
     assert quiet("TC102", events.build()) is Verdict.HELD
+
+
+def converged(*, left: float, begun: int = 4, dtype: str = "float32") -> list[Event]:
+    """Steps of which the later ones change nothing, and have gradients of the size ``left``."""
+    trace = net().steps(begun).steps(6, not_updated=ALL).build()
+    events = numbered(trace, gradient=lambda name, at: norm(left if at >= 4 else 2.0))
+    return [
+        event.replace(summary=event.summary.replace(dtype=dtype))
+        if event.kind == "state" and event.role == "parameter" and event.summary
+        else event
+        for event in events
+    ]
+
+
+def test_quiet_once_training_has_converged_and_updates_round_to_nothing() -> None:
+    assert quiet("TC102", converged(left=5e-7)) is Verdict.HELD
+
+
+def test_fires_where_gradients_have_not_faded_or_nothing_ever_moved_or_in_half() -> None:
+    assert fires("TC102", converged(left=0.1)).first_step == 4
+    assert fires("TC102", converged(left=5e-7, begun=0)).first_step == 0
+    assert fires("TC102", converged(left=5e-7, dtype="bfloat16")).first_step == 4
 
 
 def test_quiet_on_frozen_parameters() -> None:
