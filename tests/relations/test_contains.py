@@ -15,6 +15,7 @@ from tests.builders import (
     emptied,
 )
 from tests.learning import broken, decide, learn, texts
+from tests.rules.numbers import norm, numbered
 from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Symptom
@@ -53,6 +54,21 @@ def test_a_parameter_that_stays_is_named_in_the_step():
     trace = net().steps(2).step(not_updated={"Net.fc1.weight"}).steps(2)
     assert outcome(PARAMETERS, trace) == [(2, Symptom.NOT_UPDATED, "Net.fc1.weight")]
     assert outcome(HELD, trace) == [(2, Symptom.NOT_UPDATED, "Net.fc1.weight")]
+
+
+@pytest.mark.parametrize("params", [PARAMETERS, HELD], ids=str)
+def test_updates_may_round_to_nothing_once_gradients_have_faded(params):
+    """As long as the parameter moved before: a lost update is one from the first step on."""
+
+    def run(left: float, begun: int = 4):
+        names = [f"Net.{name}" for name in MLP]
+        trace = net().steps(begun).steps(8 - begun, not_updated=names).build()
+        events = numbered(trace, gradient=lambda name, at: norm(left if at >= 4 else 2.0))
+        return broken(decide("contains", params, events))
+
+    assert run(1e-6) == []
+    assert {step for step, *_ in run(0.1)} == {4, 5, 6, 7}
+    assert {step for step, *_ in run(1e-6, begun=0)} == set(range(1, 8))
 
 
 def test_a_frozen_parameter_is_called_frozen():

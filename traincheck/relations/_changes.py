@@ -27,16 +27,18 @@ from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 _NEW = frozenset({"parameter@new"})
+# With the norms of gradients: once these have faded, updates may round to nothing.
+_UPDATED = Needs(states=some("parameter@step"), stats=some("gradient"))
 
 # What may be claimed: (outer window, role, change) -> what it takes to see it.
 TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
-    (STEP, "parameter", "changes"): Needs(states=some("parameter@step")),
+    (STEP, "parameter", "changes"): _UPDATED,
     (STEP, "gradient", "changes"): Needs(states=_NEW),
     (STEP, "gradient", "cleared"): Needs(states=_NEW | some("gradient@zero_grad")),
     (STEP, "buffer", "changes"): Needs(
         states=some("buffer@forward"), calls=frozenset({Families.MODULE})
     ),
-    (Families.OPTIMIZER_STEP, "parameter", "changes"): Needs(states=some("parameter@step")),
+    (Families.OPTIMIZER_STEP, "parameter", "changes"): _UPDATED,
     (Families.OPTIMIZER_STEP, "optimizer_state", "changes"): Needs(
         states=_NEW | some("optimizer_state@step")
     ),
@@ -335,7 +337,8 @@ class ChangeDecider:
         parameter = variables.parameter_of(variable)
         if role == "parameter" and (self._is_noise(parameter) or self._may_be_warm_up()):
             return True
-        if self._is_at_rest():
+        has_moved = (variable.name, variable.identity) in claim.reached
+        if self._is_at_rest() or (has_moved and book.is_faded(parameter)):
             return True
         rates = (book.rates, event.lr)
         return variable.base in book.zero or variables.rate_is_zero(parameter, rates, book.highest)

@@ -36,7 +36,8 @@ class Contains(UsualRelation):
     Evidence:
         One example for each call of A, or for each window and variable. Steps that are unfinished,
         were not recorded, or did not train give none. A parameter that stayed as it was is no
-        counterexample when its gradient or its learning rate is zero, when a gradient scaler
+        counterexample when its gradient or its learning rate is zero, when training has converged
+        (it has moved, and its gradient has fallen below a thousandth), when a gradient scaler
         skipped the step, when it is the turn of another optimizer, or when the view cannot tell;
         nor is an expert that gets no gradient, while others like it come and go. Context of a
         variable: requires_grad, in_optimizer, has_gradient, has_step, training, ndim, sharded,

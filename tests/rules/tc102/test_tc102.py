@@ -128,7 +128,7 @@ def test_quiet_on_gradients_of_zero() -> None:
 
 def converged(*, left: float, begun: int = 4, dtype: str = "float32") -> list[Event]:
     """Steps of which the later ones change nothing, and have gradients of the size ``left``."""
-    trace = net().steps(begun).steps(6, not_updated=ALL).build()
+    trace = net().steps(begun).steps(10 - begun, not_updated=ALL).build()
     events = numbered(trace, gradient=lambda name, at: norm(left if at >= 4 else 2.0))
     return [
         event.replace(summary=event.summary.replace(dtype=dtype))
