@@ -16,6 +16,7 @@ from traincheck.rules._ledger import (
     proof,
 )
 from traincheck.rules._streak import Streak, extend
+from traincheck.rules._vain import VainPasses
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -23,6 +24,7 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
 _CONFIRMED = 2  # once may be a conditional branch
+_VAIN = 3  # steps for which backward() ran and gave nothing to anyone
 _NEVER = 50  # steps of an optimizer that never had a gradient: no warm-up of another part
 
 
@@ -39,14 +41,17 @@ class StepWithoutGradient:
 
     Fires on:
         Two steps in a row of an optimizer, all of whose gradients are None or zero, while
-        backward() did compute gradients for its parameters that were cleared unused. Fifty steps of
-        one that holds a whole model which never gets a gradient, though it runs with grad: a
-        generator whose images are detached in its own loss, too.
+        backward() did compute gradients for its parameters that were cleared unused. Three steps in
+        a row of one that never had a gradient, though what it holds runs with grad and backward()
+        ran right before, and what that computed for others, if anything, is cleared unused: a
+        generator whose images are detached in its own loss. Else fifty steps of one that holds a
+        whole model.
 
     Stays quiet on:
         A single step() before training, as schedulers ask for; an iteration in which nothing is to
-        be learned; optimizers that are idle for some steps; zero_grad() after the step; gradients
-        that are assigned by hand; steps that were not recorded.
+        be learned; optimizers that are idle for some steps, or while others apply what backward()
+        computed; losses that are multiplied by zero; zero_grad() after the step; gradients that
+        are assigned by hand; steps that were not recorded.
 
     Fix:
         Order the loop as zero_grad(), forward, backward(), step().
@@ -98,11 +103,14 @@ class EmptySteps(StepMonitor):
         super().__init__()
         self._runs: dict[str, _Run] = {}
         self._never: dict[str, Streak] = {}  # optimizers that had no gradient so far
+        self._vain = VainPasses()
+        self._told: set[str] = set()  # optimizers that are cut off, each of which is told once
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
             self._runs.clear()
             self._never.clear()
+            self._vain = VainPasses()
             return []
         found: list[Violation] = []
         for moment in facts.moments:
@@ -111,42 +119,69 @@ class EmptySteps(StepMonitor):
                     ours = moment.reached.intersection(holder.names)
                     if ours:
                         self._runs.setdefault(key, _Run()).reached |= ours
+            self._vain.follow(moment)
             if (
                 moment.family == Families.OPTIMIZER_STEP
                 and moment.call.owner in self.ledger.holders
             ):
                 found += self._step(moment, facts)
                 found += self._without_any(moment, facts)
+            self._vain.settle(moment)
         return found
 
     def _without_any(self, moment: Moment, facts: StepFacts) -> list[Violation]:
         """Told once, at the step at which it is certain."""
         ledger, owner = self.ledger, str(moment.call.owner)
-        ids = ledger.holders[owner].ids
-        called = {f.path for f in facts.forwards if f.call.grad_enabled}
-        wholes = [
-            root
-            for root in sorted(called)
-            if (owned := {i for i, p in ledger.parameters.items() if p.root == root})
-            and owned <= ids
-            and any(ledger.parameters[i].requires_grad for i in owned)
-        ]
-        is_fed = not ids.isdisjoint(ledger.ever_reached | facts.changed)
-        if not wholes or is_fed or ledger.has_gap:
+        holder = ledger.holders[owner]
+        is_fed = moment.present or not holder.ids.isdisjoint(ledger.ever_reached | facts.changed)
+        if is_fed or ledger.has_gap:  # gradients of zeros too: of a loss that is weighted so
             self._never.pop(owner, None)
+            self._vain.forget(owner)
             return []
-        streak = extend(self._never, owner, facts.event.step)
-        if streak.count != _NEVER:
+        self._vain.enter(owner, facts)
+        called = {m.call.module for m in facts.moments if m.family == Families.MODULE}
+        called |= {path for path, call in facts.uses.items() if call.grad_enabled}
+        parts = self._parts(holder.ids, {path for path in called if path})
+        wholes = [part for part in parts if "." not in part]
+        if not wholes:
+            self._never.pop(owner, None)
+        elif extend(self._never, owner, facts.event.step).count >= _NEVER:
+            return self._cut_off(owner, wholes, self._never[owner], moment, facts)
+        vain = self._vain.streaks.get(owner)
+        if not parts or vain is None or vain.count < _VAIN:
             return []
-        label, models = ledger.holders[owner].label, joined(wholes)
+        if any(map(holder.is_loose, holder.ids)):
+            return []  # the pass may have been for these, whose gradients nobody looks at
+        return self._cut_off(owner, parts, vain, moment, facts)
+
+    def _parts(self, ids: frozenset[int], called: set[str]) -> list[str]:
+        """The outermost modules that ran, of which the optimizer holds all, and some not frozen."""
+        ours: set[str] = set()
+        others: set[str] = set()
+        for identity, parameter in self.ledger.parameters.items():
+            for name in parameter.names:
+                if identity not in ids:
+                    others.update(_above(name))
+                elif parameter.requires_grad:
+                    ours.update(_above(name))
+        parts = (ours & called) - others
+        return sorted(part for part in parts if parts.isdisjoint(_above(part)))
+
+    def _cut_off(
+        self, owner: str, parts: list[str], streak: Streak, moment: Moment, facts: StepFacts
+    ) -> list[Violation]:
+        if owner in self._told:
+            return []
+        self._told.add(owner)
+        label, models = self.ledger.holders[owner].label, joined(parts)
         found = proof(
             ("TC203", Symptom.STEP_WITHOUT_GRADIENT),
             facts,
             step=streak.first,
-            subject=Subject(api=Families.OPTIMIZER_STEP, module=wholes[0]),
+            subject=Subject(api=Families.OPTIMIZER_STEP, module=parts[0]),
             message=f"{label} steps, and no gradient ever reaches {models}",
             expected="gradients from backward() are there when the optimizer steps",
-            observed=f"none in {_NEVER} steps of {label}, though {models} runs with grad",
+            observed=f"none in {streak.count} steps of {label}, though {models} runs with grad",
             evidence=[moment.call],
         )
         cause = (
@@ -197,3 +232,9 @@ class EmptySteps(StepMonitor):
             observed=f"{label} finds no gradient of {joined(names)} at its step",
             evidence=(*first, *calls),
         )
+
+
+def _above(name: str) -> list[str]:
+    """The paths of all modules around a variable or module: ``Net.fc1`` and ``Net``."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]

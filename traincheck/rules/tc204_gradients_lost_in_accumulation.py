@@ -29,9 +29,10 @@ class GradientsLost:
     Stays quiet on:
         Accumulation that clears once a step; gradients cleared on one batch (adversarial examples,
         sharpness-aware steps, several tasks); the generator's backward() that reaches a
-        discriminator; steps that GradScaler skips; a batch that is left out now and then; a loop
-        whose batches come from no DataLoader; programs that sum up gradients themselves, and put
-        them in place of those that backward() left (differential privacy).
+        discriminator, and only that where the generator is cut off (TC203); steps that GradScaler
+        skips; a batch that is left out now and then; a loop whose batches come from no DataLoader;
+        programs that sum up gradients themselves, and put them in place of those that backward()
+        left (differential privacy).
 
     Fix:
         Call zero_grad() after the step, in the branch that steps.
@@ -124,9 +125,9 @@ class Accumulation(StepMonitor):
             if moment.family in (Families.OPTIMIZER_STEP, Families.SCALER_STEP):
                 if owner in self._windows:
                     found += self._close(str(owner), moment, facts)
-                if moment.applied or moment.family == Families.SCALER_STEP:
-                    for window in self._windows.values():  # used, by whichever optimizer
-                        window.pending.clear()
+                # Used, by whichever optimizer, or computed for one that it does not reach
+                for window in self._windows.values():
+                    window.pending.clear()
         return found
 
     def _follow(

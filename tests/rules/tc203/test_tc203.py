@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import MLP, TraceBuilder
+from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.window import forward
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
 
 ALL = [f"Net.{name}" for name in MLP]
@@ -82,29 +83,96 @@ def test_quiet_when_a_gap_lies_between() -> None:
     assert quiet("TC203", events) is Verdict.HELD
 
 
-def adversaries(count: int, *, cut: bool, grad: bool = True) -> TraceBuilder:
-    """A generator whose images may be detached in its own loss, and what judges them."""
-    trace = TraceBuilder().process().model("G", MLP).model("D", MLP)
-    trace.optimizer(names=[f"G.{n}" for n in MLP]).optimizer(names=[f"D.{n}" for n in MLP])
-    generator = {f"G.{n}" for n in MLP}
+GENERATOR = {f"{name}.{n}" for name in ("G", "Both.g") for n in MLP}
+
+
+def adversaries(
+    count: int,
+    *,
+    cut: bool,
+    grad: bool = True,
+    roots: tuple[str, str] = ("G", "D"),
+    **options: bool,
+) -> TraceBuilder:
+    """A generator whose images may be detached in its own loss, and what judges them.
+
+    frozen: what judges them rests meanwhile. zeros: gradients come to both, and all are zero.
+    """
+    trace = TraceBuilder().process()
+    if roots[0] == "G":
+        trace.model("G", MLP).model("D", MLP)
+    else:
+        trace.model("Both", {f"{part}.{n}": LINEAR for part in ("g", "d") for n in MLP})
+    trace.optimizer(names=[f"{roots[0]}.{n}" for n in MLP])
+    trace.optimizer(names=[f"{roots[1]}.{n}" for n in MLP])
     for _ in range(count):
-        forward(trace.begin_step(), module="G", grad=grad)
-        forward(trace.zero_grad("opt1"), module="D").backward(skip=generator)
+        forward(trace.begin_step().batch(), module=roots[0], grad=grad)
+        forward(trace.zero_grad("opt1"), module=roots[1]).backward(skip=GENERATOR)
         trace.optimizer_step("opt1").zero_grad("opt0")
-        trace.backward(skip=generator if cut else ()).optimizer_step("opt0")
+        if options.get("zeros"):
+            zeros(trace)
+        elif options.get("frozen"):
+            trace.backward(only=())
+        else:
+            trace.backward(skip=GENERATOR if cut else ())
+        trace.optimizer_step("opt0")
     return trace
 
 
-def test_fires_on_a_model_that_never_gets_a_gradient() -> None:
-    finding = fires("TC203", adversaries(52, cut=True).build())
-    assert (finding.first_step, finding.subject.module) == (0, "G")
+def zeros(trace: TraceBuilder) -> None:
+    """A backward pass of a loss that is multiplied by zero."""
+    span = next(trace._numbers)
+    for name, variable in trace._parameters().items():
+        if name in GENERATOR:
+            trace._state(variable, "gradient", "set", after=span, zero=True)
+    trace.call(Families.BACKWARD, span=span)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("roots", [("G", "D"), ("Both.g", "Both.d")])
+def test_fires_soon_on_what_never_gets_a_gradient(roots: tuple[str, str], frozen: bool) -> None:
+    finding = fires("TC203", adversaries(5, cut=True, roots=roots, frozen=frozen).build())
+    assert (finding.first_step, finding.subject.module) == (0, roots[0])
     assert "cut off" in finding.likely_cause
+    assert finding.fix == f"Remove what cuts {roots[0]} off from its loss."
 
 
 def test_quiet_on_one_that_does_or_that_runs_without_a_graph() -> None:
     assert quiet("TC203", adversaries(60, cut=False).build()) is Verdict.HELD
     assert quiet("TC203", adversaries(60, cut=True, grad=False).build()) is Verdict.HELD
-    assert quiet("TC203", adversaries(40, cut=True).build()) is Verdict.HELD
+    assert quiet("TC203", adversaries(3, cut=True).build()) is Verdict.HELD
+
+
+def test_quiet_on_a_loss_that_counts_for_nothing_yet() -> None:
+    """As a discriminator's may for thousands of steps: its gradients are zeros."""
+    assert quiet("TC203", adversaries(60, cut=True, zeros=True).build()) is Verdict.HELD
+
+
+def test_quiet_on_a_generator_that_is_frozen_while_the_other_warms_up() -> None:
+    trace = TraceBuilder().process().model("G", MLP, frozen=GENERATOR).model("D", MLP)
+    trace.optimizer(names=[f"G.{n}" for n in MLP]).optimizer(names=[f"D.{n}" for n in MLP])
+    for _ in range(60):
+        forward(forward(trace.begin_step(), module="G"), module="D")
+        trace.zero_grad("opt1").backward().optimizer_step("opt1")
+        trace.zero_grad("opt0").backward().optimizer_step("opt0")
+    assert quiet("TC203", trace.build()) is Verdict.HELD
+
+
+@pytest.mark.parametrize("order", [("opt0", "opt1"), ("opt1", "opt0")])
+def test_a_model_may_wait_while_others_apply_what_came(order: tuple[str, str]) -> None:
+    """One loss for both, in which it has no part: for fifty steps that is a warm-up."""
+
+    def joint(count: int) -> TraceBuilder:
+        trace = TraceBuilder().process().model("G", MLP).model("D", MLP)
+        trace.optimizer(names=[f"G.{n}" for n in MLP]).optimizer(names=[f"D.{n}" for n in MLP])
+        for _ in range(count):
+            forward(forward(trace.begin_step(), module="G"), module="D")
+            trace.zero_grad("opt0").zero_grad("opt1").backward(skip=GENERATOR)
+            trace.optimizer_step(order[0]).optimizer_step(order[1])
+        return trace
+
+    assert quiet("TC203", joint(40).build()) is Verdict.HELD
+    assert fires("TC203", joint(52).build()).subject.module == "G"
 
 
 def test_quiet_on_a_part_that_waits() -> None:

@@ -82,6 +82,18 @@ def test_quiet_on_a_gan() -> None:
     assert quiet("TC204", trace.build()) is Verdict.HELD
 
 
+def test_quiet_where_a_generator_is_cut_off_from_its_loss() -> None:
+    """What its backward() leaves in the critic is cleared before the next: as it should be."""
+    trace = TraceBuilder().process().model("G", MLP).model("D", MLP)
+    trace.optimizer(names=[f"G.{n}" for n in MLP]).optimizer(names=[f"D.{n}" for n in MLP])
+    critic = [f"D.{name}" for name in MLP]
+    for _ in range(8):
+        trace.begin_step().batch()
+        trace.zero_grad("opt1").backward(only=critic).optimizer_step("opt1")
+        trace.zero_grad("opt0").backward(only=critic).optimizer_step("opt0")
+    quiet("TC204", trace.build())
+
+
 def test_quiet_where_grad_scaler_skips() -> None:
     trace = net()
     for number in range(6):
