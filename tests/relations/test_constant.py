@@ -350,6 +350,50 @@ def loaded(*shapes: tuple[int, ...], loader: str = "loader0") -> TraceBuilder:
     return trace
 
 
+def parted(
+    count: int,
+    parts: str,
+    *,
+    others: str = "",
+    evaluate: str = "",
+    after: TraceBuilder | None = None,
+) -> TraceBuilder:
+    """Batches of loader0 made of these parts, beside those of a second one, and in evaluation."""
+
+    def leaves(names: str) -> dict[str, object]:
+        return {name: tensor_json(TensorSummary("float32", (64, 3))) for name in names}
+
+    trace = after or begin()
+    for _ in range(count):
+        trace.begin_step().batch("loader0", leaves=leaves(parts))
+        if others:
+            trace.batch("loader1", leaves=leaves(others))
+        trace.zero_grad().forward().backward().optimizer_step()
+        if evaluate:
+            trace._set_stage("eval")
+            trace.batch("loader0", leaves=leaves(evaluate))
+            trace._set_stage("train")
+    return trace
+
+
+def test_a_part_of_batches_that_is_missing():
+    claim = learned(parted(10, "wxy"), "batches")
+    (finding,) = report_of(claim, parted(6, "xy").build()).findings
+    assert (finding.first_step, finding.violations) == (0, 4)
+    assert finding.observed == "w is missing from batches of loader0"
+    assert "collate function" in finding.fix
+    for healthy in (
+        parted(6, "wxyz"),
+        parted(3, "xy"),  # too few to tell
+        parted(6, "xy", others="wxy"),  # loaders changed places
+        parted(6, "ab"),  # another loader
+        parted(6, "xy", evaluate="xy"),  # one to evaluate with
+    ):
+        assert report_of(claim, healthy.build()).findings == []
+    (some,) = learned(parted(5, "xy", after=parted(5, "wxy")), "batches")
+    assert "w:" not in some.text
+
+
 def test_batches_with_a_dim_more():
     (parts,) = learned(loaded(*[(64, 3)] * 10), "batches")
     assert parts.text == "In train.py, batches of loader0 hold x: float32 of 2 dims."

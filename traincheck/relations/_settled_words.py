@@ -26,18 +26,30 @@ from traincheck.relations._settled import (
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.words import joined
 
 ALWAYS: Context = {}
 _OF_ITSELF = {BETWEEN: True, EVALUATED: False, SAMPLES: 1.0}  # what is wanted under its own name
 
 
-NOT_USED: Mapping[str, str] = {
-    "headline": "{variables} is fetched and given to no model and no loss",
-    "likely_cause": (
-        "Another variable is used in its place: of another loader, another part of the batch, or "
-        "of an earlier step."
-    ),
-    "fix": "Look at what the model and the loss are called with at step {step}.",
+# How findings are told, where the words for unexpected values do not say it well.
+OWN_WORDS: Mapping[str, Mapping[str, str]] = {
+    USED: {
+        "headline": "{variables} is fetched and given to no model and no loss",
+        "likely_cause": (
+            "Another variable is used in its place: of another loader, another part of the batch, "
+            "or of an earlier step."
+        ),
+        "fix": "Look at what the model and the loss are called with at step {step}.",
+    },
+    BATCH: {
+        "headline": "Batches are made of other parts: {observed}",
+        "likely_cause": (
+            "The dataset, a transform or the collate function gives other parts than in every "
+            "reference run: {expected}. Here: {observed}."
+        ),
+        "fix": "Look at what the dataset and the collate function of this loader return.",
+    },
 }
 
 
@@ -117,7 +129,13 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         expected = f"{subject.variable} as {first} left it when {first} steps again"
         observed, symptom = "it is another one", Symptom.OVERWRITTEN
     elif params["of"] == BATCH:
-        expected, observed = (f"{first}: {x[first]}" for x in (wanted, fact.values))
+        lacking = [name for name in wanted if name not in fact.values]
+        expected = f"{first}: {wanted[first]}"
+        observed = f"{first}: {fact.values.get(first)}"
+        if lacking:
+            are = "is" if len(lacking) == 1 else "are"
+            expected = f"batches of {fact.key.name} with {joined(lacking)}"
+            observed = f"{joined(lacking)} {are} missing from batches of {fact.key.name}"
     elif params["of"] == USED:
         subject = Subject(variable=f"{fact.key.name} {first}")
         expected, observed = "given to a model or a loss", "fetched, and given to neither"

@@ -44,6 +44,7 @@ class ConstantProposer:
         self._own = Own()
         self._facts = Facts()
         self._values: dict[Key, dict[str, Any]] = {}  # those that were always given, and the same
+        self._trained: set[str] = set()  # loaders that gave batches while models train
         self._modes: dict[str, set[bool]] = defaultdict(set)
         self._classes: set[str] = set()
 
@@ -65,6 +66,8 @@ class ConstantProposer:
             for module, training in values.items():
                 self._modes[module].add(training)
             return
+        if key.kind == BATCH and fact.event.stage == "train":
+            self._trained.add(key.name)
         known = self._values.get(key)
         if key.kind == USED:  # not every look tells of every part
             known = self._values.setdefault(key, {})
@@ -118,6 +121,7 @@ class ConstantProposer:
             name, _, params["class"] = key.name.partition(" ")
             return {**params, "name": name, "values": values} if values else None
         if key.kind == BATCH:
+            params |= {"stage": "train"} if key.name in self._trained else {}
             return {**params, "values": values} if values else None
         # In evaluation a function is called too rarely to be judged by itself.
         evaluation = Key(ARGUMENTS, key.name, training=False)

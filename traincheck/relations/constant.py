@@ -29,7 +29,7 @@ from traincheck.relations._settled import (
 )
 from traincheck.relations._settled_words import (
     ALWAYS,
-    NOT_USED,
+    OWN_WORDS,
     alike,
     name_of,
     negative,
@@ -44,7 +44,7 @@ from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
 
 _HELD = Example(holds=True, context=ALWAYS)
-_UNPADDED = 3  # steps: so many batches may have no padding
+_UNPADDED = 3  # steps: so many batches may have no padding, or lack what another loader gives
 _STEPS = frozenset({"mark", "step"})
 
 
@@ -138,7 +138,7 @@ class Constant(UsualRelation):
         found = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
-        return replace(found, **NOT_USED) if claim.params["of"] == USED else found
+        return replace(found, **OWN_WORDS.get(claim.params["of"], {}))
 
 
 class ConstantDecider:
@@ -160,6 +160,9 @@ class ConstantDecider:
         self._short: dict[int, Example] = {}
         self._masked: set[bool | None] = set()  # modes in which attention was given a mask
         self._unmasked: dict[tuple[int, bool | None], Example] = {}  # the first call without
+        self._parts: set[tuple[str, str]] = set()  # that any batch has, with what they are
+        self._evaluated: set[str] = set()  # loaders that gave batches of an evaluation
+        self._lacking: dict[int, tuple[Example, int, int]] = {}  # the first, the last step, count
 
     def observe(self, event: Event) -> Examples:
         if not isinstance(event, (CallEvent, StepEvent)):
@@ -168,6 +171,10 @@ class ConstantDecider:
             self._short.clear()  # what follows is not the next step
         found: list[tuple[int, Example]] = []
         for fact in self._facts.observe(event):
+            if fact.key.kind == BATCH:
+                self._parts.update(fact.values.items())
+                if fact.event.stage == "eval":
+                    self._evaluated.add(fact.key.name)
             for index, params in self._by_key.get(fact.key, ()):
                 if self._program.fits(params):
                     found += self._judge(index, params, fact)
@@ -185,6 +192,8 @@ class ConstantDecider:
         # Another loader or optimizer may lack some, and a loss be computed outside of the model
         if params["of"] in (BATCH, EQUAL, HYPER, KEPT, USED):
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
+            if params["of"] == BATCH and not wrong:
+                return self._lacks(index, params, fact)
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]
         if fact.key.name in ATTENTIONS and is_masked(fact.values):
@@ -199,6 +208,24 @@ class ConstantDecider:
             self._short[index] = wrongly
             return () if waiting is None else ((index, waiting),)
         return ((index, wrongly),)
+
+    def _lacks(self, index: int, params: Mapping[str, Any], fact: Fact) -> Examples:
+        """A part may be missing from batches to train with, unless loaders changed places."""
+        wanted = {name: what for name, what in params["values"].items() if name not in fact.values}
+        is_asked = params.get("stage") == fact.event.stage and len(wanted) < len(params["values"])
+        if not wanted or not is_asked or fact.key.name in self._evaluated:
+            return ((index, _HELD),)
+        if not self._parts.isdisjoint(wanted.items()):
+            return ((index, _HELD),)
+        wrongly, step = negative(params, fact, wanted), fact.event.step or 0
+        first, last, count = self._lacking.get(index, (wrongly, step, 0))
+        if step > last + 1:
+            first, count = wrongly, 0
+        count += step > last
+        self._lacking[index] = first, step, count
+        if count < _UNPADDED:
+            return ()
+        return ((index, first), (index, wrongly)) if count == _UNPADDED else ((index, wrongly),)
 
     def _without_mask(self, index: int, fact: Fact, wrongly: Example) -> Examples:
         """A batch without padding needs none: only where none ever comes is it forgotten."""
