@@ -55,6 +55,16 @@ def test_the_end_that_is_never_a_label(labels, lost):
     assert facts.get("lost_end") == lost
 
 
+def test_labels_that_are_tokens_are_told_from_tags_and_classes():
+    told = {"labels": IDS.masked_fill(MASK == 0, -100)}
+    tags = {"labels": rows([0, 1, 0, 0], [1, 0, 0, 1])}
+    classes = {"labels": torch.tensor([0, 2])}
+    assert [
+        token_facts({"input_ids": IDS, "attention_mask": MASK, **labels}).get("token_labels")
+        for labels in (told, tags, classes)
+    ] == [True, None, None]
+
+
 SPECIAL = {"pad_token_id": 0, "unk_token_id": 3, "eos_token_id": EOS}
 
 

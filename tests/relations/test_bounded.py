@@ -494,7 +494,8 @@ def texts_of(steps: int, *, padding: float = 0.3, left_out: float = 0.3, **token
     ids = {"dtype": "int64", "shape": [16, 12]}
     for _ in range(steps):
         trace.begin_step().batch(
-            leaves={"x.input_ids": ids, "x.labels": ids}, tokens={"padding": padding, **tokens}
+            leaves={"x.input_ids": ids, "x.labels": ids},
+            tokens={"padding": padding, "token_labels": True, **tokens},
         )
         mask = {"dtype": "bool", "shape": [16, 1, 1, 12], "stats": {"zeros": left_out}}
         trace.call("torch.nn.functional.scaled_dot_product_attention", args={"attn_mask": mask})
@@ -517,6 +518,7 @@ def test_labels_that_lack_the_end_token():
     assert report_of(held, texts_of(2, lost_end=1)).findings == []
     (finding,) = report_of(held, texts_of(8, lost_end=1)).findings
     assert (finding.first_step, finding.subject.variable) == (0, "loader0")
+    assert of("end token", texts_of(10, token_labels=None)) == []  # classes, or tags of words
 
 
 def test_padding_that_a_mask_attends_to():

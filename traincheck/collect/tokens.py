@@ -22,6 +22,7 @@ def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict
     """Facts about ``input_ids``, ``attention_mask``, ``position_ids`` and ``labels`` of a batch.
 
     padding: share of positions that the mask leaves out. left_padded: whether rows begin with them.
+    token_labels: that labels are tokens of the text, and no tags or classes.
     resets: rows in which positions go back. lost_end: the id with which rows end, if it is padding
     too and the only one that is attended to and yet left out of labels that are tokens.
     padding_label: the label of padding, where nearly all of it has one that is counted, of labels
@@ -44,6 +45,8 @@ def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict
         out["resets"] = int((positions[:, 1:] < positions[:, :-1]).any(1).sum())
     ids, labels = _matrix(batch.get("input_ids")), _matrix(batch.get("labels"))
     if ids is not None and labels is not None and ids.shape == labels.shape:
+        if _are_tokens(labels, ids):
+            out["token_labels"] = True
         lost = _lost_end(ids, labels, mask, special)
         if lost is not None:
             out["lost_end"] = lost

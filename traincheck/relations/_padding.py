@@ -28,9 +28,9 @@ class Padding:
         if self._padding is None:
             return ()
         found = []
-        if any(path.endswith("labels") for path in event.leaves):
-            lost = float("lost_end" in event.tokens)
-            found.append(Reading(Key(END_TOKEN, event.loader), lost, event))
+        lost = "lost_end" in event.tokens
+        if lost or event.tokens.get("token_labels"):  # classes and tags hold no end
+            found.append(Reading(Key(END_TOKEN, event.loader), float(lost), event))
         attended = event.tokens.get("attended_padding")
         if attended or (attended == 0 and self._padding):
             found.append(Reading(Key(PADDING, event.loader), float(attended > 0), event))

@@ -216,7 +216,8 @@ class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
             if it draws none.
         drawn: how many it drew; 0 if not known.
         tokens: facts about a batch of tokens: ``padding`` share of positions that the attention
-            mask leaves out, ``left_padded``, ``resets`` rows in which positions go back,
+            mask leaves out, ``left_padded``, ``token_labels`` if labels are tokens of the text,
+            ``resets`` rows in which positions go back,
             ``lost_end`` the id that rows end with and are padded with if only it is left out of the
             labels, ``padding_label`` the label of nearly all padding if a loss would count it and
             labels are tokens, ``unknown`` share of tokens that are the unknown one,
