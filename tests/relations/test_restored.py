@@ -75,6 +75,16 @@ def test_weights_that_are_swapped_in_and_not_back():
         assert not any("loaded back" in text for text in texts(learn(others), "restored"))
 
 
+def test_names_that_do_not_match_are_the_cause_of_what_does_not_come_back():
+    held = [i for i in learn(resumed().steps(9).build()).invariants if "come back" in i.text]
+    trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(3)
+    trace.load("Net", missing=["a.x", "a.y"], unexpected=["b.x"], matched=1, entries=2).steps(1)
+    (finding,) = report_of(held, trace.build()).findings
+    assert finding.observed == "1 value comes back, with a.x, a.y missing, and b.x given"
+    assert "strict=False" in finding.likely_cause
+    assert "missing and unexpected keys" in finding.fix
+
+
 def test_a_value_less_is_told():
     assert broken(decide("restored", LOADED, resumed().steps(1).build())) == []
     assert broken(decide("restored", LOADED, resumed(entries=3).steps(1).build())) == [

@@ -18,7 +18,9 @@ from traincheck.relations._checkpoints import (
     TRAINED,
     Fact,
 )
+from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.words import counted, joined
 
 # Where what the symptom says, that a state is not loaded on resume, is not what happened.
 WORDS: Mapping[str, Mapping[str, str]] = {
@@ -51,6 +53,14 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "headline": "Evaluation changes {subject}",
         "likely_cause": "A forward in evaluation mode writes to a parameter.",
         "fix": "Write to parameters in training mode only, or to a copy.",
+    },
+    LOADS: {
+        "headline": "Another number of values comes back when {subject} is loaded",
+        "likely_cause": (
+            "Names in the state are not those of the model, which strict=False hides, or it is "
+            "the state of another model."
+        ),
+        "fix": "Look at the missing and unexpected keys that load_state_dict returns.",
     },
     PART: {
         "headline": "{subject} is saved in another size: {observed}",
@@ -96,7 +106,7 @@ def text_of(params: Mapping[str, Any]) -> str:
 def _observed(params: Mapping[str, Any], fact: Fact) -> str:
     what, value = params["what"], fact.value
     if what == LOADS:
-        return f"{value} values come back"
+        return f"{counted(value, 'value')} {'comes' if value == 1 else 'come'} back{_lacking(fact)}"
     if what == COPIES:
         return "its own tensors are loaded, so that nothing changes"
     if what == BACK:
@@ -116,6 +126,14 @@ def _observed(params: Mapping[str, Any], fact: Fact) -> str:
     if what == PART:
         return f"it is of {value} parameters or buffers"
     return f"training goes on, and no state is loaded into {fact.name}"
+
+
+def _lacking(fact: Fact) -> str:
+    event = fact.event
+    if not isinstance(event, CheckpointEvent) or not event.missing:
+        return ""
+    given = f", and {joined(event.unexpected, 2)} given" if event.unexpected else ""
+    return f", with {joined(event.missing, 2)} missing{given}"
 
 
 def negative(params: Mapping[str, Any], fact: Fact) -> Example:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.checking import fires, net, quiet
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
@@ -31,3 +33,47 @@ def test_quiet_when_a_part_fits() -> None:
 def test_quiet_when_nothing_was_given_or_it_is_not_known() -> None:
     assert quiet("TC601", run(matched=0, entries=0, missing=["fc1.weight"])) is Verdict.HELD
     assert quiet("TC601", run(missing=["fc1.weight"])) is Verdict.NOT_TRIGGERED
+
+
+WANTED = ["encoder.a.weight", "encoder.a.bias", "encoder.b.weight", "encoder.b.bias"]
+GIVEN = [name.replace("encoder", "backbone") for name in WANTED]
+
+
+@pytest.mark.parametrize(
+    ("missing", "unexpected"),
+    [
+        (WANTED, GIVEN),
+        (WANTED, [*GIVEN, "head.weight"]),
+        ([*WANTED, "head.weight"], GIVEN),
+        (WANTED, [name.removeprefix("encoder.") for name in WANTED]),
+        ([f"base.{name}" for name in WANTED], GIVEN),
+    ],
+)
+def test_fires_where_most_has_another_name(missing: list[str], unexpected: list[str]) -> None:
+    entries = len(unexpected) + 2
+    events = run(matched=2, missing=missing, unexpected=unexpected, entries=entries, changed=2)
+    finding = fires("TC601", events)
+    assert finding.subject.module == "Net"
+    assert f"{unexpected[0]} for {missing[0]}" in finding.message
+    assert "names do not match" in finding.title
+    assert unexpected[0] in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("matched", "missing", "unexpected"),
+    [
+        (20, WANTED, GIVEN),  # most came back
+        (1, ["head.fc.weight", "head.fc.bias"], ["classifier.fc.weight", "classifier.fc.bias"]),
+        (2, ["classifier.weight", "classifier.bias"], ["fc.weight", "fc.bias"]),
+        (2, [], GIVEN),  # the encoder only
+        (2, WANTED, []),  # adapters only
+        (2, WANTED, ["decoder.c.weight", "decoder.c.bias"]),
+        (3, [*WANTED, *(f"d{i}.e.weight" for i in range(5))], GIVEN),
+    ],
+)
+def test_quiet_on_parts_that_are_new_or_not_wanted(
+    matched: int, missing: list[str], unexpected: list[str]
+) -> None:
+    entries = matched + len(unexpected)
+    events = run(matched=matched, missing=missing, unexpected=unexpected, entries=entries)
+    assert quiet("TC601", events) is Verdict.HELD
