@@ -148,9 +148,13 @@ def test_what_the_trace_was_recorded_without_is_not_missing() -> None:
 
 
 def test_an_unfinished_step_is_no_evidence_of_what_is_missing() -> None:
-    builder = net().steps(6).begin_step().zero_grad().train(False).forward().backward()
-    report = check(builder.build(last_complete=False), taught())
-    assert all(row.mark != "-" for f in report.findings for row in f.beside)
+    def findings(*, is_complete: bool) -> list[Finding]:
+        builder = net().steps(6).begin_step().zero_grad().train(False).forward().backward()
+        return check(builder.build(last_complete=is_complete), taught()).findings
+
+    (finding,) = findings(is_complete=True)
+    assert told(finding, "reference", "-") == ["Adam.step"]
+    assert findings(is_complete=False) == []
 
 
 def test_from_one_landmark_to_the_next_both_ends_are_shown() -> None:

@@ -63,6 +63,7 @@ def test_every_finding_is_told_by_its_code(form: str, name: str) -> None:
 def test_the_place_is_told(form: str, name: str) -> None:
     report = in_full(REPORTS[name]())
     places = {e.where for f in report.findings[:1] for e in f.evidence[:1] if hasattr(e, "where")}
+    assert bool(places) is bool(report.findings)
     for place in places:
         path, _, line = place.rpartition(":")
         text = unquote(written(form, report))
