@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from traincheck.rules._forwards import Forward, Forwards
@@ -494,8 +495,12 @@ class StepMonitor(ABC):
     """A monitor that judges whole steps by the books."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
         self.triggered = 0
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Its own, made on first use, unless a `Bookkeeper` gives it one."""
+        return Ledger()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         facts = self.ledger.observe(event)
