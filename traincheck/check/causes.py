@@ -69,7 +69,7 @@ def _same_call(effect: Effect) -> bool:
     return effect.subject.api is not None and _same_api(effect)
 
 
-def _calls(*parts: str) -> Link:
+def calls(*parts: str) -> Link:
     """The missing call is one whose API holds any of ``parts``."""
     return lambda effect: any(part in (effect.subject.api or "") for part in parts)
 
@@ -80,8 +80,8 @@ def _says(*words: str) -> Link:
 
 
 _S = Symptom
-_UPDATES = _calls("torch.optim", ".step", "GradScaler")
-_MODES = _calls(".train", ".eval")
+_UPDATES = calls("torch.optim", ".step", "GradScaler")
+_MODES = calls(".train", ".eval")
 
 # In order of rank: among those that explain the same violation, the first wins.
 EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
@@ -113,7 +113,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.STEP_WITHOUT_GRADIENT: _anything,
         _S.NOT_UPDATED: _same_variable_or_unowned,
         _S.STATE_UNCHANGED: _same_variable_or_unowned,
-        _S.MISSING_CALL: _calls("torch.optim"),
+        _S.MISSING_CALL: calls("torch.optim"),
     },
     _S.UNFROZEN: {
         _S.UNFROZEN: _same_onset,
@@ -144,7 +144,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NO_GRADIENT: _anything,
         _S.NOT_UPDATED: _anything,
         _S.STATE_UNCHANGED: _anything,
-        _S.MISSING_CALL: _calls(
+        _S.MISSING_CALL: calls(
             "torch.optim", ".step", "zero_grad", "backward", "GradScaler", Families.MODULE
         ),
     },
@@ -158,7 +158,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.WRONG_ORDER: {
         _S.WRONG_ORDER: _same_api,
-        _S.MISSING_CALL: _calls("clip_grad", "GradScaler", "lr_scheduler"),
+        _S.MISSING_CALL: calls("clip_grad", "GradScaler", "lr_scheduler"),
         _S.WARNED: _says("lr_scheduler"),
     },
     _S.APPLIED_TWICE: {_S.APPLIED_TWICE: _same_onset},
@@ -171,7 +171,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_LEARNING: _anything,
         _S.MISSING_ZERO_GRAD: _same_onset,
         _S.STATE_UNCHANGED: _anything,
-        _S.MISSING_CALL: _calls("zero_grad"),
+        _S.MISSING_CALL: calls("zero_grad"),
     },
     _S.SHARING_LOST: {
         _S.SHARING_LOST: _same_onset,

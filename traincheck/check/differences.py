@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from traincheck.check.causes import Effect, Link, base_name
+from traincheck.check.causes import Effect, Link, base_name, calls
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS
 from traincheck.schema.findings import Symptom
 
@@ -58,12 +58,8 @@ def _is_computation(api: str) -> bool:
     return computes and not any(word in api for word in _OWN_FAULTS)
 
 
-def _calls(*parts: str) -> Link:
-    return lambda effect: any(part in (effect.subject.api or "") for part in parts)
-
-
 def _calls_at_once(*parts: str) -> Link:
-    called = _calls(*parts)
+    called = calls(*parts)
     return lambda effect: _at_once(effect) and called(effect)
 
 
@@ -109,7 +105,7 @@ _S = Symptom
 _SCHEDULER = _calls_at_once("lr_scheduler")
 
 DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
-    _S.STEPS_SKIPPED: {_S.WRONG_VALUE: _numbers, _S.EXTRA_CALL: _calls("GradScaler")},
+    _S.STEPS_SKIPPED: {_S.WRONG_VALUE: _numbers, _S.EXTRA_CALL: calls("GradScaler")},
     _S.GRADIENT_LOST: {
         _S.EXTRA_CALL: _calls_at_once("zero_grad"),
         _S.MISSING_ZERO_GRAD: _at_once,
@@ -141,7 +137,7 @@ DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.SCHEDULE: {
         _S.EXTRA_CALL: _SCHEDULER,
         _S.MISSING_CALL: _SCHEDULER,
-        _S.WRONG_VALUE: _calls("lr_scheduler"),
+        _S.WRONG_VALUE: calls("lr_scheduler"),
     },
     _S.MISSING_ZERO_GRAD: {_S.WRONG_VALUE: _numbers},
     _S.EVAL_MODE: {
@@ -167,8 +163,8 @@ DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.WRONG_VALUE: _at_once,
     },
     _S.INITIALIZATION: {
-        _S.MISSING_CALL: _calls("torch.nn.init."),
-        _S.EXTRA_CALL: _calls("torch.nn.init."),
+        _S.MISSING_CALL: calls("torch.nn.init."),
+        _S.EXTRA_CALL: calls("torch.nn.init."),
         _S.WRONG_VALUE: _numbers,
     },
     _S.GRADIENT_SIZE: {

@@ -13,8 +13,6 @@ from traincheck.schema.words import listed
 SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0
 STEP = "step"  # as an outer window: from one step boundary to the next
 
-HABIT = 4  # programs that must agree before what they do is asked of others
-
 _SHORT = {
     STEP: "training step",
     Families.BACKWARD: "backward",

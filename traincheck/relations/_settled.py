@@ -37,7 +37,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
-from traincheck.schema.values import is_tensor, tensor_summary
+from traincheck.schema.values import is_number, is_tensor, tensor_summary
 from traincheck.schema.words import counted
 
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
@@ -317,12 +317,8 @@ def _hyper(hyper: Mapping[str, Any]) -> dict[str, Any]:
         key: value
         for key, value in hyper.items()
         if key not in _RATES
-        and (_is_number(value) or (isinstance(value, list) and all(map(_is_number, value))))
+        and (is_number(value) or (isinstance(value, list) and all(map(is_number, value))))
     }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _by_name(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

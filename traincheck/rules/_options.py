@@ -13,6 +13,7 @@ from typing import Any
 
 from traincheck.errors import UsageError, nearest
 from traincheck.schema.protocols import Rule
+from traincheck.schema.values import is_number
 
 Settings = Mapping[str, Mapping[str, Any]]  # code -> option -> value
 
@@ -21,13 +22,9 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 # Annotation -> how to say it, and what fits.
 _FORMS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
-    float: ("a number", _is_number),
+    float: ("a number", is_number),
     int: ("a whole number", lambda value: type(value) is int),
     bool: ("true or false", lambda value: isinstance(value, bool)),
     str: ("a string", lambda value: isinstance(value, str)),

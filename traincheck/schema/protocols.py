@@ -19,14 +19,6 @@ class EventSource(Protocol):
     def events(self) -> Iterator[Event]: ...
 
 
-class EventSink(Protocol):
-    """Takes events as they are made."""
-
-    def emit(self, event: Event) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Monitor(Protocol):
     """A running check of one process: a small state machine in bounded memory.
 

@@ -75,6 +75,11 @@ class TensorSummary(Record, frozen=True):
     stats: dict[str, float | int] | None = None
 
 
+def is_number(value: Value) -> bool:
+    """Whether it is a number, and not true or false."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def is_tensor(value: Value) -> bool:
     """Whether ``value`` is the JSON form of a tensor summary."""
     return isinstance(value, dict) and "dtype" in value and "shape" in value
