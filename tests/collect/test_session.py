@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
+import resource
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -116,12 +119,17 @@ def test_a_forked_process_does_not_end_the_step_that_its_parent_is_in(tmp_path):
 
 
 def test_threads_write_files_of_their_own(tmp_path):
+    together = threading.Barrier(4)
+
+    def work() -> None:
+        F.relu(torch.ones(1))
+        together.wait(20)
+        for _ in range(199):
+            F.relu(torch.ones(1))
+
     with recording(tmp_path) as run:
         F.relu(torch.ones(1))
-        threads = [
-            threading.Thread(target=lambda: [F.relu(torch.ones(1)) for _ in range(200)])
-            for _ in range(4)
-        ]
+        threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -133,6 +141,66 @@ def test_threads_write_files_of_their_own(tmp_path):
     for stream in {e.stream for e in run.events}:
         numbers = [e.seq for e in run.events if e.stream == stream]
         assert numbers == list(range(len(numbers)))
+
+
+def _of_threading(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def _of_c(work):
+    """As one of C++: for ``threading`` it lives for ever."""
+    done = threading.Event()
+
+    def run():
+        work()
+        threading.current_thread()
+        done.set()
+
+    before = _thread._count()
+    _thread.start_new_thread(run, ())
+    assert done.wait(20)
+    while _thread._count() > before:
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("start", [_of_threading, _of_c])
+def test_a_thread_goes_on_with_the_file_of_one_that_has_ended(tmp_path, start):
+    """As a loop that evaluates in a thread of its own: descriptors would run out."""
+    with recording(tmp_path) as run:
+
+        def work():
+            F.relu(torch.ones(1))
+            em = run.session.local.em
+            em.top, em.inner, em.busy = 7, em, True  # as one that ended within a call
+
+        F.relu(torch.ones(1))
+        fds = len(os.listdir("/proc/self/fd"))
+        for _ in range(30):
+            start(work)
+        F.relu(torch.ones(1))
+        assert len(run.session._emitters) == 2
+        assert len(os.listdir("/proc/self/fd")) <= fds + 2
+    assert len(list(tmp_path.glob(EVENT_GLOB))) == 2
+    relus = run.calls("torch.nn.functional.relu")
+    assert len(relus) == len({e.span for e in relus}) == 32
+    assert all(e.parent is None for e in relus)
+    for stream in {e.stream for e in run.events}:
+        numbers = [e.seq for e in run.events if e.stream == stream]
+        assert numbers == list(range(len(numbers)))
+
+
+def test_a_program_without_a_descriptor_left_is_told_of(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with recording(tmp_path, must_be_whole=False) as run:
+        F.relu(torch.ones(1))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            run.session.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(storage_notes(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("room", [0, 5_000], ids=["no room", "some room"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic_ns
@@ -88,6 +89,8 @@ class Clock:
 
 class Emitter:
     """The records of one thread, and the top of its stack of open spans.
+
+    When its thread has ended, the next that begins goes on with it: `Session.emitter`.
 
     busy: our own code is running, and what it calls is not the user's doing.
     modules: depth of module calls.
@@ -249,6 +252,22 @@ class Local(threading.local):
     """The emitter of the running thread; None until its first record."""
 
     em: Emitter | None = None
+    lease: Lease | None = None
+
+
+class Lease:
+    """Gives an emitter back when its thread ends, with all that is local to it.
+
+    Whoever started it: of threads of C++, Python does not know whether they are alive.
+    """
+
+    __slots__ = ("_em", "_free")
+
+    def __init__(self, em: Emitter, free: deque[Emitter]) -> None:
+        self._em, self._free = em, free
+
+    def __del__(self) -> None:
+        self._free.append(self._em)
 
 
 def context(is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled) -> bytes:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import logging
 import numbers
 import os
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -25,7 +27,7 @@ import torch
 
 import traincheck
 from traincheck.collect.current import CURRENT
-from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Local, Switch
+from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Lease, Local, Switch
 from traincheck.collect.faults import Faults
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
@@ -78,9 +80,9 @@ class Session:
         self.is_worker = False  # a process that serves another one's loop: it has no steps
         self.installed: list[Any] = []
         self._hooks: list[tuple[Any, str, Any, Any]] = []
-        self._lock = threading.Lock()
         self._emitters: list[Emitter] = []
-        self._threads = 0
+        self._free: deque[Emitter] = deque()  # their threads have ended
+        self._threads = itertools.count(1)
         self.faults = Faults(self)
         self._counted: dict[str, int] = {}  # of the last step
         self._counted_text = b""
@@ -159,13 +161,12 @@ class Session:
             em.flush()
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()
         for em in self._emitters:
             em.drop_inherited()
-        self._emitters, self._threads = [], 0
+        self._emitters, self._free, self._threads = [], deque(), itertools.count(1)
         self.faults.forget()
         self.steps.forget()
-        self.local.em = None
+        self.local.em = self.local.lease = None
         self._is_closed = False
         from multiprocessing import util
 
@@ -212,17 +213,33 @@ class Session:
     # -- emitters
 
     def emitter(self) -> Emitter:
-        """The emitter of the running thread, made at its first record."""
-        with self._lock:
-            main = threading.current_thread() is threading.main_thread()
-            self._threads += 0 if main else 1
-            em = Emitter(self, 0 if main else self._threads)
-            self._emitters.append(em)
-        self.local.em = em
+        """The emitter of the running thread, made at its first record.
+
+        Or taken over from one that has ended: a program that starts threads in each step would
+        run out of descriptors. No lock: each access to what threads share is one operation.
+        """
+        main = threading.get_ident() == threading.main_thread().ident
+        if not main and (left := self._left()) is not None:
+            return left
+        em = self.local.em = Emitter(self, 0 if main else next(self._threads))
+        if not main:
+            self.local.lease = Lease(em, self._free)
+        self._emitters.append(em)
         try:
             self._write_process(em)
         except Exception as error:  # an argv that is no text; the records after it are still good
             self.fault(self._write_process, error)
+        return em
+
+    def _left(self) -> Emitter | None:
+        """The emitter of a thread that has ended, for the running one."""
+        try:
+            em = self._free.pop()
+        except IndexError:
+            return None
+        em.top = em.inner = em.module = None  # nothing is open
+        em.modules, em.busy = 0, False
+        self.local.em, self.local.lease = em, Lease(em, self._free)
         return em
 
     def _write_process(self, em: Emitter) -> None:
@@ -291,9 +308,10 @@ class Session:
         )
         self.switch.on, self.switch.idle = False, True
         logger.debug("trace storage failed", exc_info=error)
-        # The file may end exactly behind a record. An empty file needs no room of its own
+        # The file may end exactly behind a record. An empty file needs no room of its own, and to
+        # make one without opening it no descriptor, of which there may be none left either
         try:
-            (Path(self.settings.directory) / lost_file_name(os.getpid())).touch()
+            os.mknod(Path(self.settings.directory) / lost_file_name(os.getpid()), 0o644)
         except OSError:
             logger.debug("could not leave a marker", exc_info=True)
 

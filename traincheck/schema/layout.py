@@ -42,7 +42,7 @@ def unused_file_name(pid: int) -> str:
 def event_file_name(rank: int, pid: int, thread: int) -> str:
     """Name of the event file of one thread.
 
-    thread: 0 for the main thread, then in order of first event.
+    thread: 0 for the main thread, then in order of first event; of one that ended, again.
     """
     return f"events-r{rank}-p{pid}-t{thread}.jsonl"
 
