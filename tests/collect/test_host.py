@@ -16,9 +16,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 from tests.collect.recording import recording
 from traincheck.schema.apis import Families
+
+CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 
 
 def fit(width: int = 4, steps: int = 2) -> nn.Module:
@@ -310,3 +313,48 @@ def test_a_nested_tensor_leaves_the_other_variables_in_place(tmp_path):
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
     assert {name for name, _ in run.changes("parameter")} == {"Linear.weight", "Linear.bias"}
+
+
+def language_training(device: str) -> None:
+    """With tensors on the CPU, whatever the default device is once it runs."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    places = torch.arange(10)
+    ids = torch.randint(1, 7, (96, 10)).masked_fill(places > 6, 8)  # 8 ends a text, and pads it
+    labels, mask = ids.masked_fill(ids == 8, -100), (places < 8).long()
+    data = [
+        {"input_ids": i, "attention_mask": mask, "labels": t, "row": torch.arange(40)}
+        for i, t in zip(ids, labels)
+    ]
+    batches = iter(DataLoader(data, batch_size=32))
+    with torch.device(device):
+        for batch in batches:
+            optimizer.zero_grad(set_to_none=False)
+            logits, tokens = model(batch["input_ids"]).transpose(1, 2), batch["labels"]
+            loss = F.cross_entropy(logits[..., :-1], tokens[:, 1:])
+            found = torch.autograd.grad(loss, list(model.parameters()))
+            for parameter, gradient in zip(model.parameters(), found):
+                parameter.grad = gradient
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            F.cross_entropy(model(batch["input_ids"]).transpose(1, 2), tokens)
+
+
+def test_the_default_device_is_for_tensors_of_the_program(tmp_path):
+    """Ours are made where that one is which they are about, and whose memory is read."""
+    told = {}
+    for device in ("cpu", "meta"):
+        with recording(tmp_path / device) as run:
+            language_training(device)
+        told[device] = [
+            [(e.leaves, e.tokens) for e in run.of("batch")],
+            [(e.args, e.result) for e in run.calls(CROSS_ENTROPY)],
+            [(e.name, e.change, e.summary) for e in run.of("state")],
+        ]
+    assert told["meta"] == told["cpu"]
+    batches, losses, _ = told["meta"]
+    assert [tokens["lost_end"] for _, tokens in batches] == [8] * 3
+    assert all(leaves["batch.row"]["stats"]["alike"] == 1 for leaves, _ in batches)
+    assert [args["target"]["stats"]["shifted"] for args, _ in losses] == [1, 1, 1, 0]

@@ -16,9 +16,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._device import _device_constructors
 from torch.utils.data import DataLoader, Dataset
 
 from tests.collect.recording import recording
+from traincheck import collect
 from traincheck.collect import emit
 from traincheck.collect.faults import MAX_FAULTS
 from traincheck.collect.instruments import _table
@@ -408,6 +410,26 @@ def test_results_are_the_same_to_the_bit(tmp_path, case):
     assert len(plain) == len(traced)
     assert all(same(one, other) for one, other in zip(plain, traced))
     assert torch.equal(state, state_after)
+
+
+# -- tensors that we make
+
+
+def test_each_tensor_that_we_make_is_given_a_device():
+    """One that is not follows ``torch.set_default_device``: its memory is read on the wrong one."""
+    makers = {function.__name__ for function in _device_constructors()}
+    made, lacking = 0, []
+    for path in Path(collect.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "torch":
+                assert not makers & {name.name for name in node.names}, f"{path.name}: torch.*"
+            called = getattr(node, "func", None)
+            if isinstance(called, ast.Attribute) and ast.unparse(called.value) == "torch":
+                made += called.attr in makers
+                if called.attr in makers and "device" not in {k.arg for k in node.keywords}:
+                    lacking.append(f"{path.name}:{node.lineno}")
+    assert made
+    assert not lacking
 
 
 # -- exceptions of the user

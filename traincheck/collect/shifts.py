@@ -116,9 +116,9 @@ class Shifts:
                     continue
                 labels = value.reshape(rows, width)
                 if _is_next(tokens, labels):
-                    return {"shifted": torch.tensor(ONCE)}
+                    return {"shifted": torch.tensor(ONCE, device=value.device)}
                 if width == columns and _agree(tokens, labels) and _do_tell(labels):
-                    found = {"shifted": torch.tensor(NOT_AT_ALL)}
+                    found = {"shifted": torch.tensor(NOT_AT_ALL, device=value.device)}
         return found
 
 

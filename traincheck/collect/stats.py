@@ -150,7 +150,7 @@ class Numbers:
                 if self.is_sampled and _has_rows(tensor):
                     taken["alike"] = _share_alike(tensor)
                 if self.is_shifted(tensor):
-                    taken["shifted"] = torch.tensor(ONCE)
+                    taken["shifted"] = torch.tensor(ONCE, device=tensor.device)
                 texts[path] = self._text(em, tensor, taken)
         return texts
 
@@ -462,7 +462,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         if first == last:
             return bool((tensor == first).all())
         is_counted = tensor.dim() == 1 and first == 0 and last == len(tensor) - 1
-        return is_counted and torch.equal(tensor, torch.arange(len(tensor), dtype=tensor.dtype))
+        if not is_counted:
+            return False
+        counted = torch.arange(len(tensor), dtype=tensor.dtype, device=tensor.device)
+        return torch.equal(tensor, counted)
 
 
 def _has_rows(tensor: torch.Tensor) -> bool:
@@ -473,7 +476,7 @@ def _has_rows(tensor: torch.Tensor) -> bool:
 def _share_alike(batch: torch.Tensor) -> torch.Tensor:
     """Share of rows that equal the first; if the last does not, nobody asks for the others."""
     if not torch.equal(batch[0], batch[-1]):
-        return torch.tensor(1 / len(batch))
+        return torch.tensor(1 / len(batch), device=batch.device)
     return (batch == batch[:1]).flatten(1).all(1).to(torch.float32).mean()
 
 

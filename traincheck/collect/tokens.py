@@ -102,7 +102,7 @@ def _lost_end(
         return None
     if not _is_padding(int(left_out), ids[~attended], special):
         return None
-    places = torch.arange(ids.shape[1]).expand_as(ids).masked_fill(~attended, -1)
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).masked_fill(~attended, -1)
     last = places.max(1).values
     ends = ids.gather(1, last.clamp(min=0)[:, None])[:, 0]
     is_end = (ends == left_out) & (last >= 0)

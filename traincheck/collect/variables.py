@@ -131,7 +131,7 @@ class Variable:
             self.seed, self.view = seed_of(tensor), byte_view(self.size)
             self.is_small = self.size <= PROBED
             if self.is_gradient:
-                zeros = torch.zeros(tensor.shape, dtype=tensor.dtype)
+                zeros = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
                 self.zero_digest = fingerprint(zeros)
                 self.zero_probe = probe(slices(zeros.data_ptr(), self.size), self.seed)
 
