@@ -533,9 +533,9 @@ def test_of_skipped_steps_only_the_number_is_recorded(tmp_path, needs):
 def test_after_a_gap_what_changed_meanwhile_is_no_change(tmp_path, needs):
     with recording(tmp_path, every=3, needs=needs) as run:
         model = Net(width=64)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
         for step in range(7):
-            optimizer.param_groups[0]["lr"] = 0.1 if step % 3 else 0.0
+            optimizer.param_groups[0]["lr"] = 0.001 if step % 3 else 0.0
             train(model, optimizer, steps=1)
     assert {e.step for e in run.of("step") if e.recorded} == {0, 3, 6}
     assert per_step(run, "parameter", "content") == {}
