@@ -10,6 +10,8 @@ import pickle
 import signal
 import threading
 import weakref
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -48,11 +50,12 @@ def test_models_that_died_leave_no_tensors_behind(tmp_path):
 
 def test_a_thread_looks_at_no_model_that_another_one_trains(tmp_path):
     """Autograd writes gradients without the lock of the interpreter: to read them is a crash."""
-    failed = []
+    failed, models, together = [], [], threading.Barrier(2)
 
     def work() -> None:
         try:
-            fit(width=64, steps=60)
+            together.wait(20)
+            models.append(fit(width=64, steps=60))
         except Exception as error:
             failed.append(error)
 
@@ -66,8 +69,11 @@ def test_a_thread_looks_at_no_model_that_another_one_trains(tmp_path):
         for thread in threads:
             thread.join()
     assert not failed
-    mine = [e for e in run.of("state") if e.name.endswith("1.weight") and e.role == "parameter"]
-    assert all(e.stream == mine[0].stream for e in mine)
+    by_root = defaultdict(set)
+    for event in run.of("state"):
+        by_root[event.name.partition(".")[0]].add(event.stream)
+    assert by_root.keys() == {"Linear", "Linear#2", "Linear#3"}
+    assert all(len(streams) == 1 for streams in by_root.values())
 
 
 def test_a_thread_of_autograd_looks_at_what_it_works_on(tmp_path):
@@ -97,6 +103,23 @@ def test_a_model_trained_in_one_thread_is_seen_by_the_one_that_steps(tmp_path):
         out[0].backward()
         optimizer.step()
     assert ("Linear.weight", "content") in run.changes("parameter")
+
+
+def test_a_thread_that_updates_looks_at_what_another_computed_gradients_for(tmp_path):
+    """A pool computes, and its work is waited for; none of it stays when its threads have ended."""
+    with recording(tmp_path) as run:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            with ThreadPoolExecutor(1) as pool:
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    pool.submit(lambda: model(torch.ones(1, 3)).sum().backward()).result(20)
+                    optimizer.step()
+        assert len(run.session.tracker._trainers) <= 2
+    assert run.changes("parameter", "Linear.weight")[1:] == [("Linear.weight", "content")] * 6
+    changes = [change for _, change in run.changes("gradient", "Linear.weight")]
+    assert (changes.count("set"), changes.count("cleared")) == (6, 5)
 
 
 def test_a_file_that_took_our_number_is_left_alone(tmp_path):

@@ -63,7 +63,7 @@ class Root:
     when the module dies.
 
     is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
-    it: of the last forward with gradients.
+    it: of the last forward with gradients, or update.
     """
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
@@ -579,10 +579,22 @@ class Tracker:
         """
         live = [root for root in list(self.roots.values()) if root.ref() is not None]
         here, trainers = _thread(), self._trainers
-        if here is None:
-            return live
-        if here not in trainers:
-            trainers.add(here)
-        if len(trainers) == 1:
+        if here is None or not trainers - {here}:
             return live
         return [root for root in live if root.thread == here or root.thread not in trainers]
+
+    def computes(self) -> bool:
+        """This thread computes gradients or updates: whether others do so, too."""
+        here = _thread()
+        if here is not None and here not in self._trainers:
+            self._trainers = {thread for thread in self._trainers if thread in _ACTIVE} | {here}
+        return len(self._trainers) > 1
+
+    def updates(self, optimizer: torch.optim.Optimizer) -> None:
+        """This thread updates parameters: whichever computed their gradients is done with them."""
+        if not self.computes() or (here := _thread()) is None:
+            return
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for root in list(self.roots.values()):
+            if any(id(holder.get(key)) in held for holder, key, *_ in root.parameters.values()):
+                root.thread = here

@@ -44,8 +44,12 @@ class Autograd(Instrument):
             before=self._before if self._looks_at_gradients or self._broadcasts.is_wanted else None,
             after=self._after if self._looks_at_gradients else None,
             looks=True,
-            count=self.session.steps.backward,
+            count=self._count,
         )
+
+    def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.session.tracker.computes()  # also where nothing is recorded: the next look may be soon
+        self.session.steps.backward(args, kwargs)
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
         if self._broadcasts.is_wanted:

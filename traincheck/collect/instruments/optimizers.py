@@ -292,6 +292,7 @@ class Optimizers(Instrument):
         if owner is None:
             return
         session.used_rates[owner] = session.rates_of(optimizer)
+        session.tracker.updates(optimizer)
         if session.switch.looks and session.tracker.has_other_gradients():
             em.event("mark", {"text": Marks.REPLACED, "data": {"owner": owner}})
         if owner in self._between.seen:
