@@ -404,6 +404,27 @@ def test_what_a_load_changes(tmp_path):
     ] * 2
 
 
+def test_a_load_into_lazy_layers(tmp_path):
+    """They have no shape yet, before the load or also after it."""
+
+    def lazy():
+        return nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.LazyLinear(2))
+
+    empty, full = lazy().state_dict(), lazy()
+    full(torch.ones(2, 4))
+    with recording(tmp_path / "run") as run:
+        model = lazy()
+        model.load_state_dict(empty)
+        model.load_state_dict(full.state_dict())
+        model.load_state_dict(full.state_dict())
+        other = nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d(affine=False))
+        other.load_state_dict(other.state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    assert [e.changed for e in run.of("checkpoint")] == [0, 9, 0, 0]
+
+
 def test_keys_that_do_not_fit(tmp_path):
     with recording(tmp_path / "run") as run:
         state = Net().state_dict()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, is_at_hand
@@ -182,6 +183,7 @@ def _counts(module: torch.nn.Module) -> bool:
     """Whether a single number is saved with a model, as a counter of its updates is."""
     return any(
         buffer is not None
+        and not is_lazy(buffer)
         and buffer.numel() == 1
         and name != "num_batches_tracked"
         and name not in part._non_persistent_buffers_set

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim import lr_scheduler
 
 from traincheck.collect.averages import Averages
@@ -174,14 +175,19 @@ def _shared(module: torch.nn.Module, state: Mapping[str, Any]) -> int:
     count = 0
     for name, own in module.named_parameters(remove_duplicate=False):
         given = state.get(name)
-        if isinstance(given, torch.Tensor) and own.numel() and given.device == own.device:
+        if not isinstance(given, torch.Tensor) or is_lazy(own) or is_lazy(given):
+            continue
+        if own.numel() and given.device == own.device:
             count += given.data_ptr() == own.data_ptr()
     return count
 
 
 def _digests(module: torch.nn.Module) -> dict[str, str | None]:
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    return {name: fingerprint(tensor) if tensor.is_cpu else None for name, tensor in tensors}
+    return {
+        name: fingerprint(tensor) if tensor.is_cpu and not is_lazy(tensor) else None
+        for name, tensor in tensors
+    }
 
 
 def _describe_save(
