@@ -154,6 +154,15 @@ def test_generators_are_found_wherever_they_are_kept():
     assert [name for name in before if before[name] != after[name]] == ["dataset.own"]
 
 
+def test_generators_are_told_of_without_numpy(monkeypatch):
+    def numpy(_):
+        raise RuntimeError("Numpy is not available")
+
+    known = states(Noisy())
+    monkeypatch.setattr(torch.Tensor, "numpy", numpy)
+    assert states(Noisy()).keys() == known.keys()
+
+
 def test_workers_tell_what_they_draw_from_and_batches_which_rows(tmp_path):
     with recording(tmp_path) as run:
         loader = DataLoader(Noisy(), 2, shuffle=True, num_workers=2, multiprocessing_context="fork")

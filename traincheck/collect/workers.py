@@ -168,7 +168,7 @@ def _state(generator: Any) -> Any:
 
 
 def _bytes(generator: torch.Generator) -> bytes:
-    return bytes(generator.get_state().numpy())
+    return bytes(generator.get_state().tolist())  # not by way of numpy, which may not be there
 
 
 def _digest(state: Any) -> str:
