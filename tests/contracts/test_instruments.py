@@ -378,6 +378,30 @@ def test_a_whole_session_leaves_nothing_behind(tmp_path):
     assert differences(before, everything()) == []
 
 
+def test_each_instrument_can_be_taken_out_alone(tmp_path):
+    """As one that keeps failing is. What others replaced stays until they are."""
+    for case in CASES.values():
+        case()
+    before = everything()
+    session = Session(Settings(directory=str(tmp_path), run_id="r", **SETTINGS))
+    session.start()
+    for instrument in list(session.installed):
+        here = everything()
+        replaced = {(holder, name) for holder, name, _ in instrument._originals}
+        others = {
+            (holder, name): getattr(holder, name)
+            for other in session.installed
+            for holder, name, _ in other._originals
+            if other is not instrument
+        }
+        assert not replaced & others.keys(), instrument.name
+        instrument.remove()
+        assert differences(here, everything()), instrument.name
+        assert all(getattr(holder, name) is ours for (holder, name), ours in others.items())
+    session.stop()
+    assert differences(before, everything()) == []
+
+
 def test_hooks_of_the_interpreter_come_back(tmp_path):
     before = (os._exit, sys.excepthook)
     with recording(tmp_path):

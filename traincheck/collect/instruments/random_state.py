@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from traincheck.collect.emit import Emitter
+from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import where
 from traincheck.collect.summarize import summarize
@@ -16,15 +16,29 @@ from traincheck.schema.apis import Families
 
 
 class RandomState(Instrument):
-    """Seeds are in rng.py. What sets the state through ``torch.random`` is not seen."""
+    """Seeds are in rng.py. What sets the state through ``torch.random`` is not recorded."""
 
     name = "rng_state"
     families = (Families.SET_RNG_STATE,)
+    kinds = ("rng",)  # these ask whether it was set
 
     def install(self) -> None:
-        self.replace(
-            torch, "set_rng_state", lambda original: span_wrapper(original, self.session, _describe)
-        )
+        self.replace(torch, "set_rng_state", self._wrap)
+        self.replace(torch.random, "set_rng_state", self._wrap_set)
+
+    def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
+        ours = self._wrap_set(original)
+        is_recorded = self.wants_call(Families.SET_RNG_STATE)
+        return span_wrapper(ours, self.session, _describe) if is_recorded else ours
+
+    def _wrap_set(self, original: Callable[..., None]) -> Callable[..., None]:
+        session = self.session
+
+        def set_rng_state(*args: Any, **kwargs: Any) -> None:
+            session.is_rng_set = True
+            original(*args, **kwargs)
+
+        return hidden(set_rng_state)
 
 
 def _describe(

@@ -28,10 +28,7 @@ class Rng(Instrument):
     def install(self) -> None:
         self._depth = [0]
         self._is_sparse = self.session.needs is not None
-        self._is_set = False  # in this step
         self._has_ranks = False
-        self.replace(torch, "set_rng_state", self._wrap_set)
-        self.replace(torch.random, "set_rng_state", self._wrap_set)
         self.replace(torch, "manual_seed", lambda f: self._wrap(f, "torch"))
         self.replace(torch.random, "manual_seed", lambda f: self._wrap(f, "torch"))
         self.replace(torch.cuda, "manual_seed", lambda f: self._wrap(f, "cuda"))
@@ -47,18 +44,11 @@ class Rng(Instrument):
         if self._state in self.session.at_step_end:  # else a fault has taken it out before
             self.session.at_step_end.remove(self._state)
 
-    def _wrap_set(self, original: Callable[..., None]) -> Callable[..., None]:
-        def set_rng_state(*args: Any, **kwargs: Any) -> None:
-            self._is_set = True
-            original(*args, **kwargs)
-
-        return hidden(set_rng_state)
-
     def _wrap(self, original: Callable[..., Any], source: str) -> Callable[..., Any]:
         depth, session = self._depth, self.session
 
         def seed(*args: Any, **kwargs: Any) -> Any:
-            self._is_set = True
+            session.is_rng_set = True
             depth[0] += 1
             try:
                 return original(*args, **kwargs)
@@ -79,11 +69,12 @@ class Rng(Instrument):
         em.event("rng", fields)
 
     def _state(self, em: Emitter) -> None:
-        is_sampled = self.session.numbers.is_sampled
+        session = self.session
+        is_sampled = session.numbers.is_sampled
         if is_sampled:  # asked for now and then: the answer hardly changes, and takes a while
             self._has_ranks = _has_ranks()  # those are compared in every step
-        is_due = self._is_set or self._has_ranks or is_sampled or not self._is_sparse
-        self._is_set = False
+        is_due = session.is_rng_set or self._has_ranks or is_sampled or not self._is_sparse
+        session.is_rng_set = False
         if not is_due:
             return
         found = fingerprint(torch.default_generator.get_state()) or ""
