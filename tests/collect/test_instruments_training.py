@@ -6,11 +6,13 @@ import copy
 import functools
 import io
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
+from torch.utils.checkpoint import checkpoint
 
 from benchmarks import harness
 from tests.collect.recording import read_folder, recording
@@ -274,6 +276,34 @@ def test_why_an_update_has_no_effect_is_told_with_it(tmp_path, exact):
 
 
 # -- autograd
+
+
+class Marked(torch.Tensor):
+    """Torch has what is called with one of it called once more."""
+
+
+@pytest.mark.parametrize("form", [lambda loss: loss, lambda loss: [loss], lambda loss: (loss,)])
+def test_a_backward_pass_under_a_mode_is_one_call(tmp_path, form):
+    with recording(tmp_path) as run:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for mode in (torch.device("cpu"), nullcontext()):
+            with mode:
+                torch.autograd.backward(form(model(torch.ones(1, 2)).sum()))
+                optimizer.step()
+        torch.autograd.backward(tensors=model(torch.ones(1, 2)).sum().as_subclass(Marked))
+        optimizer.step()
+    assert len(run.calls("torch.autograd.backward")) == 3
+    assert [step.counters["backward"] for step in run.of("step")] == [1, 1, 1]
+
+
+def test_a_backward_pass_within_another_is_a_call_of_its_own(tmp_path):
+    """As a checkpoint that computes again makes it."""
+    with recording(tmp_path) as run:
+        loss = checkpoint(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), use_reentrant=True)
+        torch.autograd.backward(loss.sum())
+    inner, outer = run.calls("torch.autograd.backward")
+    assert inner.parent == outer.span
 
 
 def test_a_backward_is_recorded_however_it_is_called(tmp_path):

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from traincheck.collect.broadcasts import Broadcasts
-from traincheck.collect.emit import Emitter
+from traincheck.collect.compiling import is_traced, state
+from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import place
 from traincheck.collect.summarize import encode
@@ -37,7 +38,7 @@ class Autograd(Instrument):
             )
 
     def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
-        return span_wrapper(
+        recorded = span_wrapper(
             original,
             self.session,
             self._describe,
@@ -46,6 +47,24 @@ class Autograd(Instrument):
             looks=True,
             count=self._count,
         )
+        going: set[int] = set()
+
+        def backward(*args: Any, **kwargs: Any) -> None:
+            if is_traced() or state._is_compiling_flag:
+                original(*args, **kwargs)
+                return
+            given = args[0] if args else kwargs.get("tensors")
+            key = id(given[0] if type(given) in (list, tuple) and given else given)
+            if key in going:  # a mode, or a subclass of tensors, has torch call it once more
+                original(*args, **kwargs)
+                return
+            going.add(key)
+            try:
+                recorded(*args, **kwargs)
+            finally:
+                going.discard(key)
+
+        return hidden(backward)
 
     def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.session.tracker.computes()  # also where nothing is recorded: the next look may be soon
