@@ -578,13 +578,13 @@ class Tracker:
         Autograd writes gradients without the interpreter's lock; to read one meanwhile is a crash.
         """
         live = [root for root in list(self.roots.values()) if root.ref() is not None]
-        here, trainers = _thread(), self._trainers
-        if here is None or not trainers - {here}:
+        if not self.computes() or (here := _thread()) is None:
             return live
-        return [root for root in live if root.thread == here or root.thread not in trainers]
+        others = self._trainers
+        return [root for root in live if root.thread == here or root.thread not in others]
 
     def computes(self) -> bool:
-        """This thread computes gradients or updates: whether others do so, too."""
+        """This thread computes gradients or updates, or is about to: whether others do so, too."""
         here = _thread()
         if here is not None and here not in self._trainers:
             self._trainers = {thread for thread in self._trainers if thread in _ACTIVE} | {here}
