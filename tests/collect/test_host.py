@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from tests.collect.recording import recording
+from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.schema.apis import Families
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
@@ -46,6 +47,22 @@ def test_models_that_died_leave_no_tensors_behind(tmp_path):
         assert len(run.session.optimizers) == 1
     assert [event.id for event in run.of("optimizer")] == ["opt0", "opt1", "opt2", "opt3"]
     assert {name for name, _ in run.changes("parameter")} >= {"Linear.weight", "Linear.bias"}
+
+
+def test_nothing_is_kept_of_optimizers_that_died(tmp_path):
+    """As those of a loop that makes one in each step."""
+    with recording(tmp_path) as run:
+        optimizers = next(i for i in run.session.installed if isinstance(i, Optimizers))
+        sizes = []
+        for _ in range(20):
+            fit(steps=1)
+            gc.collect()
+            of_between = len(optimizers._between.seen)
+            known = [value for value in vars(optimizers).values() if isinstance(value, dict)]
+            sizes.append(of_between + sum(map(len, known)))
+    assert sizes[-1] == sizes[2]
+    steps = run.calls(Families.OPTIMIZER_STEP)
+    assert [call.owner for call in steps] == [f"opt{number}" for number in range(20)]
 
 
 def test_a_thread_looks_at_no_model_that_another_one_trains(tmp_path):

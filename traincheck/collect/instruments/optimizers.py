@@ -78,7 +78,7 @@ class Optimizers(Instrument):
         self._count = 0
         self._dead: deque[tuple[str, int]] = deque()  # id of ours and of the object
         self._signatures: dict[str, Any] = {}
-        self._heads: dict[tuple[type, str | None], bytes] = {}  # of records of steps
+        self._heads: dict[tuple[type, str], bytes] = {}  # of records, by class and method
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
         self._stepping: set[int] = set()
         self._between = Between(self.session)
@@ -145,6 +145,7 @@ class Optimizers(Instrument):
             self.session.tracker.forget_optimizer(owner)
             self._signatures.pop(owner, None)
             self._seen.pop(owner, None)
+            self._between.seen.pop(owner, None)
             if self._ids.get(key) == owner:
                 del self._ids[key]
 
@@ -322,19 +323,23 @@ class Optimizers(Instrument):
     ) -> bytes:
         optimizer = args[0]
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        key = (type(optimizer), self._ids.get(id(optimizer)))
-        head = self._heads.get(key)
-        if head is None:
-            fields = {"api": f"{dotted(key[0])}.step", "family": Families.OPTIMIZER_STEP}
-            head = self._heads[key] = orjson.dumps({**fields, "owner": key[1]})[1:-1]
+        head = self._head(type(optimizer), "step", Families.OPTIMIZER_STEP)
+        owner = orjson.dumps(self._ids.get(id(optimizer)))
         given = b"" if closure is None else b'"closure":' + encode(closure)
-        parts = (head, given, encode(result), place(sys._getframe(2)))
-        return b'%b,"args":{%b},"result":%b,"where":%b' % parts
+        parts = (head, owner, given, encode(result), place(sys._getframe(2)))
+        return b'%b,"owner":%b,"args":{%b},"result":%b,"where":%b' % parts
+
+    def _head(self, cls: type, method: str, family: str) -> bytes:
+        """The fields that the records of all optimizers of a class begin with."""
+        head = self._heads.get((cls, method))
+        if head is None:
+            fields = {"api": f"{dotted(cls)}.{method}", "family": family}
+            head = self._heads[cls, method] = orjson.dumps(fields)[1:-1]
+        return head
 
     # -- zero_grad
 
     def _wrap_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
-        heads: dict[tuple[type, str | None], bytes] = {}
         owner_of, steps = self.owner, self.session.steps
 
         def describe(
@@ -343,13 +348,10 @@ class Optimizers(Instrument):
             if not args:
                 return b'"api":"torch.optim.Optimizer.zero_grad"'
             optimizer = args[0]
-            key = (type(optimizer), owner_of(optimizer) or self._owner_of_groups(optimizer))
-            head = heads.get(key)
-            if head is None:
-                fields = {"api": f"{dotted(key[0])}.zero_grad", "family": Families.ZERO_GRAD}
-                head = heads[key] = orjson.dumps({**fields, "owner": key[1]})[1:-1]
-            parts = (head, _set_to_none(args, kwargs), place(sys._getframe(2)))
-            return b'%b,"args":%b,"where":%b' % parts
+            head = self._head(type(optimizer), "zero_grad", Families.ZERO_GRAD)
+            owner = orjson.dumps(owner_of(optimizer) or self._owner_of_groups(optimizer))
+            parts = (head, owner, _set_to_none(args, kwargs), place(sys._getframe(2)))
+            return b'%b,"owner":%b,"args":%b,"where":%b' % parts
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             if args:  # else it fails
