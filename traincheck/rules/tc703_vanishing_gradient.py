@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ _FEWEST = 4  # weights of a model that can be compared
 _DEEP = 6  # weights among which depth shows
 _ORDERED = 0.8  # share of neighbours of which the earlier has the smaller gradient
 _GROWN = 10.0  # times what it was at first: what grows like this comes by itself
+_FACTOR = re.compile(r"\.lora_(?:embedding_)?A(?:\.|\Z)")  # of a product with one that begins at 0
 
 
 class VanishingGradient:
@@ -35,9 +37,10 @@ class VanishingGradient:
         where gradients shrink from layer to layer, in six weights or more.
 
     Stays quiet on:
-        Gradients of exactly zero, as behind a layer that begins with zeros (LoRA); those that come
-        by themselves, as behind a small scale that is learned; biases and scales, in front of a
-        normalization; models of fewer than four weights; embeddings.
+        Weights whose gradient was exactly zero at first, as behind a layer that begins with zeros:
+        it is as small as that layer still is; the first factors of LoRA, also when they were
+        loaded; gradients that come by themselves, as behind a small scale that is learned; biases
+        and scales, in front of a normalization; models of fewer than four weights; embeddings.
 
     Fix:
         Use ReLU-like activations instead of sigmoids, add normalization or residual connections,
@@ -96,6 +99,7 @@ class Depths(StepMonitor):
         self._ratio_by_depth = ratio_by_depth
         self._steps = steps
         self._streaks: dict[int, _Streak] = {}
+        self._began_zero: dict[int, bool] = {}  # by parameter, whether its first gradient was
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
@@ -106,8 +110,10 @@ class Depths(StepMonitor):
             holder = self.ledger.holders.get(owner)
             for identity, norm in (applied_norms(facts, holder) if holder else {}).items():
                 parameter = self.ledger.parameters.get(identity)
+                began_zero = self._began_zero.setdefault(identity, norm == 0)
                 if (
                     parameter is not None
+                    and not began_zero
                     and norm > 0
                     and self._is_weight(parameter, identity, facts)
                 ):
@@ -121,7 +127,9 @@ class Depths(StepMonitor):
 
     def _is_weight(self, parameter: Parameter, identity: int, facts: StepFacts) -> bool:
         kind = facts.gradients[identity].module_class or ""
-        return len(parameter.shape) >= MATRIX and "Embedding" not in kind
+        if len(parameter.shape) < MATRIX or "Embedding" in kind:
+            return False
+        return _FACTOR.search(parameter.name) is None
 
     def _compare(self, sizes: dict[int, float], facts: StepFacts) -> list[Violation]:
         largest = max(sizes.values())

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
 
 from tests.builders import LINEAR, TraceBuilder
 from tests.checking import fires, quiet
+from tests.collect.recording import recording
 from tests.rules.numbers import norm, numbered
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -37,6 +43,54 @@ def test_quiet_on_a_bias_in_front_of_a_normalization() -> None:
 
 def test_quiet_on_gradients_of_zero() -> None:
     assert quiet("TC703", run(lambda n, at: 0.0 if "fc0" in n else 1.0)) is Verdict.HELD
+
+
+def test_quiet_behind_what_began_with_zeros() -> None:
+    """The gradient is in proportion to a weight that was zero."""
+    behind = run(lambda n, at: vanished(n, at) if at or "fc0" not in n else 0.0)
+    assert quiet("TC703", behind) is Verdict.HELD
+
+
+@pytest.mark.parametrize(("factor", "is_told"), [("A", False), ("B", True)])
+def test_quiet_on_the_first_factors_of_lora(factor: str, is_told: bool) -> None:
+    names = [f"{i}.lora_{one}.default.weight" for i in range(4) for one in "AB"]
+    trace = TraceBuilder().process().model("Net", dict.fromkeys(names, LINEAR)).optimizer()
+    small = f"Net.1.lora_{factor}.default.weight"
+    events = numbered(
+        trace.steps(12).build(), gradient=lambda n, at: norm(1e-11 if n == small else 1.0)
+    )
+    if is_told:
+        assert fires("TC703", events).variables == (small,)
+    else:
+        assert quiet("TC703", events) is Verdict.HELD
+
+
+class Adapted(nn.Module):
+    """A layer with a small product of two added; the second begins with zeros, or not."""
+
+    def __init__(self, is_zero: bool) -> None:
+        super().__init__()
+        self.base, self.down = nn.Linear(8, 8), nn.Linear(8, 2, bias=False)
+        self.up = nn.Linear(2, 8, bias=False)
+        torch.nn.init.constant_(self.up.weight, 0.0 if is_zero else 1e-7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + 1e-4 * self.up(self.down(x))
+
+
+@pytest.mark.parametrize("is_zero", [True, False])
+def test_recorded_runs(tmp_path: Path, is_zero: bool) -> None:
+    with recording(tmp_path / "run") as recorded:
+        model = nn.Sequential(Adapted(is_zero), Adapted(is_zero))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(20):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).pow(2).mean().backward()
+            optimizer.step()
+    if is_zero:
+        assert quiet("TC703", recorded.events) is Verdict.HELD
+    else:
+        assert "down" in fires("TC703", recorded.events).message
 
 
 def test_quiet_when_they_come_by_themselves() -> None:
