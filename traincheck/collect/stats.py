@@ -46,7 +46,7 @@ LOSSES = frozenset(
         "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
         "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "gaussian_nll_loss",
         "poisson_nll_loss", "multi_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss",
-        "ctc_loss", "margin_ranking_loss",
+        "ctc_loss", "margin_ranking_loss", "soft_margin_loss",
     )
 )  # fmt: skip
 # Of these, only masks are looked at: how much they leave out.
