@@ -78,6 +78,7 @@ from traincheck.rules.tc331_broadcast_in_own_loss import BroadcastInOwnLoss
 from traincheck.rules.tc332_padding_among_labels import PaddingAmongLabels
 from traincheck.rules.tc333_softmax_over_one import SoftmaxOverOne
 from traincheck.rules.tc334_labels_of_zero import LabelsOfZero
+from traincheck.rules.tc335_several_classes import SeveralClasses
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
 from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
@@ -243,6 +244,7 @@ RULES: tuple[Rule, ...] = (
     PaddingAmongLabels(),
     SoftmaxOverOne(),
     LabelsOfZero(),
+    SeveralClasses(),
     ReplicasDiffer(),
     RanksStepUnequally(),
     DdpBypassed(),
