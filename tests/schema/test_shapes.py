@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from traincheck.schema.shapes import torn
+from traincheck.schema.shapes import cuts_heads, is_for_exchange, loses_classes, torn
 
 Shape = Sequence[int]
 
@@ -49,3 +49,40 @@ def test_torn(old: Shape, new: Shape, sizes: list[int]) -> None:
 )
 def test_kept(old: Shape, new: Shape) -> None:
     assert torn(old, new) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_cut"),
+    [
+        ((64, 16, 32), (64, 4, 16, 8), True),
+        ((64, 16, 32), (64, 16, 4, 8), False),  # to be exchanged next
+        ((64, 4, 32), (64, 4, 4, 8), False),  # as many heads as positions
+        ((64, 8, 32), (64, 4, 8, 8), False),
+        ((64, 16, 32), (64, 1, 16, 32), False),
+        ((64, 1, 32), (64, 4, 1, 8), False),  # one token
+        ((64, 16, 32), (64, 32, 16), False),
+    ],
+)
+def test_heads_cut_in_time(old: Shape, new: Shape, is_cut: bool) -> None:
+    assert cuts_heads(old, new) is is_cut
+    assert is_for_exchange(old, new) is (is_cut or bool(torn(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_lost"),
+    [
+        ((16, 3, 16, 16), (4096, 3), True),
+        ((16, 2, 16, 16), (4096, 2), True),
+        ((16, 3, 10), (160, 3), True),
+        ((16, 3, 12), (192, 3), False),  # may be four times three classes
+        ((16, 16, 16, 3), (4096, 3), False),  # exchanged before
+        ((16, 3, 16, 3), (768, 3), False),
+        ((16, 3, 1, 1), (16, 3), False),
+        ((16, 3), (16, 3), False),
+        ((16, 10, 3), (160, 3), False),
+        ((16, 1, 16, 16), (4096, 1), False),
+    ],
+)
+def test_scores_of_classes_torn(old: Shape, new: Shape, is_lost: bool) -> None:
+    assert loses_classes(old, new) is is_lost
+    assert is_for_exchange(old, new) is (is_lost or bool(torn(old, new)))

@@ -7,17 +7,19 @@ from collections.abc import Iterable, Sequence
 from itertools import permutations
 from math import prod
 
+from traincheck.rules._losses import CROSS_ENTROPY, NLL, as_loss, given
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import RESHAPES, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.shapes import torn
+from traincheck.schema.shapes import cuts_heads, loses_classes, torn
 from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
 _ENOUGH = 2  # steps; sizes may be equal by chance in one
 _MOST_VIEWS = 64  # of one step
 _MOST_DIMS = 6  # whose orders are tried
+_OF_CLASSES = (CROSS_ENTROPY, NLL)
 
 Place = tuple[str, str | None, str | None]
 
@@ -34,13 +36,16 @@ class ViewForTranspose:
         viewed as (time, batch, features), or the last states of a bidirectional layer, (2, batch,
         features), viewed as (batch, 2 * features), has the right shape, and each of its rows holds
         pieces of several samples. So do pixels, (batch, channels, height, width) viewed as (batch,
-        height * width, channels), hold no colors. The loss falls, as far as a batch can be learned
-        by heart.
+        height * width, channels), hold no colors; scores of (batch, classes, height, width) viewed
+        as (pixels, classes) are those of neighbours, not of classes; and heads of attention cut
+        from (batch, time, features) without an exchange hold parts of the time. The loss falls, as
+        far as a batch can be learned by heart.
 
     Fires on:
         Two steps of training in which a view tears the samples of a batch apart though its result
         has a dim of their number; or gives a batch the dims that another order of them would give,
-        and tears these apart.
+        and tears these apart; or makes (batch, heads, time, size) of (batch, time, heads * size);
+        or gives cross_entropy or nll_loss (rows, classes) of (batch, classes, ...).
 
     Stays quiet on:
         Dims that are merged, split, or cut in equal pieces, such as heads of attention, windows and
@@ -64,7 +69,9 @@ class ViewForTranspose:
         likely_cause="view() or reshape() is used to exchange dims: {observed}.",
         fix="Exchange the dims with transpose() or permute(), then reshape().",
     )
-    needs = Needs(calls=RESHAPES | {Families.MODULE}, kinds=frozenset({"batch", "step"}))
+    needs = Needs(
+        calls=RESHAPES | {Families.MODULE, *_OF_CLASSES}, kinds=frozenset({"batch", "step"})
+    )
 
     def monitor(self) -> Views:
         return Views()
@@ -78,6 +85,7 @@ class Views(SingleEvents):
         self._views: list[tuple[CallEvent, TensorSummary, TensorSummary]] = []
         self._batches: set[int | None] = set()  # sizes of what loaders gave
         self._given: set[int | None] = set()  # sizes of what models were given
+        self._scores: set[tuple[int, ...]] = set()  # shapes of what losses were given
         self._first: dict[Place, Violation] = {}
         self._steps: Counter[Place] = Counter()
 
@@ -89,6 +97,9 @@ class Views(SingleEvents):
         elif isinstance(event, CallEvent) and event.grad_enabled and event.stage == "train":
             if event.api in RESHAPES:
                 self._view(event)
+            elif (loss := as_loss(event, _OF_CLASSES)) is not None:
+                scores = given(loss, "input")
+                self._scores.update(() if scores is None else {scores.shape})
             elif event.root:
                 self._given.add(_rows(tensors_in(event.args).values()))
         return []
@@ -102,10 +113,13 @@ class Views(SingleEvents):
         sizes = {n for n in self._batches or self._given if n is not None}
         views, self._views = self._views, []
         self._batches, self._given = set(), set()
+        scores, self._scores = self._scores, set()
         found: dict[Place, Violation] = {}
         for call, before, after in views if sizes else ():
             self.triggered += 1
             mixed = _mixed(before.shape, after.shape, sizes)
+            if after.shape in scores and loses_classes(before.shape, after.shape):
+                mixed = f"the scores of {after.shape[1]} classes"
             if mixed is not None:
                 place = call.api, call.module, call.where
                 found.setdefault(place, _violation(call, mixed, before.shape, after.shape))
@@ -128,6 +142,8 @@ def _mixed(old: Sequence[int], new: Sequence[int], batches: set[int]) -> str | N
         return f"the {min(samples)} samples of a batch"
     if sizes and old[0] == new[0] and old[0] in batches and _is_exchange(old[1:], new[1:]):
         return f"the {sizes[0]} slices of a dim"
+    if old[:1] and old[0] in batches and cuts_heads(old, new):
+        return f"the {old[1]} positions of a sequence"
     return None
 
 

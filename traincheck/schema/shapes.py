@@ -7,6 +7,41 @@ from itertools import accumulate, pairwise
 from math import prod
 from operator import mul
 
+_TEXTS, _MAPS = 3, 4  # dims of (batch, time, features), and of images with a number for each class
+
+
+def is_for_exchange(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether a view is of the kind that stands in place of an exchange of dims."""
+    return bool(torn(old, new)) or cuts_heads(old, new) or loses_classes(old, new)
+
+
+def cuts_heads(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether ``(batch, time, features)`` is viewed as ``(batch, heads, time, size)``.
+
+    Each head is then given all features of a part of the time. Not told where heads, time or size
+    are alike: there the dims may be in another order.
+    """
+    if len(old) != _TEXTS or len(new) != _TEXTS + 1:
+        return False
+    (batch, time, features), (first, heads, second, size) = old, new
+    if (first, second, heads * size) != (batch, time, features):
+        return False
+    return min(heads, time, size) > 1 and time not in (heads, size)
+
+
+def loses_classes(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether ``(batch, classes, *places)`` is viewed as ``(batch x places, classes)``.
+
+    Each row then holds neighbours in place, nearly all of one class. With one dim of places, which
+    may be several times the classes, a row may be meant to hold what it holds.
+    """
+    if len(old) < _TEXTS or len(new) != len(("rows", "classes")) or new[1] != old[1]:
+        return False
+    classes, places = old[1], old[2:]
+    if classes <= 1 or prod(places) <= 1 or prod(old) != prod(new) or places[-1] == classes:
+        return False
+    return len(old) >= _MAPS or places[-1] % classes != 0
+
 
 def torn(old: Sequence[int], new: Sequence[int]) -> list[int]:
     """Sizes of dims that a view tears apart, though what it gives has dims of the same sizes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,15 @@ def tensor(shape: Shape) -> dict[str, object]:
     return {"dtype": "float32", "shape": [*shape], "device": "cpu"}
 
 
-def run(old: Shape, new: Shape, *, steps: int = 3, size: int = 32, stage: str = "train") -> list:
+def run(
+    old: Shape,
+    new: Shape,
+    *,
+    steps: int = 3,
+    size: int = 32,
+    stage: str = "train",
+    scores: Shape = (32, 10),
+) -> list:
     trace = net()
     for _ in range(steps):
         trace.begin_step().batch(size=size).zero_grad()
@@ -35,7 +44,9 @@ def run(old: Shape, new: Shape, *, steps: int = 3, size: int = 32, stage: str = 
             grad_enabled=stage == "train",
             where="net.py:3",
         )
-        trace.forward(batch_size=size).backward().optimizer_step()
+        trace.forward(batch_size=size)
+        trace.call("torch.nn.functional.cross_entropy", args={"input": tensor(scores)})
+        trace.backward().optimizer_step()
     return trace.end_step().build()
 
 
@@ -55,15 +66,26 @@ def test_fires_once_at_the_first_step() -> None:
         ((32, 10, 8), (10, 32, 8), "A view mixes the 32 samples of a batch in Net"),
         ((32, 3, 28, 28), (32, 784, 3), "A view mixes the 3 slices of a dim in Net"),
         ((32, 10, 64), (32, 64, 10), "A view mixes the 10 slices of a dim in Net"),
+        ((32, 16, 32), (32, 4, 16, 8), "A view mixes the 16 positions of a sequence in Net"),
     ],
 )
 def test_tells_what_is_mixed(old: Shape, new: Shape, title: str) -> None:
     assert fires("TC328", run(old, new)).title == title
 
 
+@pytest.mark.parametrize("places", [(16, 16), (16, 10), (7,)])
+def test_tells_which_scores_are_torn(places: Shape) -> None:
+    rows = (32 * prod(places), 2)
+    finding = fires("TC328", run((32, 2, *places), rows, scores=rows))
+    assert finding.title == "A view mixes the scores of 2 classes in Net"
+
+
 @pytest.mark.parametrize(
     "events",
     [
+        run((32, 2, 16, 16), (8192, 2)),  # something else than scores
+        run((32, 16, 16, 2), (8192, 2), scores=(8192, 2)),
+        run((32, 16, 32), (32, 16, 4, 8)),
         run((2, 32, 8), (32, 16), steps=1),
         run((64, 3, 28, 28), (64, 784, 3)),  # no batch
         run((32, 6, 10), (32, 4, 15)),  # another order of these dims would not give that
@@ -121,3 +143,50 @@ def test_recorded_runs(tmp_path: Path, last, loads: bool, is_wrong: bool) -> Non
         assert finding.first_step == 0
     else:
         assert quiet("TC328", run.events) is Verdict.NOT_TRIGGERED
+
+
+class Attention(nn.Module):
+    def __init__(self, is_wrong: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.is_wrong = nn.Linear(5, 32), nn.Linear(32, 3), is_wrong
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        batch, time, size = x.shape
+        if self.is_wrong:
+            heads = x.view(batch, 4, time, size // 4)
+        else:
+            heads = x.view(batch, time, 4, size // 4).transpose(1, 2)
+        heads = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return self.last(heads.transpose(1, 2).reshape(batch, time, size).mean(1))
+
+
+class Map(nn.Module):
+    """A class for each pixel of a row of them, as a matrix."""
+
+    def __init__(self, is_wrong: bool) -> None:
+        super().__init__()
+        self.conv, self.is_wrong = nn.Conv2d(1, 2, 1), is_wrong
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.conv(x[:, None])
+        return (scores if self.is_wrong else scores.permute(0, 2, 3, 1)).reshape(-1, 2)
+
+
+@pytest.mark.parametrize("model", [Attention, Map])
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_recorded_models(
+    tmp_path: Path, model: Callable[[bool], nn.Module], is_wrong: bool
+) -> None:
+    net = model(is_wrong)
+    with recording(tmp_path / "run") as run:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            scores = net(torch.randn(6, 16, 5))
+            nn.functional.cross_entropy(scores, torch.randint(2, (len(scores),))).backward()
+            optimizer.step()
+    if is_wrong:
+        assert fires("TC328", run.events).subject.module == type(net).__name__
+    else:
+        assert quiet("TC328", run.events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)

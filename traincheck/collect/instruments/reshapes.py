@@ -1,4 +1,4 @@
-"""Views that tear slices of a dim apart. All others, thousands a step, are let pass."""
+"""Views that stand in place of an exchange of dims. All others, thousands a step, are let pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traincheck.collect.places import where
 from traincheck.collect.summarize import dumps, summarize
 from traincheck.collect.wrap import guarded
 from traincheck.schema.apis import RESHAPES
-from traincheck.schema.shapes import torn
+from traincheck.schema.shapes import is_for_exchange
 
 _MOST_KNOWN = 4096  # variable shapes must not grow the training process
 
@@ -56,12 +56,12 @@ class Reshapes(Instrument):
                 return result
             try:
                 shapes = given.shape, result.shape
-                is_torn = known.get(shapes)
-                if is_torn is None:
+                is_told = known.get(shapes)
+                if is_told is None:
                     if len(known) >= _MOST_KNOWN:
                         known.clear()
-                    is_torn = known[shapes] = bool(torn(*shapes))
-                if is_torn:
+                    is_told = known[shapes] = is_for_exchange(*shapes)
+                if is_told:
                     guarded(em, self._record, api, given, result)
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._wrap, error)
