@@ -120,6 +120,7 @@ from traincheck.rules.tc609_scaler_not_restored import ScalerNotRestored
 from traincheck.rules.tc610_random_state_not_restored import RandomStateNotRestored
 from traincheck.rules.tc611_average_forgotten import AverageForgotten
 from traincheck.rules.tc612_count_begins_anew import CountBeginsAnew
+from traincheck.rules.tc613_initialized_after_load import InitializedAfterLoad
 from traincheck.rules.tc701_non_finite_value import NonFiniteValue
 from traincheck.rules.tc702_exploding_gradient import ExplodingGradient
 from traincheck.rules.tc703_vanishing_gradient import VanishingGradient
@@ -287,6 +288,7 @@ RULES: tuple[Rule, ...] = (
     RandomStateNotRestored(),
     AverageForgotten(),
     CountBeginsAnew(),
+    InitializedAfterLoad(),
     NonFiniteValue(),
     ExplodingGradient(),
     VanishingGradient(),
