@@ -210,12 +210,49 @@ def small_disk(tmp_path):
     subprocess.run([unmount, "-l", place], check=True)
 
 
-def test_full_disk_does_not_harm_training(small_disk):
-    script, out = PROGRAMS / "mlp_dropout.py", small_disk / "run"
-    bare = harness.plain(script, env={"UP_STEPS": 40})
-    done = harness.collect(script, out, env={"UP_STEPS": 40})
+FILL = """
+        file = os.open(os.environ["UP_FILL"], os.O_WRONLY | os.O_CREAT)
+        try:
+            while os.write(file, bytes(1024)):
+                pass
+        except OSError:
+            print("no room")
+"""
+
+
+def test_full_disk_does_not_harm_training(tmp_path, small_disk, collect):
+    """The program fills the disk that its trace is on."""
+    out, fill = small_disk / "run", small_disk / "fill"
+    done = collect(LOOP.format(end=FILL), out, env={"UP_FILL": fill})
     assert shutil.disk_usage(small_disk).free < 8192
-    assert_unharmed(bare, done, out)
+    fill.unlink()
+    assert_unharmed(harness.plain(tmp_path / "script.py", env={"UP_FILL": fill}), done, out)
+
+
+SAVES = """
+import os
+import torch
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(300):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+torch.save([model.state_dict(), torch.zeros(15_000)], os.environ["UP_TARGET"])
+print("saved")
+"""
+
+
+def test_a_trace_leaves_room_for_a_checkpoint(tmp_path, small_disk, collect):
+    """The disk would be full of records when the program saves: it is the program's."""
+    out, target = small_disk / "run", small_disk / "checkpoint.pt"
+    done = collect(SAVES, out, env={"UP_TARGET": target})
+    assert (done.returncode, done.stdout) == (0, "saved\n"), done.stderr
+    (note,) = json.loads((out / "manifest.json").read_text())["notes"]
+    assert "the disk of the trace was nearly full" in note
+    assert 0 < len(steps_in(out)) < 300
+    assert note in json.dumps(checked(out))
 
 
 def test_environment_stays_out_of_the_trace(tmp_path, collect):

@@ -18,6 +18,7 @@ from torch import nn
 
 from tests.collect.recording import read_folder, recording
 from traincheck.collect import emit, run_manifest
+from traincheck.collect.event_file import reserved
 from traincheck.collect.instruments._imports import WhenImported
 from traincheck.schema.claims import Needs
 from traincheck.schema.layout import EVENT_GLOB, storage_notes
@@ -235,6 +236,34 @@ def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, room
     assert str(os.getpid()) in note
     assert note in TraceReader(tmp_path).notes
     assert note in run_manifest.ended({"notes": []}, tmp_path, 0)["notes"]
+
+
+@pytest.mark.parametrize("left", [100_000, 2_000_000_000, None], ids=["low", "room", "unknown"])
+def test_the_last_room_on_a_disk_is_not_for_records(tmp_path, monkeypatch, left):
+    """What others write counts too. A disk that tells nothing of its size is written to."""
+    ask, disk = os.fstatvfs, []
+
+    def asked(fd):
+        disk.append(fd)
+        found = list(ask(fd))
+        found[1:5] = [1, 0 if left is None else 1 << 40, 1 << 40, left or 0]
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(emit.os, "fstatvfs", asked)
+    with recording(tmp_path, must_be_whole=False) as run:
+        train(20)
+    is_low = left == 100_000
+    assert len(run.of("step")) == (0 if is_low else 20)
+    assert ["nearly full" in note for note in storage_notes(tmp_path)] == [True] * is_low
+    assert is_low or len(disk) < 20, "asked each few megabytes, or seconds"
+
+
+@pytest.mark.parametrize(
+    ("total", "left"),
+    [(200 << 10, 100 << 10), (1 << 30, 64 << 20), (10 << 30, 512 << 20), (1 << 42, 1 << 30)],
+)
+def test_how_much_is_left_on_a_disk(total, left):
+    assert reserved(total) // 1024 == left // 1024
 
 
 def test_a_whole_trace_has_no_such_note(tmp_path):

@@ -5,9 +5,24 @@ Knows bytes and descriptors, no records.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
+
+_ASKED_AFTER = 1 << 22  # bytes that are written before the disk is asked again, or
+_LONGEST = 1.0  # seconds: others write there too
+_MIB, _MOST_LEFT = 1 << 20, 1 << 30
+
+
+class LowSpaceError(OSError):
+    """What is left on the disk belongs to the program: its next checkpoint must find room."""
+
+
+def reserved(total: int) -> int:
+    """Bytes that are left free on a disk of this size: a twentieth, of a small one more."""
+    return min(_MOST_LEFT, max(total // 20, min(64 * _MIB, total // 2)))
 
 
 class EventFile:
@@ -21,7 +36,7 @@ class EventFile:
         is_torn: whether a write failed in the middle of a record.
     """
 
-    __slots__ = ("_at", "_id", "_path", "fd", "is_torn")
+    __slots__ = ("_asked", "_at", "_id", "_path", "_room", "fd", "is_torn")
 
     def __init__(self, path: Callable[[], Path]) -> None:
         self._path = path
@@ -29,23 +44,44 @@ class EventFile:
         self.fd = -1
         self.is_torn = False
         self._id: tuple[int, int] | None = None  # what the descriptor was opened for
+        self._asked = 0.0  # when the disk was
+        self._room = 0  # bytes until it is asked again
 
     def write(self, data: bytes) -> None:
         """Append ``data``.
 
         Raises:
+            LowSpaceError: the disk is nearly full; nothing of it is written.
             OSError: on a full disk, say; part of it may be written.
         """
         left = data
         try:
             if not self._is_ours():
                 self._open()
+            if self._room < len(data) or monotonic() - self._asked > _LONGEST:
+                self._ask(len(data))
+            self._room -= len(data)
             while left:
                 left = left[os.write(self.fd, left) :]
         except OSError:
             written = len(data) - len(left)
             self.is_torn = written > 0 and data[written - 1 : written] != b"\n"
             raise
+
+    def _ask(self, size: int) -> None:
+        """Whether there is room on the disk for so many bytes and what the program may write."""
+        self._asked, self._room = monotonic(), max(size, _ASKED_AFTER)
+        try:
+            found = os.fstatvfs(self.fd)
+        except OSError:  # then a write tells
+            return
+        total = found.f_blocks * found.f_frsize
+        if total > 0:  # some that are no disks say 0
+            free = found.f_bavail * found.f_frsize - reserved(total)
+            if free < size:
+                self._room = 0
+                raise LowSpaceError(errno.ENOSPC, "Little space is left on device")
+            self._room = max(size, min(_ASKED_AFTER, free // 2))
 
     def _open(self) -> None:
         self._at = self._path()

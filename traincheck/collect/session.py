@@ -28,6 +28,7 @@ import torch
 import traincheck
 from traincheck.collect.current import CURRENT
 from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Lease, Local, Switch
+from traincheck.collect.event_file import LowSpaceError
 from traincheck.collect.faults import Faults
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.sampling import EveryNth
@@ -302,7 +303,7 @@ class Session:
         self.faults.count(source, error)
 
     def storage_failed(self, error: OSError, records: int) -> None:
-        """A write failed, most likely on a full disk: stop recording, let training go on."""
+        """A write failed, most likely on a full disk, or nearly full: training goes on without."""
         self.faults.lost += records
         self._is_storage_lost = (
             True  # steps recorded behind a gap would look as if they lacked calls
@@ -312,7 +313,8 @@ class Session:
         # The file may end exactly behind a record. An empty file needs no room of its own, and to
         # make one without opening it no descriptor, of which there may be none left either
         try:
-            os.mknod(Path(self.settings.directory) / lost_file_name(os.getpid()), 0o644)
+            name = lost_file_name(os.getpid(), is_low=isinstance(error, LowSpaceError))
+            os.mknod(Path(self.settings.directory) / name, 0o644)
         except OSError:
             logger.debug("could not leave a marker", exc_info=True)
 

@@ -10,22 +10,31 @@ LARGEST_WHOLE = 1 << 53  # of the numbers that every reader of JSON takes for wh
 MANIFEST = "manifest.json"
 EVENT_GLOB = "events-*.jsonl"
 LOST_GLOB = "storage-lost-*"
+LOW_GLOB = "storage-low-*"
 FAULTS_GLOB = "faults-p*.json"
 UNUSED_GLOB = "unused-p*.txt"
 _EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
 
 
-def lost_file_name(pid: int) -> str:
-    """Name of the empty file that a process leaves when its records could not be written."""
-    return f"storage-lost-p{pid}"
+def lost_file_name(pid: int, *, is_low: bool = False) -> str:
+    """Name of the empty file that a process leaves when its records could not be written.
+
+    is_low: they were not, as the disk would soon have been full.
+    """
+    return f"storage-{'low' if is_low else 'lost'}-p{pid}"
 
 
 def storage_notes(directory: Path) -> list[str]:
-    """One sentence for each process whose recording was ended by a write that failed."""
+    """One sentence for each process whose recording ended for lack of room before the process."""
+    reasons = {
+        LOST_GLOB: "could not write all of its records, most likely on a full disk",
+        LOW_GLOB: "stopped recording, as the disk of the trace was nearly full and what was left "
+        "is the program's",
+    }
     return [
-        f"process {path.name.rpartition('-p')[2]} could not write all of its records, most likely "
-        "on a full disk: its trace ends before the program did"
-        for path in sorted(directory.glob(LOST_GLOB))
+        f"process {path.name.rpartition('-p')[2]} {reason}: its trace ends before the program did"
+        for pattern, reason in reasons.items()
+        for path in sorted(directory.glob(pattern))
     ]
 
 
