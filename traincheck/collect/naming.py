@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 WRAPPER_ATTRIBUTES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
 _WRAPPER_CLASSES = frozenset(
@@ -98,6 +99,45 @@ def table(members: Any) -> dict[str, Any]:
     present = {key: member for key, member in members.items() if member is not None}
     made: Any = weakref.WeakValueDictionary(present)  # not to keep the module alive
     return made  # type: ignore[no-any-return]
+
+
+def is_lent(top: torch.nn.Module) -> bool:
+    """Whether others stand in the place of parameters for a while.
+
+    ``torch.func.functional_call`` puts tensors there; modules let nobody else register anything but
+    a parameter under its name. After a forward without a backward, those of a model that is sharded
+    stay gathered: they are no optimizer's.
+    """
+    return any(
+        is_gathered(module)
+        or any(
+            parameter is not None and not isinstance(parameter, torch.nn.Parameter)
+            for parameter in table(module._parameters).values()
+        )
+        for _, module in walk(top)
+    )
+
+
+def is_there(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor can be looked at: lazy ones are not there yet, nested ones have no shape."""
+    if tensor is None or is_lazy(tensor):
+        return False
+    return not (tensor.is_nested and tensor.layout is torch.strided)
+
+
+class LiveModules:
+    """The modules that are alive. By id, not a WeakSet: a module's own hash may not work yet."""
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakValueDictionary[int, torch.nn.Module] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def add(self, module: torch.nn.Module) -> None:
+        self._modules[id(module)] = module
+
+    def __iter__(self) -> Iterator[torch.nn.Module]:
+        return iter(list(self._modules.values()))
 
 
 class Identities:

@@ -355,12 +355,11 @@ class Numbers:
         if not _modes() and _level() is None:
             self.moves.before(parameters)
 
-    def takes_parameters(self, parameters: Iterable[tuple[Any, torch.Tensor]]) -> bool:
-        """Whether norms of these parameters are taken in this step."""
+    def takes_parameters(self, size: int) -> bool:
+        """Whether norms of parameters, which have so many elements, are taken in this step."""
         if self.is_sampled or self.moves.has_any:
             return True
-        is_always = "parameter" in self._always_asked
-        return is_always and sum(tensor.numel() for _, tensor in parameters) <= SMALL
+        return "parameter" in self._always_asked and size <= SMALL
 
 
 def read_norms(norms: Sequence[Any]) -> list[bytes]:

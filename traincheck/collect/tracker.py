@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from operator import methodcaller
 from threading import get_ident
@@ -21,13 +21,17 @@ from torch.nn.parameter import is_lazy
 from traincheck.collect.emit import Emitter
 from traincheck.collect.naming import (
     Identities,
+    LiveModules,
     RootNames,
     class_of,
-    is_gathered,
+    is_lent,
+    is_there,
     table,
     unwrap,
     walk,
 )
+from traincheck.collect.plans import Plan
+from traincheck.collect.rest import NO_ROOTS, Rest, due
 from traincheck.collect.stats import Numbers
 from traincheck.collect.structure import structure
 from traincheck.collect.summarize import dotted
@@ -41,21 +45,6 @@ _FEW_MODULES = 512  # known ones, dead or alive
 Slot: TypeAlias = tuple[dict[str, Any], str]  # where a module keeps a tensor: its dict and the key
 
 
-class LiveModules:
-    """The modules that are alive. By id, not a WeakSet: a module's own hash may not work yet."""
-
-    def __init__(self) -> None:
-        self._modules: weakref.WeakValueDictionary[int, torch.nn.Module] = (
-            weakref.WeakValueDictionary()
-        )
-
-    def add(self, module: torch.nn.Module) -> None:
-        self._modules[id(module)] = module
-
-    def __iter__(self) -> Iterator[torch.nn.Module]:
-        return iter(list(self._modules.values()))
-
-
 class Root:
     """An outermost module and the variables below it.
 
@@ -63,7 +52,8 @@ class Root:
     when the module dies.
 
     is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
-    it: of the last forward with gradients, or update.
+    it: of the last forward with gradients, or update. size: elements of its parameters.
+    first_gradient: which parameter has one, and its identity.
     """
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
@@ -74,6 +64,9 @@ class Root:
         self.thread = _thread()
         self.is_tracked = False
         self.is_lent = False
+        self.rest = Rest()
+        self.size = 0
+        self.first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
         # Dicts of its modules, and what was in them: how many, under which keys, which objects
         self.holders: list[Any] = []
         self.seen: tuple[list[int], list[str], list[int]] = ([], [], [])
@@ -113,55 +106,7 @@ def _forget(root: Root | None) -> None:
     root.buffers = {n: ({}, key, b) for n, (_, key, b) in root.buffers.items()}
 
 
-def _is_lent(top: torch.nn.Module) -> bool:
-    """Whether others stand in the place of parameters for a while.
-
-    ``torch.func.functional_call`` puts tensors there; modules let nobody else register anything but
-    a parameter under its name. After a forward without a backward, those of a model that is sharded
-    stay gathered: they are no optimizer's.
-    """
-    return any(
-        is_gathered(module)
-        or any(
-            parameter is not None and not isinstance(parameter, torch.nn.Parameter)
-            for parameter in table(module._parameters).values()
-        )
-        for _, module in walk(top)
-    )
-
-
-def _has_memory(tensor: torch.Tensor | None) -> bool:
-    """Whether a tensor can be looked at: lazy ones are not there yet, nested ones have no shape."""
-    if tensor is None or is_lazy(tensor):
-        return False
-    return not (tensor.is_nested and tensor.layout is torch.strided)
-
-
 _values: Any = methodcaller("values")  # not of dict: TorchScript modules have something else
-
-
-@dataclass(slots=True)
-class _Plan:
-    """Which tensors an optimizer keeps, in the order of its state; no reference to any of them.
-
-    While ids of the parameters and sizes of the entries are the same, so are the names.
-    """
-
-    names: int
-    held: list[int]
-    sizes: list[int]
-    tensors: list[list[tuple[str, Variable]]]
-
-    def fits(self, states: Mapping[Any, Any], names: int) -> bool:
-        # `map` over whole dicts stays in C: a tenth of the time of a look at each entry
-        try:
-            return (
-                names == self.names
-                and list(map(id, states)) == self.held
-                and list(map(len, states.values())) == self.sizes
-            )
-        except TypeError:  # an optimizer that keeps something of its own among the entries
-            return False
 
 
 class Tracker:
@@ -186,7 +131,8 @@ class Tracker:
         self._most_modules = _FEW_MODULES
         self._trainers: set[int] = set()  # threads that compute gradients or update
         self._optimizer_state: dict[str, dict[str, Variable]] = {}
-        self._plans: dict[str, _Plan] = {}
+        self._plans: dict[str, Plan] = {}
+        self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self.maps = 0  # how often modules were given their paths
         self.names_version = 0  # another number when a parameter got another name
         # Ids of special tokens that configurations of models name; None where they differ.
@@ -291,7 +237,7 @@ class Tracker:
         if top is None or (root.is_tracked and root.is_current()):
             root.is_lent = False
             return
-        root.is_lent = _is_lent(top)
+        root.is_lent = is_lent(top)
         if root.is_lent:
             return
         self._map(root, top)
@@ -309,7 +255,7 @@ class Tracker:
             if any(is_lazy(tensor) for tensor in tensors if tensor is not None):
                 root.is_tracked = False  # look again: they get shape and data in the first forward
             for key, parameter in parameters.items():
-                if _has_memory(parameter):
+                if is_there(parameter):
                     name = f"{prefix}.{key}"
                     known = old_parameters.get(name)
                     variable = self._follow(em, name, "parameter", (parameters, key), cls, known)
@@ -317,11 +263,12 @@ class Tracker:
                     gradient = known[3] if known and same else Variable(name, GRADIENT, cls)
                     root.parameters[name] = (parameters, key, variable, gradient)
             for key, buffer in buffers.items():
-                if _has_memory(buffer):
+                if is_there(buffer):
                     name = f"{prefix}.{key}"
                     slot = (buffers, key)
                     variable = self._follow(em, name, "buffer", slot, cls, old_buffers.get(name))
                     root.buffers[name] = (*slot, variable)
+        root.size = sum(h[key].numel() for h, key, _, _ in root.parameters.values())
         self._gone(em, old_parameters, root.parameters)
         self._gone(em, old_buffers, root.buffers)
         facts = structure(top, root.name)
@@ -382,37 +329,58 @@ class Tracker:
 
     # -- looks
 
-    def before_update(self) -> None:
+    def trained_by(self, owner: str, optimizer: torch.optim.Optimizer) -> frozenset[str]:
+        """Names of the roots that an optimizer holds parameters of; none if there is only one."""
+        if len(self.roots) <= 1:
+            return NO_ROOTS
+        key = self.names_version, sum(len(group["params"]) for group in optimizer.param_groups)
+        known = self._trained.get(owner)
+        if known is None or known[0] != key:
+            names = (name for name, _ in self.held(owner, optimizer))
+            known = self._trained[owner] = key, frozenset(n.partition(".")[0] for n in names)
+        return known[1]
+
+    def before_update(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
         numbers = self._numbers
         if numbers is not None:
+            names = self.trained_by(owner, optimizer)
             numbers.before_update(
                 tensor
-                for root in self._live_roots()
+                for root in due(em, self._live_roots(), Rest.keeps_parameters, names)
                 for holder, key, _, _ in root.parameters.values()
                 if (tensor := holder.get(key)) is not None
             )
 
-    def look_parameters(self, em: Emitter, after: int) -> None:
-        """Find the parameters of all tracked roots that differ from the last look."""
-        numbers = self._numbers
+    def look_parameters(
+        self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Find the parameters of tracked roots that differ from the last look: it has stepped."""
+        numbers, names, live = self._numbers, self.trained_by(owner, optimizer), self._live_roots()
+        roots = due(em, live, Rest.keeps_parameters, names)
         found = [
             (variable, tensor)
-            for root in self._live_roots()
+            for root in roots
             for holder, key, variable, _ in root.parameters.values()
             if (tensor := holder.get(key)) is not None
         ]
         self.looker.still.clear()
-        if numbers is not None and numbers.parameter and numbers.takes_parameters(found):
+        size = sum(root.size for root in live)
+        if numbers is not None and numbers.parameter and numbers.takes_parameters(size):
             self._look_with_norms(em, found, after)
         else:
             self.looker.look_all(em, found, after)
         if self.looker.still:
-            self._explain_still(em, after)
+            self._explain_still(em, after, roots)
+        if len(live) > 1:
+            for root in roots:
+                if root.name in names:
+                    root.rest.trained()
+                root.rest.saw_parameters(em.clock.step, root.holders)
 
-    def _explain_still(self, em: Emitter, after: int) -> None:
+    def _explain_still(self, em: Emitter, after: int, roots: list[Root]) -> None:
         still = self.looker.still
-        for root in self._live_roots():
+        for root in roots:
             for holder, key, parameter, gradient in root.parameters.values():
                 if id(parameter) in still and gradient.identity:
                     self.looker.explain(em, gradient, holder[key].grad, after)
@@ -435,13 +403,25 @@ class Tracker:
             if tensor is not None and tensor.requires_grad is not parameter.requires_grad:
                 self.looker.flags(em, parameter, tensor, None)
 
-    def look_gradients(self, em: Emitter, after: int, *, norms: bool = False) -> None:
-        """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen."""
+    def look_gradients(
+        self,
+        em: Emitter,
+        after: int,
+        names: AbstractSet[str] = NO_ROOTS,
+        *,
+        norms: bool = False,
+    ) -> None:
+        """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen.
+
+        names: of roots whose gradients were cleared.
+        """
+        live = self._live_roots()
+        roots = due(em, live, Rest.keeps_gradients, names)
         if norms and self._numbers is not None and self._numbers.gradient:
-            self._take_norms()
+            self._take_norms(roots)
         found: list[tuple[Variable, torch.Tensor | None]] = []
-        self._first_gradient = None
-        for root in self._live_roots():
+        for root in roots:
+            root.first_gradient = None
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)
                 if tensor is None:
@@ -449,12 +429,16 @@ class Tracker:
                 if tensor.requires_grad is not parameter.requires_grad:
                     self.looker.flags(em, parameter, tensor, after)
                 grad = tensor.grad
-                if grad is not None and self._first_gradient is None:
-                    self._first_gradient = weakref.ref(tensor), id(grad)
+                if grad is not None and root.first_gradient is None:
+                    root.first_gradient = weakref.ref(tensor), id(grad)
                 found.append((gradient, grad))
         self.looker.look_all(em, found, after)
         for gradient, _ in found:
             gradient.stats = b""
+        self._first_gradient = next((r.first_gradient for r in live if r.first_gradient), None)
+        if len(live) > 1:
+            for root in roots:
+                root.rest.saw_gradients(em.clock.step, root.holders)
 
     def has_other_gradients(self) -> bool:
         """Whether a gradient is another tensor than at the last look: the program made its own."""
@@ -464,11 +448,11 @@ class Tracker:
         grad = None if parameter is None else parameter.grad
         return grad is not None and id(grad) != known
 
-    def _take_norms(self) -> None:
+    def _take_norms(self, roots: list[Root]) -> None:
         """Of all gradients at once: the next look at each records them."""
         found = [
             (gradient, tensor.grad)
-            for root in self._live_roots()
+            for root in roots
             for holder, key, _, gradient in root.parameters.values()
             if (tensor := holder.get(key)) is not None and tensor.grad is not None
         ]
@@ -483,7 +467,7 @@ class Tracker:
         """
         found = [
             (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
-            for root in self._live_roots()
+            for root in due(em, self._live_roots(), Rest.keeps_gradients, NO_ROOTS)
             for holder, key, _, gradient in root.parameters.values()
             if gradient.identity
         ]
@@ -515,10 +499,10 @@ class Tracker:
         ]
         self.looker.look_all(em, found, after)
 
-    def _plan(self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer) -> _Plan:
+    def _plan(self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer) -> Plan:
         known = self._optimizer_state.setdefault(owner, {})
         names = {id(parameter): name for name, parameter in self.held(owner, optimizer)}
-        plan = _Plan(self.names_version, [], [], [])
+        plan = Plan(self.names_version, [], [], [])
         for parameter, state in optimizer.state.items():
             tensors: list[tuple[str, Variable]] = []
             name = names.get(id(parameter))
@@ -571,6 +555,7 @@ class Tracker:
         """An optimizer is dead."""
         self._optimizer_state.pop(owner, None)
         self._plans.pop(owner, None)
+        self._trained.pop(owner, None)
 
     def _live_roots(self) -> list[Root]:
         """Those that this thread may look at: not while another computes gradients for them.

@@ -163,6 +163,7 @@ class Modules(Instrument):
             if session.switch.on:
                 path, root = session.tracker.find(module)
                 self._root = root
+                root.rest.called()
                 if root.name not in session.modes:
                     session.modes[root.name] = root.ref
                 training = bool(getattr(unwrap(module), "training", True))

@@ -301,7 +301,7 @@ class Optimizers(Instrument):
         if not self._is_as_seen(owner, optimizer):
             self._groups(em, owner, optimizer)
         if session.numbers.moves.is_due:
-            session.tracker.before_update()
+            session.tracker.before_update(em, owner, optimizer)
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -310,7 +310,7 @@ class Optimizers(Instrument):
         owner = self._ids.get(id(optimizer), "")
         if session.switch.looks:
             if self._looks_at_parameters:
-                session.tracker.look_parameters(em, span)
+                session.tracker.look_parameters(em, span, owner, optimizer)
             if self._looks_at_state:
                 session.tracker.look_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
@@ -391,7 +391,13 @@ class Optimizers(Instrument):
     def _after_zero(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        self.session.tracker.look_gradients(em, span)
+        tracker, cleared = self.session.tracker, args[0]
+        if isinstance(cleared, torch.nn.Module):
+            names = frozenset({tracker.find(cleared)[1].name})
+        else:
+            owner = self.owner(cleared) or self._owner_of_groups(cleared)
+            names = tracker.trained_by(owner, cleared) if owner is not None else frozenset()
+        tracker.look_gradients(em, span, names)
 
 
 def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:

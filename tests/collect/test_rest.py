@@ -1,0 +1,171 @@
+"""Programs that train many models: looks that are left out, and what they would have found."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.collect.recording import recording
+from traincheck.collect import tracker
+from traincheck.collect.variables import Looker
+
+
+def models(count, kind=torch.optim.Adam, **options):
+    torch.manual_seed(0)
+    made = [nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)) for _ in range(count)]
+    return made, [kind(model.parameters(), lr=0.01, **options) for model in made]
+
+
+X = torch.linspace(0, 1, 6).reshape(2, 3)
+
+
+def in_turn(steps=4, **options):
+    made, optimizers = models(4, **options)
+    for _ in range(steps):
+        for model, optimizer in zip(made, optimizers):
+            optimizer.zero_grad()
+            model(X).sum().backward()
+            optimizer.step()
+
+
+def in_turn_fused():
+    in_turn(fused=True)
+
+
+def all_at_once():
+    made, optimizers = models(4)
+    for _ in range(3):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        losses = [model(X).sum() for model in made]
+        for loss in losses:
+            loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def cleared_by_hand():
+    made, optimizers = models(3)
+    for _ in range(3):
+        losses = [model(X).sum() for model in made]
+        for model, loss, optimizer in zip(made, losses, optimizers):
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.data.zero_()
+            loss.backward()
+            optimizer.step()
+
+
+def cleared_afterwards():
+    made, optimizers = models(3)
+    for step in range(4):
+        for model, optimizer in zip(made, optimizers):
+            model(X).sum().backward()
+            optimizer.step()
+            for parameter in model.parameters():
+                if step % 2:
+                    parameter.grad = None
+                else:
+                    parameter.grad.zero_()
+
+
+def clamped():
+    """As the critic of a Wasserstein GAN is, which the generator's loss passes through."""
+    made, optimizers = models(2)
+    critic, other = made[0], nn.Linear(3, 3)
+    optimizers[1] = torch.optim.Adam(other.parameters(), lr=0.01)
+    for _ in range(4):
+        optimizers[0].zero_grad()
+        critic(X).sum().backward()
+        optimizers[0].step()
+        for parameter in critic.parameters():
+            parameter.data.clamp_(-0.1, 0.1)
+        optimizers[1].zero_grad()
+        critic(other(X)).sum().backward()
+        optimizers[1].step()
+
+
+def averaged():
+    made, optimizers = models(3)
+    means = [copy.deepcopy(model) for model in made]
+    for mean in means:
+        with torch.no_grad():
+            mean(X)
+    for _ in range(4):
+        for model, mean, optimizer in zip(made, means, optimizers):
+            optimizer.zero_grad()
+            (model(X) - mean(X).detach()).square().sum().backward()
+            optimizer.step()
+            for theirs, ours in zip(mean.parameters(), model.parameters()):
+                theirs.data.mul_(0.9).add_(ours.data, alpha=0.1)
+
+
+def frozen_and_copied():
+    made, optimizers = models(3)
+    for step in range(4):
+        for index, (model, optimizer) in enumerate(zip(made, optimizers)):
+            optimizer.zero_grad()
+            model(X).sum().backward()
+            optimizer.step()
+            if index == 1:
+                made[0][0].weight.requires_grad_(step % 2 == 0)
+                made[2].load_state_dict(model.state_dict())
+
+
+PROGRAMS = [
+    in_turn,
+    in_turn_fused,
+    all_at_once,
+    cleared_by_hand,
+    cleared_afterwards,
+    clamped,
+    averaged,
+    frozen_and_copied,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_no_change_is_missed_or_told_of_another_call(tmp_path, monkeypatch, program):
+    told = []
+    for index in range(2):
+        with monkeypatch.context() as patch:
+            if index:
+                patch.setattr(tracker, "due", lambda em, live, is_kept, names: live)
+            with recording(tmp_path / str(index)) as run:
+                program()
+        fields = ("step", "role", "name", "change", "after")
+        told.append(
+            [
+                (*(getattr(e, field) for field in fields), e.summary and e.summary.fingerprint)
+                for e in run.of("state")
+            ]
+        )
+    assert told[0] == told[1]
+    assert len(told[0]) > 50
+
+
+def test_looks_are_not_a_square_of_the_models(tmp_path, monkeypatch):
+    look_all, looked = Looker.look_all, []
+
+    def counted(self, em, found, after):
+        found = list(found)
+        looked.append(len(found))
+        return look_all(self, em, found, after)
+
+    monkeypatch.setattr(Looker, "look_all", counted)
+    counts = []
+    for count in (4, 16):
+        with recording(tmp_path / str(count)):
+            made, optimizers = models(count)
+            for step in range(12):
+                if step == 11:
+                    looked.clear()
+                for model, optimizer in zip(made, optimizers):
+                    optimizer.zero_grad()
+                    model(X).sum().backward()
+                    optimizer.step()
+        counts.append(sum(looked))
+    assert counts[1] < 4.5 * counts[0]
