@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.collect.recording import recording
 from traincheck.collect.naming import (
     Identities,
     RootNames,
@@ -16,6 +17,7 @@ from traincheck.collect.naming import (
     unwrap,
     walk,
 )
+from traincheck.collect.tracker import Root
 
 try:
     from torch.distributed.fsdp import FSDPModule
@@ -157,3 +159,33 @@ def test_identities_are_never_used_again():
         del thing
     assert len(seen) == 101
     assert identities.of(tensor) == first
+
+
+class Unregistered(nn.Module):
+    """Makes modules in its forward; in one of them it keeps one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        for _ in range(40):
+            x = nn.Tanh()(x)
+        self.calls += 1
+        if self.calls == 12:
+            self.kept = nn.Sigmoid()
+        return self.kept(x) if self.calls > 11 else x
+
+
+def test_modules_that_hang_nowhere_are_not_searched_for_each_time(tmp_path, monkeypatch):
+    is_current, asked = Root.is_current, []
+    monkeypatch.setattr(Root, "is_current", lambda self: asked.append(self) or is_current(self))
+    model, x = Unregistered(), torch.ones(2, requires_grad=True)
+    with recording(tmp_path) as run:
+        for step in range(14):
+            if step == 10:
+                asked.clear()
+            model(x).sum().backward()
+    assert len(asked) < 20, "two or three times in a forward"
+    kept = [e.module for e in run.calls("torch.nn.modules.activation.Sigmoid.forward")]
+    assert kept == ["Unregistered.kept"] * 3

@@ -40,6 +40,7 @@ from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
 _ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
+_MOST_CHECKS = 256  # and then one in each forward
 _FEW_MODULES = 512  # known ones, dead or alive
 
 Slot: TypeAlias = tuple[dict[str, Any], str]  # where a module keeps a tensor: its dict and the key
@@ -53,7 +54,8 @@ class Root:
 
     is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
     it: of the last forward with gradients, or update. size: elements of its parameters.
-    first_gradient: which parameter has one, and its identity.
+    first_gradient: which parameter has one, and its identity. checks: how often calls of modules
+    that are not known may still ask whether they are below it by now.
     """
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
@@ -65,6 +67,7 @@ class Root:
         self.is_tracked = False
         self.is_lent = False
         self.rest = Rest()
+        self.checks = _MOST_CHECKS
         self.size = 0
         self.first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
         # Dicts of its modules, and what was in them: how many, under which keys, which objects
@@ -72,6 +75,11 @@ class Root:
         self.seen: tuple[list[int], list[str], list[int]] = ([], [], [])
         self.parameters: dict[str, tuple[dict[str, Any], str, Variable, Variable]] = {}
         self.buffers: dict[str, tuple[dict[str, Any], str, Variable]] = {}
+
+    def called(self) -> None:
+        """A forward begins."""
+        self.rest.called()
+        self.checks = self.checks or 1
 
     def is_current(self) -> bool:
         """Whether modules and parameters are still the objects that were found.
@@ -132,7 +140,6 @@ class Tracker:
         self._trainers: set[int] = set()  # threads that compute gradients or update
         self._optimizer_state: dict[str, dict[str, Variable]] = {}
         self._plans: dict[str, Plan] = {}
-        self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self.maps = 0  # how often modules were given their paths
         self.names_version = 0  # another number when a parameter got another name
         # Ids of special tokens that configurations of models name; None where they differ.
@@ -199,13 +206,25 @@ class Tracker:
             seen.add(id(module))
         return unwrap(module)
 
-    def child(self, module: torch.nn.Module, root: Root | None) -> str | None:
-        """Path of a module called inside ``root``; None when it hangs nowhere below it."""
+    def child(
+        self, module: torch.nn.Module, root: Root | None, caller: torch.nn.Module | None = None
+    ) -> str | None:
+        """Path of a module called inside ``root``; None when it hangs nowhere below it.
+
+        caller: the module whose forward calls it. Not all of the root is searched for each of many
+        modules that are made where they are called.
+        """
         found = self._modules.get(id(module))
         if found is not None and found[0]() is module:
             return found[1]
         top = root.ref() if root is not None else None
-        if root is not None and top is not None and not root.is_current():
+        if root is None or top is None:
+            return None
+        if root.checks:
+            root.checks -= 1
+        elif caller is None or not any(part is module for part in caller._modules.values()):
+            return None
+        if not root.is_current():
             self._map(root, top)
             root.is_tracked = False  # the next track must see what is new
             found = self._modules.get(id(module))
@@ -329,22 +348,10 @@ class Tracker:
 
     # -- looks
 
-    def trained_by(self, owner: str, optimizer: torch.optim.Optimizer) -> frozenset[str]:
-        """Names of the roots that an optimizer holds parameters of; none if there is only one."""
-        if len(self.roots) <= 1:
-            return NO_ROOTS
-        key = self.names_version, sum(len(group["params"]) for group in optimizer.param_groups)
-        known = self._trained.get(owner)
-        if known is None or known[0] != key:
-            names = (name for name, _ in self.held(owner, optimizer))
-            known = self._trained[owner] = key, frozenset(n.partition(".")[0] for n in names)
-        return known[1]
-
-    def before_update(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step."""
+    def before_update(self, em: Emitter, names: AbstractSet[str]) -> None:
+        """An optimizer is about to step. names: of the roots that it trains."""
         numbers = self._numbers
         if numbers is not None:
-            names = self.trained_by(owner, optimizer)
             numbers.before_update(
                 tensor
                 for root in due(em, self._live_roots(), Rest.keeps_parameters, names)
@@ -352,11 +359,12 @@ class Tracker:
                 if (tensor := holder.get(key)) is not None
             )
 
-    def look_parameters(
-        self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
-    ) -> None:
-        """Find the parameters of tracked roots that differ from the last look: it has stepped."""
-        numbers, names, live = self._numbers, self.trained_by(owner, optimizer), self._live_roots()
+    def look_parameters(self, em: Emitter, after: int, names: AbstractSet[str]) -> None:
+        """Find the parameters of tracked roots that differ from the last look.
+
+        names: of the roots that an optimizer which has stepped trains.
+        """
+        numbers, live = self._numbers, self._live_roots()
         roots = due(em, live, Rest.keeps_parameters, names)
         found = [
             (variable, tensor)
@@ -555,7 +563,6 @@ class Tracker:
         """An optimizer is dead."""
         self._optimizer_state.pop(owner, None)
         self._plans.pop(owner, None)
-        self._trained.pop(owner, None)
 
     def _live_roots(self) -> list[Root]:
         """Those that this thread may look at: not while another computes gradients for them.

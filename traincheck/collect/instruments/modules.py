@@ -163,7 +163,7 @@ class Modules(Instrument):
             if session.switch.on:
                 path, root = session.tracker.find(module)
                 self._root = root
-                root.rest.called()
+                root.called()
                 if root.name not in session.modes:
                     session.modes[root.name] = root.ref
                 training = bool(getattr(unwrap(module), "training", True))
@@ -238,7 +238,7 @@ class Modules(Instrument):
                 or found[0]() is not module
                 or found[1] != (session.tracker.maps, is_root)
             ):
-                found = self._plan(module, is_root=is_root)
+                found = self._plan(em, module, is_root=is_root)
             numbers = session.numbers
             if (
                 numbers.is_sampled
@@ -320,11 +320,14 @@ class Modules(Instrument):
             if numbers.is_shifted(value):
                 given[index] = b'%b,"stats":{"shifted":%d}}' % (given[index][:-1], ONCE)
 
-    def _plan(self, module: torch.nn.Module, *, is_root: bool) -> _Plan:
+    def _plan(self, em: Emitter, module: torch.nn.Module, *, is_root: bool) -> _Plan:
         """What all records of a module have in common. Looking it up takes 3 us a call less."""
         tracker = self.session.tracker
         api = self._api(type(module))
-        path = tracker.find(module)[0] if is_root else tracker.child(module, self._root)
+        if is_root:
+            path: str | None = tracker.find(module)[0]
+        else:
+            path = tracker.child(module, self._root, em.module)
         head = self._heads.get((api, path, is_root)) or self._head(api, path, is_root=is_root)
         known = (tracker.maps, is_root)  # `child` may have found that modules changed
         wanted = self._wants(api, is_root=is_root)

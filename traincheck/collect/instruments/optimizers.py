@@ -22,6 +22,7 @@ from traincheck.collect.between import Between
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import outside, place, where
+from traincheck.collect.rest import NO_ROOTS
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
 from traincheck.schema.apis import Families, Marks
@@ -80,6 +81,7 @@ class Optimizers(Instrument):
         self._signatures: dict[str, Any] = {}
         self._heads: dict[tuple[type, str], bytes] = {}  # of records, by class and method
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
+        self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
         self._between = Between(self.session)
         wants = self.session.tracker.wants
@@ -146,6 +148,7 @@ class Optimizers(Instrument):
             self._signatures.pop(owner, None)
             self._seen.pop(owner, None)
             self._between.seen.pop(owner, None)
+            self._trained.pop(owner, None)
             if self._ids.get(key) == owner:
                 del self._ids[key]
 
@@ -301,7 +304,7 @@ class Optimizers(Instrument):
         if not self._is_as_seen(owner, optimizer):
             self._groups(em, owner, optimizer)
         if session.numbers.moves.is_due:
-            session.tracker.before_update(em, owner, optimizer)
+            session.tracker.before_update(em, self._trains(owner, optimizer))
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -310,13 +313,25 @@ class Optimizers(Instrument):
         owner = self._ids.get(id(optimizer), "")
         if session.switch.looks:
             if self._looks_at_parameters:
-                session.tracker.look_parameters(em, span, owner, optimizer)
+                session.tracker.look_parameters(em, span, self._trains(owner, optimizer))
             if self._looks_at_state:
                 session.tracker.look_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
             self._between.after(owner, optimizer)
         for look in session.after_optimizer:
             look()
+
+    def _trains(self, owner: str, optimizer: Optimizer) -> frozenset[str]:
+        """Names of the roots whose parameters it holds; none if there is only one root."""
+        tracker = self.session.tracker
+        if len(tracker.roots) <= 1:
+            return NO_ROOTS
+        key = tracker.names_version, sum(len(group["params"]) for group in optimizer.param_groups)
+        known = self._trained.get(owner)
+        if known is None or known[0] != key:
+            names = (name.partition(".")[0] for name, _ in tracker.held(owner, optimizer))
+            known = self._trained[owner] = key, frozenset(names)
+        return known[1]
 
     def _describe_step(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -396,7 +411,7 @@ class Optimizers(Instrument):
             names = frozenset({tracker.find(cleared)[1].name})
         else:
             owner = self.owner(cleared) or self._owner_of_groups(cleared)
-            names = tracker.trained_by(owner, cleared) if owner is not None else frozenset()
+            names = NO_ROOTS if owner is None else self._trains(owner, cleared)
         tracker.look_gradients(em, span, names)
 
 
