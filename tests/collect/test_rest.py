@@ -1,4 +1,4 @@
-"""Programs that train many models: looks that are left out, and what they would have found."""
+"""Programs of many models or unused layers: looks left out, and what they would have found."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.collect import tracker
+from traincheck.collect.stats import Numbers
 from traincheck.collect.variables import Looker
 
 
@@ -169,3 +170,50 @@ def test_looks_are_not_a_square_of_the_models(tmp_path, monkeypatch):
                     optimizer.step()
         counts.append(sum(looked))
     assert counts[1] < 4.5 * counts[0]
+
+
+class Experts(nn.Module):
+    """One of many layers is used in a step, and the first one never."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(20))
+
+    def forward(self, x, index):
+        return self.layers[1 + index % 3](x)
+
+
+@pytest.mark.parametrize("clears", [True, False], ids=["none", "zeros"])
+def test_what_does_not_change_costs_little(tmp_path, monkeypatch, clears):
+    look, norms, taken, closely = Looker.look, Numbers.norms, [], []
+
+    def looked(self, em, variable, tensor, after):
+        closely.append(variable.name)
+        return look(self, em, variable, tensor, after)
+
+    def took(self, tensors):
+        taken.append(len(tensors))
+        return norms(self, tensors)
+
+    monkeypatch.setattr(Looker, "look", looked)
+    monkeypatch.setattr(Numbers, "norms", took)
+    with recording(tmp_path) as run:
+        torch.manual_seed(0)
+        model = Experts()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(24):
+            if step == 12:
+                taken.clear()
+                closely.clear()
+            optimizer.zero_grad(set_to_none=clears)
+            model(X[:, :2], step).sum().backward()
+            optimizer.step()
+            if step == 20:
+                model.layers[0].weight.data[0, 0] += 1
+    assert max(taken) <= (3 if clears else 7)
+    assert len(closely) < 12 * (6 if clears else 16)
+    changed = [
+        e for e in run.of("state") if (e.role, e.name) == ("parameter", "Experts.layers.0.weight")
+    ]
+    assert [(e.change, e.step) for e in changed] == [("new", 0), ("content", 21)]
+    assert changed[1].summary.stats["norm"] > 0

@@ -397,6 +397,12 @@ class Tracker:
         self, em: Emitter, found: list[tuple[Variable, torch.Tensor]], after: int
     ) -> None:
         if self._numbers is not None:
+            holds = self.looker.holds  # unused or frozen: most of some models
+            found = [
+                (v, tensor)
+                for v, tensor in found
+                if tensor.grad is not None or not holds(v, tensor)
+            ]
             norms = self._numbers.norms([tensor for _, tensor in found])
             moves = self._numbers.moves
             for (variable, tensor), norm in zip(found, norms):

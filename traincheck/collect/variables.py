@@ -226,10 +226,11 @@ class Looker:
     ) -> None:
         """Record which of many differ from the last look; None for gradients that are not there.
 
-        Nearly all lie where and as they did and hold something else, or are gradients that appear
-        and are not zero, or vanish: their records are made here, with one time for all.
+        Nearly all lie where and as they did and hold something else, or the same, or are gradients
+        that appear and are not zero, or vanish: the records of these are made here, with one time
+        for all.
         """
-        exact = self.exact
+        exact, still = self.exact, self.still
         lines: list[bytes] = []
         seq, when, span = em.seq, em.now(), b"%d" % after
         try:
@@ -244,34 +245,42 @@ class Looker:
                     continue
                 usual, is_gradient = variable.usual, variable.is_gradient
                 if (
-                    usual is not None
-                    and not variable.stats
+                    not variable.stats
                     and (exact or not variable.exact_only)
                     and _kind_of(tensor) == variable.kind
                     and tensor.is_contiguous()
-                    and not (is_gradient and (variable.identity or type(tensor) is not _TENSOR))
+                    and not (is_gradient and type(tensor) is not _TENSOR)
                     and ((address := tensor.data_ptr()) > LOW or has_memory(tensor))
                 ):
-                    values: tuple[Any, ...] = ()
+                    is_new = is_gradient and not variable.identity
                     if exact:
                         digest = f"xxh3-128:{hex128(variable.view(address), variable.seed)}"
-                        if digest != (variable.zero_digest if is_gradient else variable.digest):
-                            variable.digest = digest
-                            values = seq, when, _MARK % digest.encode(), span
+                        is_other = digest != (variable.zero_digest if is_new else variable.digest)
                     else:
                         if address != variable.address:
                             variable.locate(address)
                         probed = variable.seed
                         for part in variable.parts:  # `probe`, inlined
                             probed = hash64(part, probed)
-                        if probed != (variable.zero_probe if is_gradient else variable.probe):
-                            variable.probe, variable.digest = probed, None
-                            values = seq, when, span
-                    if values:
-                        if is_gradient:
-                            variable.identity, variable.zero = id(tensor), False
-                        lines.append(usual % values)
-                        seq += 1
+                        is_other = probed != (variable.zero_probe if is_new else variable.probe)
+                    if is_other:
+                        if usual is not None and is_new is is_gradient:
+                            if is_new:
+                                variable.identity, variable.zero = id(tensor), False
+                            if exact:
+                                variable.digest = digest
+                                lines.append(usual % (seq, when, _MARK % digest.encode(), span))
+                            else:
+                                variable.probe, variable.digest = probed, None
+                                lines.append(usual % (seq, when, span))
+                            seq += 1
+                            continue
+                    elif (exact or variable.is_small) and (
+                        variable.identity == id(tensor)
+                        if is_gradient
+                        else tensor.requires_grad is variable.requires_grad
+                    ):
+                        still.add(id(variable))
                         continue
                 if lines:
                     em.put(lines, seq)
@@ -281,6 +290,25 @@ class Looker:
         finally:
             if lines:
                 em.put(lines, seq)
+
+    def holds(self, variable: Variable, tensor: torch.Tensor) -> bool:
+        """Whether a tensor that is not a gradient is just as it was: a look records nothing."""
+        is_exact = self.exact or variable.exact_only
+        if (
+            not (is_exact or variable.is_small)
+            or _kind_of(tensor) != variable.kind
+            or tensor.requires_grad is not variable.requires_grad
+            or not tensor.is_contiguous()
+            or not has_memory(tensor)
+        ):
+            return False
+        if is_exact:
+            is_same = variable.exact_digest(tensor) == variable.digest
+        else:
+            is_same = variable.probed(tensor) == variable.probe
+        if is_same:
+            self.still.add(id(variable))
+        return is_same
 
     def look(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
         """Record the tensor when it differs from the last look."""
