@@ -138,7 +138,8 @@ class EmptySteps(StepMonitor):
             self._never.pop(owner, None)
             self._vain.forget(owner)
             return []
-        self._vain.enter(owner, facts)
+        if ledger.ever_reached:  # where no pass ever reaches anything, TC112 tells it
+            self._vain.enter(owner, facts)
         called = {m.call.module for m in facts.moments if m.family == Families.MODULE}
         called |= {path for path, call in facts.uses.items() if call.grad_enabled}
         parts = self._parts(holder.ids, {path for path in called if path})
