@@ -99,11 +99,8 @@ def _parameters(tables: Sequence[Any]) -> list[Any]:
     try:
         tensors = _tensors(tables)
         return [*map(id, tensors), *map(_written, tensors)]
-    except (
-        RuntimeError,
-        AttributeError,
-    ):  # one made in inference mode counts no writes: like nothing else
-        return [object()]
+    except (RuntimeError, AttributeError):  # made in inference mode: it counts no writes
+        return [object()]  # like nothing else
 
 
 def _gradients(tables: Sequence[Any]) -> list[Any]:

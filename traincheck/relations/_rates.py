@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from traincheck.relations._counts import scheduler_of
 from traincheck.relations._variables import is_judged, is_skipped
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
@@ -97,7 +98,7 @@ class Rates:
         """Looks at all rates, when a step ends that applied them."""
         if isinstance(event, CallEvent):
             if event.family == Families.SCHEDULER_STEP:
-                self.schedulers[event.api.split(".")[-2]] = event
+                self.schedulers[scheduler_of(event)] = event
         elif isinstance(event, OptimizerEvent):
             self._optimizers[event.id] = event
         elif isinstance(event, StepEvent):

@@ -15,10 +15,10 @@ from typing import Any
 from traincheck.schema.apis import TELLING, is_loose
 from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.fading import FadedGradients
 
 ROUTED = 8  # steps in a row that an expert may go without
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
-_FADED = 1e-3  # of the largest gradient: below, float32 may round away what is left of updates
 _TINY = 1e-7  # as where a warm-up or a range test begins: float32 keeps seven digits
 # Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.
 _MAY_STAY = frozenset({"max_exp_avg_sq", "mu", "eta", "step_size"})
@@ -240,7 +240,7 @@ class StepBook:
         self.highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
         self.gradients: set[str] = set()  # set and not known to be zero, now
         self.at_start: set[str] = set()  # gradients that were there when the step began
-        self._norms: dict[str, tuple[float, float]] = {}  # of gradients: the last, and the largest
+        self._fading = FadedGradients()
         self.turn(None)
 
     def turn(self, event: StepEvent | None) -> None:
@@ -291,13 +291,13 @@ class StepBook:
         """Another object took the name: the gradient of the one before is not its own."""
         self.gradients.discard(name)
         self.at_start.discard(name)
-        self._norms.pop(name, None)
+        self._fading.forget(name)
 
     def _gradient(self, event: StateEvent, name: str, change: str) -> None:
         is_zero = event.summary is not None and event.summary.zero is True
         norm = event.summary and event.summary.stats and event.summary.stats.get("norm")
         if norm:
-            self._norms[name] = norm, max(norm, self._norms.get(name, (norm, norm))[1])
+            self._fading.enter(name, norm)
         if change == "cleared" or (change == "content" and is_zero):
             self.cleared.add(name)
             self.left[name] = event.after
@@ -316,8 +316,7 @@ class StepBook:
 
     def is_faded(self, parameter: Variable) -> bool:
         """Whether next to nothing is left of a gradient, and small updates may round to nothing."""
-        last, largest = self._norms.get(parameter.name, (0.0, 0.0))
-        return last < _FADED * largest and parameter.dtype in ("float32", "float64")
+        return self._fading.is_faded(parameter.name, parameter.dtype)
 
     def has_gradient(self, parameter: str) -> bool:
         """Whether a gradient reached the parameter in this step or is still there."""

@@ -101,23 +101,3 @@ class History:
     @property
     def median(self) -> float:
         return statistics.median(self.numbers)
-
-
-class Fading:
-    """Of each series, the last number and the largest.
-
-    Args:
-        share: of the largest; less is next to nothing.
-    """
-
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._sizes: dict[int | str, tuple[float, float]] = {}
-
-    def enter(self, sizes: Mapping[int, float] | Mapping[str, float]) -> None:
-        for key, size in sizes.items():
-            self._sizes[key] = size, max(size, self._sizes.get(key, (size, size))[1])
-
-    def is_faded(self, key: int | str) -> bool:
-        last, largest = self._sizes.get(key, (0.0, 0.0))
-        return last < self._share * largest

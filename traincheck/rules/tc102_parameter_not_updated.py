@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 from traincheck.rules._ledger import Holder, Moment, StepFacts, StepMonitor
-from traincheck.rules._numbers import NORMS, Fading, number
+from traincheck.rules._numbers import NORMS, number
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import weights_beside
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent
+from traincheck.schema.fading import FadedGradients
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 # One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
@@ -18,7 +19,6 @@ _STUCK_STEPS = 3
 _STUCK_OPTIMIZER_STEPS = 2
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
 _FAINT = 1.2e-7  # resolution of float32 at 1: a schedule may begin below
-_FADED = 1e-3  # of the largest gradient: below, training has converged as far as float32 can tell
 
 
 class ParameterNotUpdated:
@@ -43,8 +43,7 @@ class ParameterNotUpdated:
         what is left of updates is rounded away; frozen parameters; a bias beside a weight that
         moves, for in front of a normalization its gradient is rounding noise; a scale in float32
         beside a bias that moves, as small steps are rounded away at one; optimizers that are given
-        a closure, which may stop when they have converged; steps that were not recorded; looks
-        that cannot tell.
+        a closure, which may stop when converged; steps not recorded; looks that cannot tell.
 
     Fix:
         Print the update's size beside the parameter's: keep parameters in float32 if it is lost to
@@ -87,7 +86,7 @@ class UpdateEffect(StepMonitor):
         self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the step before
         self._highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
         self._moved: set[int] = set()
-        self._gradients = Fading(_FADED)  # of parameters, and of optimizers
+        self._gradients = FadedGradients()  # of parameters, and of optimizers
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
@@ -131,14 +130,15 @@ class UpdateEffect(StepMonitor):
         """Those that moved once and rest now, as next to nothing is left of their gradients."""
         self._moved |= awaited & facts.changed
         norms = {i: norm for i in awaited if (norm := number(facts.gradients.get(i), "norm"))}
+        for identity, norm in norms.items():
+            self._gradients.enter(identity, norm)
         if norms:
-            self._gradients.enter(norms)
-            self._gradients.enter({holder.event.id: max(norms.values())})
+            self._gradients.enter(holder.event.id, max(norms.values()))
         still = {
-            identity
-            for identity in (awaited & self._moved) - facts.changed
-            if self.ledger.parameters[identity].dtype in ("float32", "float64")
-            and (self._gradients.is_faded(identity) or self._gradients.is_faded(holder.event.id))
+            i
+            for i in (awaited & self._moved) - facts.changed
+            for key in (i, holder.event.id)
+            if self._gradients.is_faded(key, self.ledger.parameters[i].dtype)
         }
         for identity in still:
             self._parameters.pop(identity, None)

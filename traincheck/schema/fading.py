@@ -1,0 +1,28 @@
+"""Gradients that have faded: training has converged as far as float32 can tell. Judges nothing.
+
+What is left of updates is then rounded away. For relations and rules, neither of which knows the
+other.
+"""
+
+from __future__ import annotations
+
+_SHARE = 1e-3  # of the largest gradient; less is next to nothing
+_PRECISE = ("float32", "float64")  # in others updates are lost while there is much to learn
+
+
+class FadedGradients:
+    """Of each parameter, or whatever has gradients, the last norm and the largest."""
+
+    def __init__(self) -> None:
+        self._norms: dict[int | str, tuple[float, float]] = {}
+
+    def enter(self, key: int | str, norm: float) -> None:
+        self._norms[key] = norm, max(norm, self._norms.get(key, (norm, norm))[1])
+
+    def forget(self, key: int | str) -> None:
+        self._norms.pop(key, None)
+
+    def is_faded(self, key: int | str, dtype: str) -> bool:
+        """Whether small updates of a parameter of this dtype may round to nothing by now."""
+        last, largest = self._norms.get(key, (0.0, 0.0))
+        return last < _SHARE * largest and dtype in _PRECISE
