@@ -217,3 +217,24 @@ def test_what_does_not_change_costs_little(tmp_path, monkeypatch, clears):
     ]
     assert [(e.change, e.step) for e in changed] == [("new", 0), ("content", 21)]
     assert changed[1].summary.stats["norm"] > 0
+
+
+def test_a_model_may_die_while_parameters_are_looked_at(tmp_path, monkeypatch):
+    """As when the collector runs between a look and the search for why an update had no effect."""
+    look, doomed = Looker.look, []
+
+    def last_seen(*args):
+        doomed.clear()
+        look(*args)
+
+    monkeypatch.setattr(Looker, "look", last_seen)
+    with recording(tmp_path) as run:
+        made, optimizers = models(2, torch.optim.SGD)
+        for model, optimizer in zip(made, optimizers):
+            optimizer.param_groups[0]["lr"] = 0.0
+            model(X).sum().backward()
+        doomed.append(made.pop(0))
+        del model
+        optimizer.step()
+    assert not doomed
+    assert run.changes("gradient")

@@ -390,8 +390,9 @@ class Tracker:
         still = self.looker.still
         for root in roots:
             for holder, key, parameter, gradient in root.parameters.values():
-                if id(parameter) in still and gradient.identity:
-                    self.looker.explain(em, gradient, holder[key].grad, after)
+                tensor = holder.get(key)  # None: the model has died meanwhile
+                if tensor is not None and id(parameter) in still and gradient.identity:
+                    self.looker.explain(em, gradient, tensor.grad, after)
 
     def _look_with_norms(
         self, em: Emitter, found: list[tuple[Variable, torch.Tensor]], after: int
@@ -550,8 +551,8 @@ class Tracker:
                 if tensor.grad is not None:
                     self._see(gradient, tensor.grad)
             for holder, key, buffer in root.buffers.values():
-                if holder.get(key) is not None:
-                    self._see(buffer, holder[key])
+                if (tensor := holder.get(key)) is not None:
+                    self._see(buffer, tensor)
         for owner, optimizer in optimizers:
             known = self._optimizer_state.get(owner, {})
             for name, held in self.held(owner, optimizer) if known else ():
