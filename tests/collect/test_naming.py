@@ -17,7 +17,7 @@ from traincheck.collect.naming import (
     unwrap,
     walk,
 )
-from traincheck.collect.tracker import Root
+from traincheck.collect.roots import Root
 
 try:
     from torch.distributed.fsdp import FSDPModule

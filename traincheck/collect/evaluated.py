@@ -15,8 +15,8 @@ from traincheck.collect.uses import Use
 from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
+    from traincheck.collect.roots import Root
     from traincheck.collect.session import Session
-    from traincheck.collect.tracker import Root
 
 MOMENT = "evaluation"  # in ``parameter@evaluation``
 _FORWARDS = 2  # of an evaluation that is looked at: the first may initialize or normalize

@@ -5,15 +5,11 @@ When the instruments say so, look at them; what a look tells is the business of 
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from itertools import chain
-from operator import methodcaller
-from threading import get_ident
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -32,89 +28,16 @@ from traincheck.collect.naming import (
 )
 from traincheck.collect.plans import Plan
 from traincheck.collect.rest import NO_ROOTS, Rest, due
+from traincheck.collect.roots import Root, Slot, still_there, this_thread
 from traincheck.collect.stats import Numbers
 from traincheck.collect.structure import structure
 from traincheck.collect.summarize import dotted
-from traincheck.collect.variables import GRADIENT, Looker, Variable
+from traincheck.collect.turns import Turns
+from traincheck.collect.variables import BUFFER, GRADIENT, PARAMETER, Looker, Variable
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
-_ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
-_MOST_CHECKS = 256  # and then one in each forward
 _FEW_MODULES = 512  # known ones, dead or alive
-
-Slot: TypeAlias = tuple[dict[str, Any], str]  # where a module keeps a tensor: its dict and the key
-
-
-class Root:
-    """An outermost module and the variables below it.
-
-    It keeps dicts of modules, never a module, and lets go of them, and so of the tensors in them,
-    when the module dies.
-
-    is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
-    it: of the last forward with gradients, or update. size: elements of its parameters.
-    first_gradient: which parameter has one, and its identity. checks: how often calls of modules
-    that are not known may still ask whether they are below it by now.
-    """
-
-    def __init__(self, module: torch.nn.Module, name: str) -> None:
-        own = weakref.ref(self)
-        forget = _forget  # models that a package holds outlive the names of this file
-        self.ref = weakref.ref(module, lambda _: forget(own()))
-        self.name = name
-        self.thread = _thread()
-        self.is_tracked = False
-        self.is_lent = False
-        self.rest = Rest()
-        self.checks = _MOST_CHECKS
-        self.size = 0
-        self.first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
-        # Dicts of its modules, and what was in them: how many, under which keys, which objects
-        self.holders: list[Any] = []
-        self.seen: tuple[list[int], list[str], list[int]] = ([], [], [])
-        self.parameters: dict[str, tuple[dict[str, Any], str, Variable, Variable]] = {}
-        self.buffers: dict[str, tuple[dict[str, Any], str, Variable]] = {}
-
-    def called(self) -> None:
-        """A forward begins."""
-        self.rest.called()
-        self.checks = self.checks or 1
-
-    def is_current(self) -> bool:
-        """Whether modules and parameters are still the objects that were found.
-
-        All dicts are compared at once in C: a fifth of the time that a look at each entry takes.
-        """
-        return self.seen == self.look()
-
-    def look(self) -> tuple[list[int], list[str], list[int]]:
-        """What is in the dicts now."""
-        holders = self.holders
-        objects = chain.from_iterable(map(_values, holders))
-        return list(map(len, holders)), list(chain.from_iterable(holders)), list(map(id, objects))
-
-
-def _thread() -> int | None:
-    """The running thread; None of one that Python did not start, as are those of autograd.
-
-    They run hooks, and what a checkpoint computes again, while the thread they work for waits.
-    """
-    here = get_ident()
-    known = _ACTIVE.get(here)
-    return None if known is None or isinstance(known, threading._DummyThread) else here
-
-
-def _forget(root: Root | None) -> None:
-    """A root is dead: what replaces it may ask for names, nobody for tensors."""
-    if root is None:
-        return
-    root.holders = []
-    root.parameters = {n: ({}, key, p, g) for n, (_, key, p, g) in root.parameters.items()}
-    root.buffers = {n: ({}, key, b) for n, (_, key, b) in root.buffers.items()}
-
-
-_values: Any = methodcaller("values")  # not of dict: TorchScript modules have something else
 
 
 class Tracker:
@@ -130,6 +53,7 @@ class Tracker:
         self._first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.identities = Identities()
         self.looker = Looker(exact=needs is None or needs.exact)
+        self._turns = Turns()
         self.roots: dict[str, Root] = {}
         self.created = LiveModules()
         self._needs = needs
@@ -252,7 +176,7 @@ class Tracker:
     def track(self, em: Emitter, root: Root) -> None:
         """Begin to follow the variables of ``root``, or find out what changed in its structure."""
         top = root.ref()
-        root.thread = _thread() or root.thread
+        root.thread = this_thread() or root.thread
         if top is None or (root.is_tracked and root.is_current()):
             root.is_lent = False
             return
@@ -277,7 +201,7 @@ class Tracker:
                 if is_there(parameter):
                     name = f"{prefix}.{key}"
                     known = old_parameters.get(name)
-                    variable = self._follow(em, name, "parameter", (parameters, key), cls, known)
+                    variable = self._follow(em, name, PARAMETER, (parameters, key), cls, known)
                     same = known is not None and variable is known[2]
                     gradient = known[3] if known and same else Variable(name, GRADIENT, cls)
                     root.parameters[name] = (parameters, key, variable, gradient)
@@ -285,7 +209,7 @@ class Tracker:
                 if is_there(buffer):
                     name = f"{prefix}.{key}"
                     slot = (buffers, key)
-                    variable = self._follow(em, name, "buffer", slot, cls, old_buffers.get(name))
+                    variable = self._follow(em, name, BUFFER, slot, cls, old_buffers.get(name))
                     root.buffers[name] = (*slot, variable)
         root.size = sum(h[key].numel() for h, key, _, _ in root.parameters.values())
         self._gone(em, old_parameters, root.parameters)
@@ -300,7 +224,8 @@ class Tracker:
     ) -> Variable:
         tensor = slot[0][slot[1]]
         identity = self.identities.of(tensor)
-        if role == "parameter":
+        self._turns.meet(tensor)
+        if role == PARAMETER:
             if self.name_of(tensor) != name:
                 self.names_version += 1
             self._by_parameter[id(tensor)] = (weakref.ref(tensor), name, cls)
@@ -310,7 +235,7 @@ class Tracker:
         variable = Variable(name, role, cls)
         variable.bind(identity, tensor)
         numbers = self._numbers
-        if numbers is not None and numbers.parameter and role == "parameter":
+        if numbers is not None and numbers.parameter and role == PARAMETER:
             variable.stats = numbers.of_parameter(em, tensor)
         self.looker.first(em, variable, tensor, "new" if known is None else "replaced")
         return variable
@@ -372,6 +297,7 @@ class Tracker:
             for holder, key, variable, _ in root.parameters.values()
             if (tensor := holder.get(key)) is not None
         ]
+        found = self._turns.due(em.clock.step, found)
         self.looker.still.clear()
         size = sum(root.size for root in live)
         if numbers is not None and numbers.parameter and numbers.takes_parameters(size):
@@ -496,7 +422,7 @@ class Tracker:
             for holder, key, variable in root.buffers.values()
             if (tensor := holder.get(key)) is not None
         ]
-        self.looker.look_all(em, found, after)
+        self.looker.look_all(em, self._turns.due(em.clock.step, found), after)
 
     def look_optimizer(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
@@ -563,6 +489,8 @@ class Tracker:
 
     def _see(self, variable: Variable, tensor: torch.Tensor) -> None:
         """Take over what a tensor holds."""
+        if self._turns.rests(variable, tensor):
+            return
         with suppress(RuntimeError):  # inside torch.func some have no memory
             self.looker.baseline(variable, tensor)
 
@@ -577,21 +505,21 @@ class Tracker:
         Autograd writes gradients without the interpreter's lock; to read one meanwhile is a crash.
         """
         live = [root for root in list(self.roots.values()) if root.ref() is not None]
-        if not self.computes() or (here := _thread()) is None:
+        if not self.computes() or (here := this_thread()) is None:
             return live
         others = self._trainers
         return [root for root in live if root.thread == here or root.thread not in others]
 
     def computes(self) -> bool:
         """This thread computes gradients or updates, or is about to: whether others do so, too."""
-        here = _thread()
+        here = this_thread()
         if here is not None and here not in self._trainers:
-            self._trainers = {thread for thread in self._trainers if thread in _ACTIVE} | {here}
+            self._trainers = still_there(self._trainers) | {here}
         return len(self._trainers) > 1
 
     def updates(self, optimizer: torch.optim.Optimizer) -> None:
         """This thread updates parameters: whichever computed their gradients is done with them."""
-        if not self.computes() or (here := _thread()) is None:
+        if not self.computes() or (here := this_thread()) is None:
             return
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for root in list(self.roots.values()):

@@ -42,6 +42,7 @@ from traincheck.collect.summarize import escaped
 UNKNOWN = "unknown"
 GRADIENT = "gradient"
 PARAMETER = "parameter"
+BUFFER = "buffer"
 _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable itself is as it was
 _CLEARED = ("cleared", None, False)
 _MARK = b',"fingerprint":"%b"'
@@ -68,9 +69,8 @@ class Variable:
     __slots__ = (
         "address", "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_gradient",
         "is_odd", "is_small", "kind", "lines", "module_class", "name", "owner", "parts", "places",
-        "probe",
-        "requires_grad", "role", "seed", "shape", "size", "stats", "storage", "usual", "view",
-        "zero", "zero_digest", "zero_probe",
+        "probe", "requires_grad", "rested", "role", "seed", "shape", "size", "stats", "storage",
+        "usual", "view", "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +109,7 @@ class Variable:
         # The one for what nearly all looks find: other content, or a gradient that is not zero
         self.usual: bytes | None = None
         self.stats: Any = b""  # numbers for the next record; a tensor while they are on a device
+        self.rested: Any = None  # of `Turns`
 
     def describe(self, tensor: torch.Tensor) -> None:
         """Take over shape and dtype, which fingerprints contain."""

@@ -18,10 +18,10 @@ from traincheck.collect.evaluated import Evaluated
 from traincheck.collect.given import Given
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.naming import unwrap
+from traincheck.collect.roots import Root
 from traincheck.collect.shifts import ONCE
 from traincheck.collect.stats import with_fingerprint
 from traincheck.collect.summarize import dotted, encode, escaped
-from traincheck.collect.tracker import Root
 from traincheck.collect.untrained import Untrained
 from traincheck.schema.apis import Families
 
