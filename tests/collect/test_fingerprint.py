@@ -9,15 +9,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from traincheck.collect import fingerprint as module
+from traincheck.collect.device import finish, read, start
 from traincheck.collect.fingerprint import (
     PROBE_SLICE,
     PROBED,
     fingerprint,
-    finish_device,
     is_plain_cpu,
     row_fingerprints,
     seed_of,
-    start_device,
+    seed_of_parts,
 )
 
 FLOAT8 = [
@@ -51,7 +51,7 @@ KINDS = ("bit", "rows", "sign", "fill")
 
 def mix(tensor):
     """The algorithm of devices, run where the tensor is."""
-    return finish_device(start_device(tensor.detach()).tolist(), tensor)
+    return finish(read([start([tensor])])[0], seed_of(tensor))
 
 
 def probe(tensor):
@@ -119,7 +119,7 @@ def cases(count, seed):
 
 
 @pytest.mark.parametrize(
-    ("digest", "count"), [(fingerprint, 10_000), (mix, 3_000)], ids=["cpu", "device"]
+    ("digest", "count"), [(fingerprint, 10_000), (mix, 10_000)], ids=["cpu", "device"]
 )
 def test_no_change_is_missed(digest, count):
     seen = 0
@@ -323,13 +323,29 @@ def test_the_algorithm_is_named():
     assert mix(tensor).startswith("mix-128:")
 
 
-def test_device_digest_does_not_depend_on_chunks(monkeypatch):
-    tensor = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    whole = mix(tensor)
-    monkeypatch.setattr(module, "_CHUNK", 64)
-    assert mix(tensor) == whole
-    swapped = torch.cat([tensor[64:128], tensor[:64], tensor[128:]])
-    assert mix(swapped) != whole
+def test_each_of_several_parts_has_a_dtype_and_a_shape():
+    """Without them the words of two sizes could be those of one."""
+    whole = torch.zeros(4)
+    parts = [torch.zeros(4), torch.zeros(2, 2), torch.zeros(4).int(), torch.zeros(5).bool()]
+    seeds = {seed_of_parts(whole, [torch.zeros(3), part]) for part in parts}
+    assert len(seeds) == len(parts)
+    assert seed_of_parts(whole, [whole]) == seed_of(whole)
+
+
+class Wrapped(torch.Tensor):
+    """Says what its elements are like, and has none."""
+
+    @staticmethod
+    def __new__(cls, like):
+        return torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise AssertionError(func)
+
+
+def test_a_wrapper_that_does_not_tell_its_parts_has_no_fingerprint():
+    assert fingerprint(Wrapped(torch.ones(3))) is None
 
 
 # -- probe

@@ -3,12 +3,10 @@
 Any changed bit, swapped row or flipped sign gives another one.
 
 Three algorithms; only equal ones are compared. ``xxh3-128`` hashes CPU memory at memory speed.
-``mix-128`` is the same promise for tensors on a device, made of elementwise integer operations and
-one sum. ``probe`` reads a few slices: a differing probe proves a change, an equal one proves
-nothing. All include dtype and shape.
+``mix-128`` is the same promise for tensors on a device (device.py). ``probe`` reads a few slices: a
+differing probe proves a change, an equal one proves nothing. All include dtype and shape.
 
-Sources: XXH3, https://xxhash.com; the finalizer constants of ``mix-128`` are those of SplitMix64
-(Steele, Lea, Flood, OOPSLA 2014).
+Source: XXH3, https://xxhash.com.
 """
 
 from __future__ import annotations
@@ -20,13 +18,11 @@ from typing import Any
 import torch
 import xxhash
 
-EXACT_CPU = "xxh3-128"
-EXACT_DEVICE = "mix-128"
+from traincheck.collect.device import finish, is_capturing, read, start
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
 PROBED = 3 * PROBE_SLICE
 LOW = 1 << 32  # above it lies nearly all that is allocated; of freed memory an offset is left
-_CHUNK = 1 << 22  # words that one pass of mix-128 holds in memory at a time
 
 hex128 = xxhash.xxh3_128_hexdigest
 hash64 = xxhash.xxh3_64_intdigest
@@ -88,7 +84,8 @@ def has_memory(tensor: torch.Tensor) -> bool:
     try:
         if tensor.data_ptr() > LOW or not tensor.numel():
             return True
-        return tensor.untyped_storage().nbytes() > 0
+        storage = tensor.untyped_storage()
+        return storage.nbytes() > 0 and storage.data_ptr() > 0  # a wrapper has a size alone
     except (RuntimeError, NotImplementedError):  # inside torch.func: it stands for others
         return False
 
@@ -109,7 +106,7 @@ def is_plain_cpu(tensor: torch.Tensor) -> bool:
 def fingerprint(tensor: torch.Tensor) -> str | None:
     """The exact fingerprint of ``tensor``, ``<algorithm>:<32 hex digits>``; None without data.
 
-    Waits for the device when the tensor is not on the CPU; `start_device` does not.
+    Waits for the device when the tensor is not on the CPU; `device.start` does not.
     """
     if type(tensor) in PLAIN_TYPES and is_plain_cpu(tensor):
         seed = _seeds[tensor.dtype, tensor.shape]
@@ -129,6 +126,8 @@ def is_at_hand(tensor: torch.Tensor) -> bool:
 
 def _unusual(tensor: torch.Tensor) -> str | None:
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        if not tensor.is_cpu and is_capturing():
+            return None
         parts = components(tensor)
         if parts is None:
             return None
@@ -139,14 +138,20 @@ def _unusual(tensor: torch.Tensor) -> str | None:
         if all(part.is_cpu for part in parts):
             joined = "".join(_digest_cpu(part, part) for part in parts).encode()
             return f"xxh3-128:{hex128(joined, _seed(tensor))}"
-        digests = [start_device(part) for part in parts]
-        words = [word for digest in digests for word in digest.tolist()]
-        return finish_device(words, tensor)
+        return finish(read([start(parts)])[0], seed_of_parts(tensor, parts))
 
 
 def _seed(tensor: torch.Tensor) -> int:
     """As `seed_of`. The sizes of a nested one are among its parts."""
     return _seeds[tensor.dtype, _NO_SHAPE if tensor.is_nested else tensor.shape]
+
+
+def seed_of_parts(tensor: torch.Tensor, parts: list[torch.Tensor]) -> int:
+    """As `seed_of`, with dtype and shape of each of several parts."""
+    seed = _seed(tensor)
+    if len(parts) > 1:
+        seed = hash64(repr([seed, *map(seed_of, parts)]).encode())
+    return seed
 
 
 def _digest_cpu(part: torch.Tensor, whole: torch.Tensor) -> str:
@@ -214,47 +219,3 @@ def probe(parts: tuple[Any, ...], seed: int) -> int:
     for part in parts:
         seed = hash64(part, seed)
     return seed
-
-
-# mix-128: sum over words w at position i of f(w, i) modulo 2**64, twice with different constants.
-# For a fixed i, f is a bijection of w, so a single changed word always shows; moved words change
-# because i enters f nonlinearly. Odd numbers, as signed ones.
-_GOLDEN = (-7046029254386353131, -4658895280553007687)  # 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
-_STIR = (-7723592293110705685, -8663945395140668459)  # 0x94D049BB133111EB, 0x87C37B91114253D5
-_LOW_35 = (1 << 35) - 1
-_LOW_32 = (1 << 32) - 1
-
-
-def start_device(part: torch.Tensor) -> torch.Tensor:
-    """Two int64 words on the device of ``part`` (dense, any dtype and strides), without waiting."""
-    words = _as_words(part)
-    total = torch.zeros(2, dtype=torch.int64, device=part.device)
-    for first in range(0, words.numel(), _CHUNK):
-        chunk = words[first : first + _CHUNK].to(torch.int64)
-        position = torch.arange(
-            first + 1, first + 1 + chunk.numel(), dtype=torch.int64, device=part.device
-        )
-        for lane in (0, 1):
-            mixed = (chunk ^ (position * _GOLDEN[lane])) * _STIR[lane]
-            # masked: a logical shift, so that no bit is lost
-            mixed = mixed ^ ((mixed >> 29) & _LOW_35)
-            mixed = (mixed + position) * _GOLDEN[1 - lane]
-            mixed = mixed ^ ((mixed >> 32) & _LOW_32)
-            total[lane] += mixed.sum()
-    return total
-
-
-def _as_words(part: torch.Tensor) -> torch.Tensor:
-    """The bits of a tensor as a flat integer tensor of its element width (eight bytes at most)."""
-    plain = part.detach().resolve_conj().resolve_neg().contiguous().flatten()
-    if plain.dtype.is_complex:
-        plain = torch.view_as_real(plain).flatten()
-    width = plain.element_size()
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
-    return plain.view(integer)
-
-
-def finish_device(words: list[int], tensor: torch.Tensor) -> str:
-    """The fingerprint from the words that `start_device` left on the device."""
-    packed = b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words)
-    return f"mix-128:{hex128(packed, _seed(tensor))}"

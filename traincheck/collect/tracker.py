@@ -242,7 +242,7 @@ class Tracker:
 
     def _gone(self, em: Emitter, old: dict[str, Any], now: dict[str, Any]) -> None:
         for name in sorted(set(old) - set(now)):
-            self.looker.write(em, old[name][2], "gone", None, None)
+            self.looker.write(em, old[name][2], "gone", None)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
         """The name under which a parameter was found."""
@@ -334,8 +334,11 @@ class Tracker:
             moves = self._numbers.moves
             for (variable, tensor), norm in zip(found, norms):
                 variable.stats = moves.added(norm, tensor) if moves.has_any else norm
-                self.looker.look(em, variable, tensor, after)
-                variable.stats = b""
+            try:
+                self.looker.look_all(em, found, after)
+            finally:
+                for variable, _ in found:
+                    variable.stats = b""
 
     def look_flags(self, em: Emitter, root: Root) -> None:
         """Find parameters that were frozen or unfrozen, in a step in which no look is due."""

@@ -24,9 +24,7 @@ from traincheck.collect.fingerprint import (
     PLAIN_TYPES,
     PROBED,
     byte_view,
-    components,
     fingerprint,
-    finish_device,
     has_memory,
     hash64,
     hex128,
@@ -34,9 +32,8 @@ from traincheck.collect.fingerprint import (
     probe,
     seed_of,
     slices,
-    start_device,
 )
-from traincheck.collect.stats import read_norms
+from traincheck.collect.late import LateLook, LateLooks
 from traincheck.collect.summarize import escaped
 
 UNKNOWN = "unknown"
@@ -44,6 +41,7 @@ GRADIENT = "gradient"
 PARAMETER = "parameter"
 BUFFER = "buffer"
 _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable itself is as it was
+_ABSENT = frozenset({"gone", "cleared"})
 _CLEARED = ("cleared", None, False)
 _MARK = b',"fingerprint":"%b"'
 _ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
@@ -188,7 +186,7 @@ class Looker:
 
     Attributes:
         compares_ranks: whether those at parameters do, as other ranks have the same parameters.
-        pending: looks whose digests are still on devices, for `resolve`.
+        pending: looks at tensors on devices, for `resolve`.
         still: ids of variables that looks found as they were, since it was cleared.
     """
 
@@ -196,7 +194,7 @@ class Looker:
         self.exact = exact
         self._usual = ("content", None, exact), ("set", False, exact)
         self.compares_ranks = False
-        self.pending: list[tuple[Variable, torch.Tensor, torch.Tensor, int | None, Any]] = []
+        self.pending = LateLooks()
         self.still: set[int] = set()
 
     def baseline(self, variable: Variable, tensor: torch.Tensor) -> None:
@@ -220,9 +218,9 @@ class Looker:
     ) -> None:
         """Begin to follow a tensor."""
         self.baseline(variable, tensor)
-        self.write(em, variable, change, tensor, variable.digest, after)
+        self.write(em, variable, change, variable.digest, after)
 
-    def look_all(  # noqa: C901, PLR0912  # each call on the way costs a third of a look
+    def look_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
         self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor | None]], after: int
     ) -> None:
         """Record which of many differ from the last look; None for gradients that are not there.
@@ -239,6 +237,8 @@ class Looker:
                 if tensor is None:
                     if variable.identity:
                         variable.identity = 0
+                        if self.pending.clear(variable, after):
+                            continue
                         variable.digest = variable.probe = variable.zero = None
                         cleared = variable.lines.get(_CLEARED) or _template(variable, *_CLEARED)
                         lines.append(cleared % (seq, when, span))
@@ -291,6 +291,7 @@ class Looker:
         finally:
             if lines:
                 em.put(lines, seq)
+            self.pending.begin()
 
     def holds(self, variable: Variable, tensor: torch.Tensor) -> bool:
         """Whether a tensor that is not a gradient is just as it was: a look records nothing."""
@@ -341,7 +342,7 @@ class Looker:
             self._unchanged(em, variable, tensor, after)
         elif variable.digest is None:
             variable.digest, variable.exact_only = digest, True
-            self.write(em, variable, UNKNOWN, tensor, digest, after)
+            self.write(em, variable, UNKNOWN, digest, after)
         elif digest != variable.digest:
             variable.exact_only = True
             self._changed(em, variable, tensor, digest, after)
@@ -354,8 +355,8 @@ class Looker:
             self.flags(em, variable, tensor, after)
 
     def _look_odd(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
-        if not tensor.is_cpu:
-            self._defer(variable, tensor, after)
+        if is_on_device(tensor):
+            self.pending.add(LateLook(variable=variable, after=after), tensor)
             return
         digest = fingerprint(tensor)
         if digest is None:  # its memory is given back for now: nothing is known of it
@@ -380,7 +381,7 @@ class Looker:
             variable.zero = (
                 digest == variable.zero_digest if variable.zero_digest else _is_zero(tensor)
             )
-        self.write(em, variable, "content", tensor, digest, after)
+        self.write(em, variable, "content", digest, after)
 
     def explain(
         self, em: Emitter, gradient: Variable, tensor: torch.Tensor | None, after: int
@@ -398,21 +399,27 @@ class Looker:
             if gradient.digest is None and gradient.probe != gradient.probed(tensor):
                 return
             gradient.zero = True
-            self.write(em, gradient, "content", tensor, gradient.digest, after)
+            self.write(em, gradient, "content", gradient.digest, after)
 
     def flags(
         self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int | None
     ) -> None:
         """Record that a variable requires grad now, or no longer."""
         variable.requires_grad = tensor.requires_grad
-        self.write(em, variable, "flags", tensor, variable.digest, after)
+        self.write(em, variable, "flags", variable.digest, after)
 
     # -- gradients: they come and go
 
     def _look_gradient(
         self, em: Emitter, variable: Variable, gradient: torch.Tensor, after: int
     ) -> None:
-        if not variable.identity:
+        if is_on_device(gradient):
+            variable.fits(gradient)
+            is_new = variable.identity != id(gradient)
+            look = LateLook(variable=variable, after=after, is_new=is_new)
+            if self.pending.add(look, gradient):
+                variable.identity = id(gradient)
+        elif not variable.identity:
             variable.identity = id(gradient)
             self._appeared(em, variable, gradient, after)
         else:
@@ -423,11 +430,7 @@ class Looker:
     def _appeared(
         self, em: Emitter, variable: Variable, gradient: torch.Tensor, after: int
     ) -> None:
-        is_readable = variable.fits(gradient)
-        if not gradient.is_cpu:
-            self._defer(variable, gradient, after)
-            return
-        if not is_readable:
+        if not variable.fits(gradient):
             variable.digest = fingerprint(gradient)
         elif self.exact or variable.exact_only:
             variable.digest = variable.exact_digest(gradient)
@@ -435,41 +438,32 @@ class Looker:
             variable.probe = found = variable.probed(gradient)
             if found != variable.zero_probe:
                 variable.digest, variable.zero = None, False
-                self.write(em, variable, "set", gradient, None, after)
+                self.write(em, variable, "set", None, after)
                 return
             variable.digest = variable.exact_digest(gradient)
         variable.zero = (
             variable.digest == variable.zero_digest if variable.zero_digest else _is_zero(gradient)
         )
-        self.write(em, variable, "set", gradient, variable.digest, after)
+        self.write(em, variable, "set", variable.digest, after)
 
-    # -- devices: digests are computed where the tensor is and read once a step
-
-    def _defer(self, variable: Variable, tensor: torch.Tensor, after: int | None) -> None:
-        parts = components(tensor)
-        if parts is not None and len(parts) == 1:
-            digest = start_device(parts[0])
-            self.pending.append((variable, tensor, digest, after, variable.stats))
-            variable.stats = b""
+    # -- devices: digests are made where the tensor is, and read once a step
 
     def resolve(self, em: Emitter) -> None:
-        """Read the digests that looks left on devices: one copy for all of them."""
-        if not self.pending:
-            return
-        pending, self.pending = self.pending, []
-        device = pending[0][2].device
-        words = torch.stack([entry[2].to(device) for entry in pending]).tolist()
-        numbers = read_norms([entry[4] for entry in pending])
-        for (variable, tensor, _, after, _), pair, stats in zip(pending, words, numbers):
-            digest = finish_device(pair, tensor)
-            variable.stats = stats
-            if variable.is_gradient and variable.zero_digest is None:
-                variable.zero_digest = fingerprint(torch.zeros_like(tensor))
-            if variable.is_gradient and variable.digest is None:
-                variable.digest, variable.zero = digest, digest == variable.zero_digest
-                self.write(em, variable, "set", tensor, digest, after)
-            elif digest != variable.digest:
-                self._changed(em, variable, tensor, digest, after)
+        """Record what the looks at tensors on devices found: one copy for all of them."""
+        for look, digest, is_zero, stats in self.pending.read():
+            variable = look.variable
+            if digest is None:
+                variable.digest = variable.probe = variable.zero = None
+                self.write(em, variable, "cleared", None, look.after)
+                continue
+            known = None if look.is_new else variable.digest
+            variable.digest = digest
+            if variable.is_gradient:
+                variable.zero = is_zero
+            if digest != known:
+                variable.stats = stats
+                is_set = variable.is_gradient and known is None
+                self.write(em, variable, "set" if is_set else "content", digest, look.after)
 
     # -- records
 
@@ -478,18 +472,17 @@ class Looker:
         em: Emitter,
         variable: Variable,
         change: str,
-        tensor: torch.Tensor | None,
         digest: str | None,
         after: int | None = None,
     ) -> None:
         """Record a state event."""
         stats = variable.stats
         if after is None or change not in _REPEATED or type(stats) is not bytes:
-            self._write_new(em, variable, change, tensor, digest, after)
+            self._write_new(em, variable, change, digest, after)
             return
         # Nearly all records of a run: one template filled in place of four, and no call on the way
         mark = b"" if digest is None else b',"fingerprint":"%b"' % digest.encode()
-        if stats and tensor is not None:
+        if stats and change != "cleared":
             variable.stats = b""
             mark += b',"stats":%b' % stats
         key = (change, variable.zero, bool(mark))
@@ -509,7 +502,6 @@ class Looker:
         em: Emitter,
         variable: Variable,
         change: str,
-        tensor: torch.Tensor | None,
         digest: str | None,
         after: int | None,
     ) -> None:
@@ -521,7 +513,7 @@ class Looker:
             if variable.storage:
                 fixed += b',"storage":%d' % variable.storage
         span = b"" if after is None else b',"after":%d' % after
-        if tensor is None:
+        if change in _ABSENT:
             em.state(monotonic_ns(), b'%b,"change":"%b"%b' % (fixed, change.encode(), span))
             return
         mark = b"" if digest is None else b',"fingerprint":"%b"' % digest.encode()
@@ -558,6 +550,11 @@ def _fixed(variable: Variable) -> bytes:
         fields["owner"] = variable.owner
     variable.fixed = orjson.dumps(fields)[1:-1]
     return variable.fixed
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Whether to look at the tensor now is to wait for a device."""
+    return not tensor.is_cpu
 
 
 def _storage(tensor: torch.Tensor) -> int:
