@@ -73,7 +73,7 @@ def told(run):
     )
 
 
-@pytest.mark.parametrize("every", [1])
+@pytest.mark.parametrize("every", [1, 2])
 def test_looks_at_devices_find_what_others_do(tmp_path, monkeypatch, request, every):
     with recording(tmp_path / "near", every=every) as near:
         program()
@@ -96,6 +96,41 @@ def test_a_step_waits_once(tmp_path, monkeypatch, far):
         program()
     assert len(reads) == 4
     assert min(reads) > 2
+
+
+def test_steps_without_looks_are_taken_over_without_waiting(tmp_path, monkeypatch, far):
+    waits = []
+    monkeypatch.setattr(variables, "fingerprint", lambda tensor: waits.append(1) or mix(tensor))
+    with recording(tmp_path) as run:
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step():
+            optimizer.zero_grad()
+            model(X).sum().backward()
+            optimizer.step()
+
+        step()
+        run.session.mark_step()
+        waits.clear()
+        looker = run.session.tracker.looker
+        with torch.no_grad():
+            model.weight.add_(1)
+        run.session.tracker.rebaseline(run.session.live_optimizers())
+        assert not waits
+        assert looker.pending
+        model.bias.data.zero_()
+        looker.look_all(run.session.local.em, [(Variable("new", "buffer", None), torch.ones(1))], 0)
+        looker.resolve(run.session.local.em)
+        known = {
+            v.name: v.digest
+            for r in run.session.tracker.roots.values()
+            for _, _, v, _ in r.parameters.values()
+        }
+        assert known["Linear.weight"] == mix(model.weight)
+        assert known["Linear.bias"] != mix(model.bias)
+    assert [e.change for e in run.of("state") if e.name == "new"] == ["content"]
+    assert not waits
 
 
 def test_a_gradient_that_is_cleared_in_its_step_is_set_before_and_after(tmp_path, far):

@@ -26,6 +26,7 @@ class LateLook:
 
     after: the span after which it was.
     is_new: nothing that was seen before is to be compared with it.
+    is_told: a change is recorded, not only remembered.
     are_values: of each part, whether it holds elements of the tensor; none when it was cleared.
     seed: of dtype and shape. prefix: of the fingerprint.
     """
@@ -33,6 +34,7 @@ class LateLook:
     variable: Variable
     after: int | None
     is_new: bool = False
+    is_told: bool = True
     are_values: tuple[bool, ...] = ()
     seed: int = 0
     prefix: str = ""

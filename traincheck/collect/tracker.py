@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -470,32 +469,32 @@ class Tracker:
 
     def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
         """After steps without looks: later looks compare with what is there now."""
+        rests = self._turns.rests
+        self.looker.baseline_all(pair for pair in self._followed(optimizers) if not rests(*pair))
+
+    def _followed(
+        self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]
+    ) -> Iterator[tuple[Variable, torch.Tensor]]:
+        """All variables that have a tensor now."""
         for root in self._live_roots():
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)
                 if not isinstance(tensor, torch.nn.Parameter):
                     continue  # torch.func has put another in its place for a call
-                self._see(parameter, tensor)
+                yield parameter, tensor
                 gradient.identity = 0 if tensor.grad is None else id(tensor.grad)
                 if tensor.grad is not None:
-                    self._see(gradient, tensor.grad)
+                    yield gradient, tensor.grad
             for holder, key, buffer in root.buffers.values():
                 if (tensor := holder.get(key)) is not None:
-                    self._see(buffer, tensor)
+                    yield buffer, tensor
         for owner, optimizer in optimizers:
             known = self._optimizer_state.get(owner, {})
             for name, held in self.held(owner, optimizer) if known else ():
                 for key, value in optimizer.state.get(held, {}).items():
                     variable = known.get(f"{name}/{key}")
                     if variable is not None and isinstance(value, torch.Tensor):
-                        self._see(variable, value)
-
-    def _see(self, variable: Variable, tensor: torch.Tensor) -> None:
-        """Take over what a tensor holds."""
-        if self._turns.rests(variable, tensor):
-            return
-        with suppress(RuntimeError):  # inside torch.func some have no memory
-            self.looker.baseline(variable, tensor)
+                        yield variable, value
 
     def forget_optimizer(self, owner: str) -> None:
         """An optimizer is dead."""

@@ -11,6 +11,7 @@ decides; where there is nothing exact to compare that with, the answer is "unkno
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from operator import attrgetter
 from time import monotonic_ns
 from typing import Any, TypeAlias
@@ -219,6 +220,21 @@ class Looker:
         """Begin to follow a tensor."""
         self.baseline(variable, tensor)
         self.write(em, variable, change, variable.digest, after)
+
+    def baseline_all(self, found: Iterable[tuple[Variable, torch.Tensor]]) -> None:
+        """As `baseline` of many, without waiting for devices: `resolve` does."""
+        try:
+            for variable, tensor in found:
+                with suppress(RuntimeError):  # inside torch.func some have no memory
+                    if not is_on_device(tensor):
+                        self.baseline(variable, tensor)
+                        continue
+                    variable.fits(tensor)
+                    variable.exact_only = True
+                    look = LateLook(variable=variable, after=None, is_told=False)
+                    self.pending.add(look, tensor)
+        finally:
+            self.pending.begin()
 
     def look_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
         self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor | None]], after: int
@@ -460,7 +476,7 @@ class Looker:
             variable.digest = digest
             if variable.is_gradient:
                 variable.zero = is_zero
-            if digest != known:
+            if look.is_told and digest != known:
                 variable.stats = stats
                 is_set = variable.is_gradient and known is None
                 self.write(em, variable, "set" if is_set else "content", digest, look.after)
