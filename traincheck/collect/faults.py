@@ -94,6 +94,7 @@ class Faults:
 
     def _tell_of_gap(self) -> None:
         """What is absent from this step proves nothing."""
+        self._session.steps.catch_up()
         step = self._session.clock.step
         if step == self.gap:
             return

@@ -20,6 +20,10 @@ class EveryNth:
     def wants(self, step: int) -> bool:
         return step < self.warmup or step % self.every == 0
 
+    def skipped(self, step: int) -> int:
+        """How many steps are certain not to be recorded, from this one on."""
+        return 0 if self.wants(step) else self.every - step % self.every
+
 
 class OnDemand(EveryNth):
     """As `EveryNth` until ``limit`` steps were recorded, and the next step whenever asked.
@@ -39,6 +43,10 @@ class OnDemand(EveryNth):
     def ask(self) -> None:
         """Record the next step that begins."""
         self._is_asked = True
+
+    def skipped(self, step: int) -> int:
+        """None is: the next one may be asked for."""
+        return 0
 
     def wants(self, step: int) -> bool:
         is_asked, self._is_asked = self._is_asked, False

@@ -31,6 +31,7 @@ from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Lease, Local, S
 from traincheck.collect.event_file import LowSpaceError
 from traincheck.collect.faults import Faults
 from traincheck.collect.instruments._table import INSTRUMENTS
+from traincheck.collect.repeats import RepeatCounter, Repeated
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
@@ -65,8 +66,13 @@ class Session:
         self.schedule = THIN if self._thins_calls or self._thins_looks else Schedule()
         self.numbers = Numbers(needs, self.clock, every=settings.every)
         self.tracker = Tracker(needs, numbers=self.numbers)
-        self.steps = StepCounter(self._end_step, self._stepping_optimizers)
         self.sampling = EveryNth(settings.every, settings.warmup)
+        ends = self._end_step, self._stepping_optimizers
+        self.steps = (
+            StepCounter(*ends)
+            if self.sampling.is_all
+            else RepeatCounter(*ends, self._skipped, self._caught_up)
+        )
         self.optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
         self.modes: dict[str, weakref.ref[torch.nn.Module]] = {}
         # Of this step: rates when the optimizers stepped, modes of models when they were called
@@ -136,6 +142,7 @@ class Session:
             return
         self._is_closed = True
         try:
+            self.steps.catch_up()
             em = self.local.em
             if em is not None and not self.is_worker and not self._is_storage_lost:
                 self.tracker.looker.resolve(em)
@@ -159,6 +166,7 @@ class Session:
 
     def flush(self) -> None:
         """Hand what is buffered to the kernel."""
+        self.steps.catch_up()
         for em in self._emitters:
             em.flush()
 
@@ -419,6 +427,7 @@ class Session:
 
     def mark_step(self) -> None:
         """The user's own word on where a step ends; from the first one on the only one."""
+        self.steps.catch_up()
         self.steps.manual = True
         if any(self.steps.counters.values()):
             self.steps.end()
@@ -448,22 +457,47 @@ class Session:
             return
         if wanted and not self.switch.on:  # what was not looked at may have changed
             self.tracker.rebaseline(self.live_optimizers())
+        if not wanted:  # what a stage is in steps that are not recorded is not looked at
+            self.clock.set(self.clock.step, "train")
         self.switch.on = wanted
         self.switch.idle = not wanted
 
+    def differs(self) -> None:
+        """Another sign has come than the one that `StepCounter.expects` has just given."""
+        try:
+            self.steps.differs()
+        except Exception as error:  # training must go on whatever we got wrong
+            self.fault(self.differs, error)
+
+    def _skipped(self) -> int:
+        """How many steps leave nothing but a record that they were, from the current one on."""
+        if self.switch.on or self.after_step or self.is_worker or self._is_storage_lost:
+            return 0
+        return self.sampling.skipped(self.steps.step)
+
+    def _caught_up(self, found: Repeated) -> None:
+        """Such steps have ended."""
+        if found.times_ns and not self._is_storage_lost:
+            em = self.local.em or self.emitter()
+            text = self._counters(found.counters)
+            for step, time_ns in enumerate(found.times_ns, found.first):
+                self.clock.set(step, self.clock.stage)
+                em.buffer.append(_SKIPPED % (em.take_seq(), time_ns, self.clock.fields, text))
+        self.clock.set(self.steps.step, self.clock.stage)
+        self.signal()
+
     def _write_skipped(self, em: Emitter) -> None:
-        text, now = self._counters(), monotonic_ns()
+        text, now = self._counters(self.steps.counters), monotonic_ns()
         em.buffer.append(_SKIPPED % (em.seq, now, self.clock.fields, text))
         em.seq += 1
         # Such a step has one record. It may wait for some others: a write takes ten times as long
         if now - em.flushed_ns > _LONGEST_WAIT_NS:
             em.flush()
 
-    def _counters(self) -> bytes:
-        """Counters of the step, serialized once: one step is like the other."""
-        counters = self.steps.counters
+    def _counters(self, counters: Mapping[str, int]) -> bytes:
+        """Counters of a step, serialized once: one step is like the other."""
         if counters != self._counted:
-            self._counted = counters.copy()
+            self._counted = dict(counters)
             named = {name: count for name, count in counters.items() if count}
             self._counted_text = orjson.dumps(named)
         return self._counted_text
@@ -487,7 +521,7 @@ class Session:
         if (rates, modes) != self._told:
             self._told = rates, modes
             self._told_text = b'"lr":%b,"modes":%b' % (orjson.dumps(rates), orjson.dumps(modes))
-        body = b'"counters":%b,%b' % (self._counters(), self._told_text)
+        body = b'"counters":%b,%b' % (self._counters(self.steps.counters), self._told_text)
         if self.faults.gap == self.clock.step:
             body += b',"recorded":false'
         em.ready("step", body if complete else body + b',"complete":false')

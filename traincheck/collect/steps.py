@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import Any
+from itertools import repeat
 
 # Without any optimizer step or zero_grad, more backwards than this cannot be accumulation: each
 # is counted as a step.
@@ -20,22 +20,29 @@ MAX_ACCUMULATION = 128
 COUNTERS = ("batch", "forward", "backward", "zero_grad", "optimizer_step", "scaler_step")
 _NONE: frozenset[str] = frozenset()
 _ZEROS = dict.fromkeys(COUNTERS, 0)
+NOTHING: Callable[[], object] = repeat(None).__next__
 
 
 class StepCounter:
     """Decides where one step ends and the next begins.
+
+    Signs come with a ``token``, by which `RepeatCounter` knows them again.
 
     Args:
         on_end: called at the end of a step, before its number changes.
         optimizers: ids of the optimizers that are alive and hold something which those given, that
             have stepped, do not; asked only until the first step has ended, and when other
             optimizers step than did before.
+
+    Attributes:
+        expects: gives the token of the sign that need only be compared; None where there is none.
     """
 
     __slots__ = (
         "_ever_stepped", "_ever_zeroed", "_expected", "_inside", "_is_cleared", "_is_endless",
         "_is_fed", "_is_spent", "_is_uneven",
-        "_made", "_on_end", "_optimizers", "_stepped", "_zeroed", "counters", "manual", "step",
+        "_made", "_on_end", "_optimizers", "_stepped", "_zeroed", "counters", "expects", "manual",
+        "step",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +51,7 @@ class StepCounter:
         self.step = 0
         self.counters = _ZEROS.copy()
         self.manual = False  # the user marks steps; signals count but do not end them
+        self.expects = NOTHING
         self._on_end = on_end
         self._optimizers = optimizers
         # Those that stepped in the step before; None until then
@@ -107,7 +115,7 @@ class StepCounter:
             self._is_uneven = False
         self._made.add(optimizer)
 
-    def batch(self) -> None:
+    def batch(self, token: object = None) -> None:
         """A batch was fetched with grad enabled."""
         if self.is_between or self._is_other or self._is_spent:
             self.end()
@@ -126,11 +134,8 @@ class StepCounter:
             self.end()
         self.counters["forward"] += 1
 
-    def backward(self, *_: Any) -> None:
-        """Gradients are computed: a new iteration only where nothing else marks the loop.
-
-        What the call was given does not matter.
-        """
+    def backward(self, token: object = None) -> None:
+        """Gradients are computed: a new iteration only where nothing else marks the loop."""
         counters = self.counters
         if not counters["forward"] and not counters["batch"] and self.is_between:
             self.end()
@@ -143,7 +148,7 @@ class StepCounter:
         self._is_fed = False
         counters["backward"] += 1
 
-    def zero_grad(self, optimizer: str | None) -> None:
+    def zero_grad(self, optimizer: str | None, token: object = None) -> None:
         """Gradients are cleared, of ``optimizer`` or (None) of a whole model."""
         key = optimizer or ""
         again = key in self._zeroed
@@ -164,7 +169,7 @@ class StepCounter:
         self._zeroed.add(key)
         self.counters["zero_grad"] += 1
 
-    def enter_optimizer(self, optimizer: str) -> None:
+    def enter_optimizer(self, optimizer: str, token: object = None) -> None:
         if not self._inside and not self.manual and optimizer in self._stepped:
             self._is_uneven |= not self.is_between and not self._is_other
             self.end()
@@ -183,16 +188,28 @@ class StepCounter:
         self._ever_stepped = True
         self.counters["scaler_step"] += 1
 
+    def catch_up(self) -> None:
+        """Count what was only compared so far."""
+
+    def differs(self) -> None:
+        """Another sign has come than the one that `expects` has just given."""
+
+    def surprised(self) -> None:
+        """What is no sign matters: this step cannot be known by its signs."""
+
     def end(self) -> None:
         """End the current step now."""
         self._on_end()
         self.step += 1
         if self._stepped:
             self._expected, self._made = self._stepped, set()
-        self.forget()
+        self._clear()
 
     def forget(self) -> None:
-        """Nothing was seen of the current step: it is over, or goes on in the process we left."""
+        """What was seen of the current step goes on in the process that we have left."""
+        self._clear()
+
+    def _clear(self) -> None:
         self._stepped = set()
         self._zeroed = set()
         self._is_cleared = self._is_fed = self._is_spent = False

@@ -48,14 +48,21 @@ class Autograd(Instrument):
             count=self._count,
         )
         going: set[int] = set()
+        session, steps, local = self.session, self.session.steps, self.session.local
 
         def backward(*args: Any, **kwargs: Any) -> None:
             if is_traced() or state._is_compiling_flag:
                 original(*args, **kwargs)
                 return
+            if (expected := steps.expects()) is not None:
+                if expected is local.trainer:
+                    original(*args, **kwargs)
+                    return
+                session.differs()
             given = args[0] if args else kwargs.get("tensors")
             key = id(given[0] if type(given) in (list, tuple) and given else given)
             if key in going:  # a mode, or a subclass of tensors, has torch call it once more
+                steps.surprised()
                 original(*args, **kwargs)
                 return
             going.add(key)
@@ -67,8 +74,11 @@ class Autograd(Instrument):
         return hidden(backward)
 
     def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        local = self.session.local
+        if local.trainer is None:
+            local.trainer = object()
         self.session.tracker.computes()  # also where nothing is recorded: the next look may be soon
-        self.session.steps.backward(args, kwargs)
+        self.session.steps.backward(local.trainer)
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
         if self._broadcasts.is_wanted:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import torch
+from torch import is_grad_enabled
 from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
@@ -142,10 +143,16 @@ class Data(Instrument):
         return known.label, known.epoch
 
     def _wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session = self.session
+        session, steps = self.session, self.session.steps
 
         def __next__(iterator: Any) -> Any:
             batch = original(iterator)
+            if is_grad_enabled() and (expected := steps.expects()) is not None:
+                known = getattr(iterator, "_traincheck", _UNKNOWN)
+                if expected is known[0]:
+                    _pass(iterator, known)
+                    return batch
+                session.differs()
             if not session.is_worker:
                 em = session.local.em or session.emitter()
                 if not em.busy:
@@ -174,17 +181,13 @@ class Data(Instrument):
     def _fetched(self, em: Emitter, iterator: Any, batch: Any) -> None:
         session = self.session
         known: Any = getattr(iterator, "_traincheck", _UNKNOWN)
-        is_training = torch.is_grad_enabled() and (
+        is_training = is_grad_enabled() and (
             known[0] in self._feeding or self._begins_to_feed(known[0])
         )
         if is_training:
-            session.steps.batch()
-        if not session.switch.on:  # the next batch that is recorded has its own index and indices
-            if known is not _UNKNOWN:
-                known[2] += 1
-            drawn = getattr(iterator, "_traincheck_drawn", None)
-            if drawn:
-                drawn.popleft()
+            session.steps.batch(known[0])
+        if not session.switch.on:
+            _pass(iterator, known)
             return
         if is_training and session.clock.stage != "train":
             session.stage(em, "train")
@@ -242,6 +245,15 @@ def _head(
 
 # An iterator from before the start of the recording.
 _UNKNOWN = ("loader", _head("loader", 0), 0, True)
+
+
+def _pass(iterator: Any, known: Any) -> None:
+    """A batch is not recorded: the next one that is has its own index and indices."""
+    if known is not _UNKNOWN:
+        known[2] += 1
+    drawn = getattr(iterator, "_traincheck_drawn", None)
+    if drawn:
+        drawn.popleft()
 
 
 def _sampler(loader: data.DataLoader[Any]) -> str:

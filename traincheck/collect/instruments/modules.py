@@ -157,10 +157,10 @@ class Modules(Instrument):
             grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
             if grad:
                 session.steps.forward()
-            stage = "train" if grad else "eval"
-            if session.clock.stage != stage:
-                session.stage(em, stage)
             if session.switch.on:
+                stage = "train" if grad else "eval"
+                if session.clock.stage != stage:
+                    session.stage(em, stage)
                 path, root = session.tracker.find(module)
                 self._root = root
                 root.called()

@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from operator import itemgetter
+from time import monotonic_ns
 from types import FrameType
 from typing import Any
 
@@ -19,9 +20,11 @@ import torch
 from torch.optim import Optimizer
 
 from traincheck.collect.between import Between
+from traincheck.collect.compiling import is_traced
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import outside, place, where
+from traincheck.collect.repeats import LEFT, OF_MODEL, RepeatCounter
 from traincheck.collect.rest import NO_ROOTS
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
@@ -261,16 +264,17 @@ class Optimizers(Instrument):
             after=self._after_step,
         )
         session, stepping, owner_of = self.session, self._stepping, self.owner
-        steps, switch, signal = session.steps, session.switch, session.signal
+        steps, switch, left = session.steps, session.switch, self._left
 
         def step(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> Any:
             owner = owner_of(optimizer)
             # A subclass that calls its parent's step: one step, not two
             if id(optimizer) in stepping or owner is None:
+                steps.surprised()
                 return original(optimizer, *args, **kwargs)
             stepping.add(id(optimizer))
             try:
-                steps.enter_optimizer(owner)
+                steps.enter_optimizer(owner, id(optimizer))
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(steps.enter_optimizer, error)
             try:
@@ -279,12 +283,42 @@ class Optimizers(Instrument):
                 return original(optimizer, *args, **kwargs)
             finally:
                 stepping.discard(id(optimizer))
-                try:
-                    steps.exit_optimizer(owner)
-                    if not switch.on:
-                        signal()
-                except Exception as error:
-                    session.fault(steps.exit_optimizer, error)
+                left(owner)
+
+        return self._comparing(original, hidden(step))
+
+    def _left(self, owner: str) -> None:
+        """A step of an optimizer is over."""
+        session = self.session
+        try:
+            session.steps.exit_optimizer(owner)
+            if not session.switch.on:
+                session.signal()
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(self._left, error)
+
+    def _comparing(
+        self, original: Callable[..., Any], counted: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """A step that is only compared while it is the one expected. counted: else."""
+        session, steps = self.session, self.session.steps
+        if not isinstance(steps, RepeatCounter):
+            return counted
+
+        def step(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> Any:
+            if is_traced() or (expected := steps.expects()) is None:
+                return counted(optimizer, *args, **kwargs)
+            if expected != id(optimizer):
+                session.differs()
+                return counted(optimizer, *args, **kwargs)
+            steps.tick(monotonic_ns())
+            try:
+                return original(optimizer, *args, **kwargs)
+            finally:
+                if (expected := steps.expects()) is not LEFT:
+                    if expected is not None:
+                        session.differs()
+                    self._left(self._ids.get(id(optimizer), ""))
 
         return hidden(step)
 
@@ -355,7 +389,7 @@ class Optimizers(Instrument):
     # -- zero_grad
 
     def _wrap_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
-        owner_of, steps = self.owner, self.session.steps
+        owner_of, session, steps = self.owner, self.session, self.session.steps
 
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -369,12 +403,26 @@ class Optimizers(Instrument):
             return b'%b,"owner":%b,"args":%b,"where":%b' % parts
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            if args:  # else it fails
-                steps.zero_grad(owner_of(args[0]) or self._owner_of_groups(args[0]))
+            if args and (owner := owner_of(args[0])) is not None:
+                steps.zero_grad(owner, -id(args[0]))
+            elif args:  # else it fails
+                steps.zero_grad(self._owner_of_groups(args[0]))
 
-        return self._wrap_zeroing(original, describe, count)
+        counted = self._wrap_zeroing(original, describe, count)
+
+        def zero_grad(*args: Any, **kwargs: Any) -> None:
+            if is_traced() or (expected := steps.expects()) is None:
+                return counted(*args, **kwargs)
+            if args and expected == -id(args[0]):
+                return original(*args, **kwargs)
+            session.differs()
+            return counted(*args, **kwargs)
+
+        return hidden(zero_grad) if isinstance(steps, RepeatCounter) else counted
 
     def _wrap_module_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
+        session, steps = self.session, self.session.steps
+
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
         ) -> dict[str, Any]:
@@ -387,9 +435,19 @@ class Optimizers(Instrument):
             }
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            self.session.steps.zero_grad(None)
+            steps.zero_grad(None, OF_MODEL)
 
-        return self._wrap_zeroing(original, describe, count)
+        counted = self._wrap_zeroing(original, describe, count)
+
+        def zero_grad(*args: Any, **kwargs: Any) -> None:
+            if is_traced() or (expected := steps.expects()) is None:
+                return counted(*args, **kwargs)
+            if expected is OF_MODEL:
+                return original(*args, **kwargs)
+            session.differs()
+            return counted(*args, **kwargs)
+
+        return hidden(zero_grad) if isinstance(steps, RepeatCounter) else counted
 
     def _wrap_zeroing(
         self, original: Callable[..., None], describe: Describe, count: Count
