@@ -9,8 +9,7 @@ import pkgutil
 import sys
 import types
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,8 +33,10 @@ GUARDS = frozenset(
         "instruments.modules.Modules._leave_root",
         "instruments.modules.Modules._record",
         "instruments.optimizers.Optimizers._created",
+        "instruments.optimizers.Optimizers._left",
         "instruments.optimizers.Optimizers.owner",
         "instruments.pywarnings.PythonWarnings._warned",
+        "session.Session.differs",
         "session.Session.emitter",
         "wrap._tell",
         "wrap.guarded",
@@ -103,10 +104,30 @@ def train() -> list[float]:
     return [*out, torch.rand(1).item()]
 
 
-def codes_used(folder: Path) -> set[types.CodeType]:
+def train_at_length() -> list[float]:
+    """Most steps are like the one before, but not all."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(64, 4), torch.randint(0, 3, (64,)))
+    for epoch in range(3):
+        for step, (x, y) in enumerate(DataLoader(data, 8, shuffle=True)):
+            optimizer.zero_grad()
+            if step == 6:
+                model.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            if (epoch, step) != (1, 4):
+                optimizer.step()
+    return [*(float(p.detach().double().sum()) for p in model.parameters()), torch.rand(1).item()]
+
+
+Train = Callable[[], "list[float]"]
+
+
+def codes_used(train: Train, settings: Settings) -> set[types.CodeType]:
     """What training calls while it is recorded."""
     found: set[types.CodeType] = set()
-    session = Session(Settings(directory=str(folder), run_id="test"))
+    session = Session(settings)
     session.start()
     sys.setprofile(lambda frame, event, arg: found.add(frame.f_code))
     try:
@@ -122,14 +143,19 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_whatever_of_ours_fails_training_goes_on(tmp_path):
+@pytest.mark.parametrize(
+    ("train", "every", "least"),
+    [pytest.param(train, 1, 150, id="all"), pytest.param(train_at_length, 7, 100, id="some steps")],
+)
+def test_whatever_of_ours_fails_training_goes_on(tmp_path, train, every, least):
     plain = train()
-    used = codes_used(tmp_path)
+    settings = Settings(directory=str(tmp_path), run_id="test", every=every)
+    used = codes_used(train, settings)
     tried = 0
     for name, function in ours():
         if name in GUARDS or function.__code__ not in used:
             continue
-        session = Session(Settings(directory=str(tmp_path), run_id="test"))
+        session = Session(settings)
         session.start()
         code, function.__code__ = function.__code__, broken.__code__
         try:
@@ -140,4 +166,4 @@ def test_whatever_of_ours_fails_training_goes_on(tmp_path):
             function.__code__ = code
             session.stop()
         tried += 1
-    assert tried > 150  # else they are not found any more
+    assert tried > least  # else they are not found any more

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader
 
 from tests.collect.recording import recording
 from traincheck.schema.apis import Families
@@ -307,3 +308,29 @@ def test_what_torch_func_lends_is_not_taken_for_the_parameter(tmp_path, recwarn)
     assert not recwarn.list
     assert 14 not in steps_that(run, "parameter", "Sequential.0.weight", "content")
     assert 14 in steps_that(run, "parameter", "Sequential.0.bias", "content")
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_gradients_of_steps_that_were_not_looked_at_were_not_replaced(tmp_path, replaces):
+    """A recorded step begins with an update: of the gradients that are there nothing was seen."""
+    model = nn.Linear(3, 2)
+    kept = []  # so that no gradient lies where another one did
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+
+    with recording(tmp_path, every=3) as run:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step, x in enumerate(DataLoader(torch.ones(12, 3))):
+            if step == 6:
+                optimizer.step(closure)
+            else:
+                closure()
+                if replaces and step == 3:
+                    model.weight.grad = model.weight.grad.clone()
+                optimizer.step()
+            kept.append(model.weight.grad)
+    assert [mark.step for mark in run.marks("gradients replaced")] == ([3] if replaces else [])

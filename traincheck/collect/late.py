@@ -54,12 +54,12 @@ class Found(NamedTuple):
 
 
 class LateLooks:
-    """Looks that wait for devices, in their order."""
+    """Looks that wait for devices, in their order. variables: ids of what they are at."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[LateLook, list[torch.Tensor]]] = []
         self._begun: list[tuple[Started, list[LateLook]]] = []
-        self._variables: set[int] = set()
+        self.variables: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._begun)
@@ -85,14 +85,14 @@ class LateLooks:
 
     def clear(self, variable: Variable, after: int) -> bool:
         """A gradient is gone: whether looks at it wait, so that this comes after them."""
-        if id(variable) not in self._variables:
+        if id(variable) not in self.variables:
             return False
         self._put(LateLook(variable=variable, after=after), [])
         return True
 
     def _put(self, look: LateLook, parts: list[torch.Tensor]) -> None:
         self._waiting.append((look, parts))
-        self._variables.add(id(look.variable))
+        self.variables.add(id(look.variable))
 
     def begin(self) -> None:
         """Digest what was added. To be called before the program runs on and writes to it."""
@@ -107,7 +107,7 @@ class LateLooks:
         What was found is lost then: a change is seen by the next look, as if there had been none.
         """
         begun, self._begun = self._begun, []
-        self._variables.clear()
+        self.variables.clear()
         if not begun or is_capturing():
             return
         batches = [iter(batch) for batch in read([started for started, _ in begun])]

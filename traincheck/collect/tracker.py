@@ -469,6 +469,9 @@ class Tracker:
 
     def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
         """After steps without looks: later looks compare with what is there now."""
+        self._first_gradient = None
+        for root in self._live_roots():
+            root.first_gradient = None
         rests = self._turns.rests
         self.looker.baseline_all(pair for pair in self._followed(optimizers) if not rests(*pair))
 

@@ -245,7 +245,7 @@ class Looker:
         that appear and are not zero, or vanish: the records of these are made here, with one time
         for all.
         """
-        exact, still = self.exact, self.still
+        exact, still, waiting = self.exact, self.still, self.pending.variables
         lines: list[bytes] = []
         seq, when, span = em.seq, em.now(), b"%d" % after
         try:
@@ -253,7 +253,7 @@ class Looker:
                 if tensor is None:
                     if variable.identity:
                         variable.identity = 0
-                        if self.pending.clear(variable, after):
+                        if waiting and self.pending.clear(variable, after):
                             continue
                         variable.digest = variable.probe = variable.zero = None
                         cleared = variable.lines.get(_CLEARED) or _template(variable, *_CLEARED)

@@ -150,7 +150,10 @@ class Data(Instrument):
             if is_grad_enabled() and (expected := steps.expects()) is not None:
                 known = getattr(iterator, "_traincheck", _UNKNOWN)
                 if expected is known[0]:
-                    _pass(iterator, known)
+                    try:
+                        _pass(iterator, known)
+                    except Exception as error:  # training must go on whatever we got wrong
+                        session.fault(_pass, error)
                     return batch
                 session.differs()
             if not session.is_worker:
