@@ -324,7 +324,7 @@ def test_gradients_of_steps_that_were_not_looked_at_were_not_replaced(tmp_path, 
 
     with recording(tmp_path, every=3) as run:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step, x in enumerate(DataLoader(torch.ones(12, 3))):
+        for step, x in enumerate(DataLoader(torch.ones(12, 3))):  # noqa: B007  # closure's
             if step == 6:
                 optimizer.step(closure)
             else:
