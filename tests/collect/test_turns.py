@@ -62,7 +62,10 @@ def changes(run):
 
 
 @FEW
-def test_frozen_layers_are_read_in_turns(tmp_path, monkeypatch, needs):
+@pytest.mark.parametrize("low", [0, 1 << 62], ids=["high", "low"])
+def test_frozen_layers_are_read_in_turns(tmp_path, monkeypatch, needs, low):
+    """Wherever they lie: in interpreters that have a fixed place, small ones lie low."""
+    monkeypatch.setattr(turns, "LOW", low)
     read: Counter[str] = Counter()
     exact_digest = Variable.exact_digest
 

@@ -226,7 +226,7 @@ class RepeatCounter(StepCounter):
         ended, last = divmod(self._size - length_hint(left) - asked, len(signs))
         times = self._ticks[len(updates) - 1 :: len(updates)][:ended]
         self._ticks.clear()
-        if ended:
+        if times:
             self._began_ns = times[-1]
         first, self.step = self.step, self.step + ended
         self._clear()

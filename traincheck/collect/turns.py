@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import torch
 
-from traincheck.collect.fingerprint import LOW
+from traincheck.collect.fingerprint import LOW, has_memory
 from traincheck.collect.variables import BUFFER, PARAMETER, Variable
 
 _LARGE = 1 << 20  # bytes; reading less takes no longer than the tests made here
@@ -111,7 +111,7 @@ def _hints(variable: Variable, tensor: torch.Tensor) -> Hints | None:
         address, version = tensor.data_ptr(), tensor._version
     except (RuntimeError, NotImplementedError):  # made in inference mode, or without memory
         return None
-    if address <= LOW:
+    if address <= LOW and not has_memory(tensor):
         return None
     # Averages are often written through `.data`, which hides from the version
     probed = variable.probed(tensor) if variable.lies_as_before(tensor) else None

@@ -164,7 +164,8 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
             end of the step where it did not. Not of optimizers with a rate that is no finite
             number, or is on a device.
         modes: root module name -> training flag at the end.
-        recorded: false for a step that sampling skipped.
+        recorded: false for a step that sampling skipped. Its stage is ``train``, its record may
+            come some steps late, and ``t`` may be when its last optimizer stepped.
         complete: false for the last step when the run ended inside it.
     """
 
