@@ -58,7 +58,8 @@ _TRACES = "traces"
     "--warmup",
     type=click.IntRange(min=0, max=MOST_STEPS),
     metavar="N",
-    help="Check all of the first N steps, whatever --every says.",
+    help="Check all of the first N steps, whatever --every says. A missing zero_grad and the like "
+    "show in steps in a row only.",
 )
 @selection_options
 @click.option(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from traincheck.check.acceptance import Acceptor
 from traincheck.check.engine import Engine, watch
@@ -119,6 +119,9 @@ def root_of(source: TraceReader | TailReader | PollReader) -> str:
     return source.manifest.cwd if source.manifest else ""
 
 
+_TOGETHER = 2  # steps in a row in which a rule can see what one leaves to the next
+
+
 def program_of(source: TraceReader | TailReader | PollReader) -> str:
     """The script of a run; empty where its manifest tells none."""
     return program_in(source.manifest.command) if source.manifest else ""
@@ -136,9 +139,9 @@ def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
 
 def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> Report:
     """The report of an engine that was fed from ``source``, with what its reader knows."""
-    report = engine.finish()
-    notes = (*run_notes(source), *report.notes, *_unused(engine))
-    manifest = source.manifest
+    report, manifest = engine.finish(), source.manifest
+    sampled = _sampling_notes(manifest.settings) if manifest else ()
+    notes = (*run_notes(source), *sampled, *report.notes, *_unused(engine))
     return replace(
         report,
         skipped_lines=source.skipped,
@@ -163,6 +166,19 @@ def _seconds(moment: str | None) -> float:
         return datetime.fromisoformat(moment).timestamp() if moment else 0.0
     except ValueError:
         return 0.0
+
+
+def _sampling_notes(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """What cannot be seen where no step was recorded together with the next one."""
+    every, warmup = settings.get("every"), settings.get("warmup")
+    if not isinstance(every, int) or every == 1:
+        return ()
+    if isinstance(warmup, int) and warmup >= _TOGETHER:
+        return ()
+    return (
+        f"one step in {every:,} was recorded: what only steps in a row show, as a missing "
+        "zero_grad, was not looked for; record the first ones, too: --warmup 4",
+    )
 
 
 def run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:

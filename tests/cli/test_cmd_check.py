@@ -421,3 +421,23 @@ def test_an_interrupt_leaves_nothing_unread(
     assert check("-t", path, "--follow", "--format", "json") == 1
     assert json.loads(capsys.readouterr().out)["summary"]["events"] == last
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        ({"every": 10, "warmup": 0}, True),
+        ({"every": 10, "warmup": 1}, True),
+        ({"every": 10, "warmup": 4}, False),
+        ({"every": 1, "warmup": 0}, False),
+        ({}, False),
+        ({"every": "often"}, False),
+    ],
+)
+def test_a_run_without_two_steps_in_a_row_is_told_what_that_hides(
+    check: Check, good: Path, settings: dict[str, object], is_told: bool, capsys
+) -> None:
+    write_manifest(good, Manifest(run_id="good", settings=settings))
+    assert check("-t", good, "--format", "json") == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert any("zero_grad" in note and "--warmup" in note for note in notes) is is_told
