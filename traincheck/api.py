@@ -23,13 +23,15 @@ from traincheck.rules._table import all_rules
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import read_invariants
 from traincheck.schema.layout import storage_notes
-from traincheck.store.manifest import is_going_on
+from traincheck.store.manifest import is_going_on, one_step_in
 
 if TYPE_CHECKING:
     from traincheck.schema.claims import Invariant
     from traincheck.schema.protocols import Rule
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import PollReader, TailReader
+
+_TOGETHER = 2  # steps in a row in which a rule can see what one leaves to the next
 
 
 def check(
@@ -119,9 +121,6 @@ def root_of(source: TraceReader | TailReader | PollReader) -> str:
     return source.manifest.cwd if source.manifest else ""
 
 
-_TOGETHER = 2  # steps in a row in which a rule can see what one leaves to the next
-
-
 def program_of(source: TraceReader | TailReader | PollReader) -> str:
     """The script of a run; empty where its manifest tells none."""
     return program_in(source.manifest.command) if source.manifest else ""
@@ -170,10 +169,8 @@ def _seconds(moment: str | None) -> float:
 
 def _sampling_notes(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """What cannot be seen where no step was recorded together with the next one."""
-    every, warmup = settings.get("every"), settings.get("warmup")
-    if not isinstance(every, int) or every == 1:
-        return ()
-    if isinstance(warmup, int) and warmup >= _TOGETHER:
+    every, warmup = one_step_in(settings), settings.get("warmup")
+    if every == 1 or (isinstance(warmup, int) and warmup >= _TOGETHER):
         return ()
     return (
         f"one step in {every:,} was recorded: what only steps in a row show, as a missing "

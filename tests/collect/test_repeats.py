@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.collect.recording import recording
 from tests.collect.test_steps import LOOPS
 from traincheck.collect import repeats, session
-from traincheck.collect.repeats import LEFT, OF_MODEL, RepeatCounter
+from traincheck.collect.repeats import LEFT, RepeatCounter
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.steps import StepCounter
 
@@ -113,7 +113,7 @@ class Loop:
             "w": lambda: sign("thread", counter.backward),
             "z": lambda: sign("-opt0", counter.zero_grad, "opt0"),
             "Z": lambda: sign("-opt1", counter.zero_grad, "opt1"),
-            "m": lambda: sign(OF_MODEL, counter.zero_grad, None),
+            "m": lambda: sign("-model", counter.zero_grad, None),
             "s": lambda: (self.enter("opt0"), self.leave("opt0")),
             "S": lambda: (self.enter("opt1"), self.leave("opt1")),
             "(": lambda: self.enter("opt0"),

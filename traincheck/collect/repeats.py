@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from traincheck.collect.steps import NOTHING, StepCounter
 
 LEFT = object()  # the token of an optimizer step that is over
-OF_MODEL = object()  # that of zero_grad of a whole model
 _END = object()
 _MOST_SIGNS = 256  # of a step that is compared with others
 _LONGEST_NS = 100_000_000  # that steps go without being told

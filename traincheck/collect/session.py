@@ -479,20 +479,22 @@ class Session:
         """Such steps have ended."""
         if found.times_ns and not self._is_storage_lost:
             em = self.local.em or self.emitter()
-            text = self._counters(found.counters)
             for step, time_ns in enumerate(found.times_ns, found.first):
                 self.clock.set(step, self.clock.stage)
-                em.buffer.append(_SKIPPED % (em.take_seq(), time_ns, self.clock.fields, text))
+                self._put_skipped(em, time_ns, found.counters)
         self.clock.set(self.steps.step, self.clock.stage)
         self.signal()
 
     def _write_skipped(self, em: Emitter) -> None:
-        text, now = self._counters(self.steps.counters), monotonic_ns()
-        em.buffer.append(_SKIPPED % (em.seq, now, self.clock.fields, text))
-        em.seq += 1
+        now = monotonic_ns()
+        self._put_skipped(em, now, self.steps.counters)
         # Such a step has one record. It may wait for some others: a write takes ten times as long
         if now - em.flushed_ns > _LONGEST_WAIT_NS:
             em.flush()
+
+    def _put_skipped(self, em: Emitter, time_ns: int, counters: Mapping[str, int]) -> None:
+        fields = (em.take_seq(), time_ns, self.clock.fields, self._counters(counters))
+        em.buffer.append(_SKIPPED % fields)
 
     def _counters(self, counters: Mapping[str, int]) -> bytes:
         """Counters of a step, serialized once: one step is like the other."""

@@ -470,16 +470,15 @@ class Tracker:
     def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
         """After steps without looks: later looks compare with what is there now."""
         self._first_gradient = None
-        for root in self._live_roots():
-            root.first_gradient = None
         rests = self._turns.rests
         self.looker.baseline_all(pair for pair in self._followed(optimizers) if not rests(*pair))
 
     def _followed(
         self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]
     ) -> Iterator[tuple[Variable, torch.Tensor]]:
-        """All variables that have a tensor now."""
+        """All variables that have a tensor now. Of gradients nothing is known but what is there."""
         for root in self._live_roots():
+            root.first_gradient = None
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)
                 if not isinstance(tensor, torch.nn.Parameter):

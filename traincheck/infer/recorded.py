@@ -9,6 +9,7 @@ from typing import Any
 from traincheck.infer.vocabulary import Vocabulary
 from traincheck.schema.apis import is_operator
 from traincheck.schema.claims import LEVELS, Invariant, without_some
+from traincheck.store.manifest import one_step_in
 
 
 def as_recorded(invariants: Iterable[Invariant], words: Sequence[Vocabulary]) -> list[Invariant]:
@@ -38,8 +39,8 @@ def view_notes(settings: Mapping[str, Any]) -> list[str]:
             "only what some checks need was recorded, so less can be learned: record with "
             "traincheck-collect, without -i and --rules"
         )
-    every = settings.get("every")
-    if isinstance(every, int) and every > 1:
+    every = one_step_in(settings)
+    if every > 1:
         notes.append(f"one step in {every:,} was recorded, so less can be learned")
     return notes
 

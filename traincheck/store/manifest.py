@@ -88,6 +88,12 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
     return _typed(path, record)
 
 
+def one_step_in(settings: Mapping[str, Any]) -> int:
+    """Of how many steps one was recorded, by the settings of a manifest; 1 where it is not told."""
+    every = settings.get("every")
+    return every if isinstance(every, int) and every > 1 else 1
+
+
 def is_going_on(manifest: Manifest) -> bool | None:
     """Whether a run has not ended and its launcher lives; None where nobody here can tell."""
     if manifest.ended is not None:

@@ -24,7 +24,7 @@ from traincheck.collect.compiling import is_traced
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import outside, place, where
-from traincheck.collect.repeats import LEFT, OF_MODEL, RepeatCounter
+from traincheck.collect.repeats import LEFT, RepeatCounter
 from traincheck.collect.rest import NO_ROOTS
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
@@ -389,7 +389,7 @@ class Optimizers(Instrument):
     # -- zero_grad
 
     def _wrap_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
-        owner_of, session, steps = self.owner, self.session, self.session.steps
+        owner_of, steps = self.owner, self.session.steps
 
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -408,21 +408,9 @@ class Optimizers(Instrument):
             elif args:  # else it fails
                 steps.zero_grad(self._owner_of_groups(args[0]))
 
-        counted = self._wrap_zeroing(original, describe, count)
-
-        def zero_grad(*args: Any, **kwargs: Any) -> None:
-            if is_traced() or (expected := steps.expects()) is None:
-                return counted(*args, **kwargs)
-            if args and expected == -id(args[0]):
-                return original(*args, **kwargs)
-            session.differs()
-            return counted(*args, **kwargs)
-
-        return hidden(zero_grad) if isinstance(steps, RepeatCounter) else counted
+        return self._wrap_zeroing(original, describe, count)
 
     def _wrap_module_zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
-        session, steps = self.session, self.session.steps
-
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
         ) -> dict[str, Any]:
@@ -435,31 +423,34 @@ class Optimizers(Instrument):
             }
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            steps.zero_grad(None, OF_MODEL)
+            self.session.steps.zero_grad(None, -id(args[0]))
 
-        counted = self._wrap_zeroing(original, describe, count)
-
-        def zero_grad(*args: Any, **kwargs: Any) -> None:
-            if is_traced() or (expected := steps.expects()) is None:
-                return counted(*args, **kwargs)
-            if expected is OF_MODEL:
-                return original(*args, **kwargs)
-            session.differs()
-            return counted(*args, **kwargs)
-
-        return hidden(zero_grad) if isinstance(steps, RepeatCounter) else counted
+        return self._wrap_zeroing(original, describe, count)
 
     def _wrap_zeroing(
         self, original: Callable[..., None], describe: Describe, count: Count
     ) -> Callable[..., None]:
-        return span_wrapper(
+        session, steps = self.session, self.session.steps
+        counted: Callable[..., None] = span_wrapper(
             original,
-            self.session,
+            session,
             describe,
             after=self._after_zero if self._looks_at_cleared else None,
             looks=True,
             count=count,
         )
+        if not isinstance(steps, RepeatCounter):
+            return counted
+
+        def zero_grad(*args: Any, **kwargs: Any) -> None:
+            if is_traced() or (expected := steps.expects()) is None:
+                return counted(*args, **kwargs)
+            if args and expected == -id(args[0]):
+                return original(*args, **kwargs)
+            session.differs()
+            return counted(*args, **kwargs)
+
+        return hidden(zero_grad)
 
     def _after_zero(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
