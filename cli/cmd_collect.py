@@ -59,8 +59,8 @@ _LEVELS = get_args(Level)
     "--warmup",
     type=click.IntRange(min=0, max=MOST_STEPS),
     metavar="N",
-    help="Record all of the first N steps, whatever --every says. A missing zero_grad and the like "
-    "show in steps in a row only.",
+    help="Record all of the first N steps, whatever --every says. Some bugs show in steps in a row "
+    "only, as gradients that are cleared unused.",
 )
 @click.option(
     "--level", type=click.Choice(_LEVELS), help="How much to record; deep adds operators."

@@ -58,8 +58,8 @@ _TRACES = "traces"
     "--warmup",
     type=click.IntRange(min=0, max=MOST_STEPS),
     metavar="N",
-    help="Check all of the first N steps, whatever --every says. A missing zero_grad and the like "
-    "show in steps in a row only.",
+    help="Check all of the first N steps, whatever --every says. Some bugs show in steps in a row "
+    "only, as gradients that are cleared unused.",
 )
 @selection_options
 @click.option(

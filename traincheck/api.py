@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import PollReader, TailReader
 
-_TOGETHER = 2  # steps in a row in which a rule can see what one leaves to the next
+_TOGETHER = 10  # steps in a row that show what single ones do not: TC202 takes as many
 
 
 def check(
@@ -168,13 +168,13 @@ def _seconds(moment: str | None) -> float:
 
 
 def _sampling_notes(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """What cannot be seen where no step was recorded together with the next one."""
+    """What cannot be seen where few steps were recorded together with the next one."""
     every, warmup = one_step_in(settings), settings.get("warmup")
     if every == 1 or (isinstance(warmup, int) and warmup >= _TOGETHER):
         return ()
     return (
-        f"one step in {every:,} was recorded: what only steps in a row show, as a missing "
-        "zero_grad, was not looked for; record the first ones, too: --warmup 4",
+        f"one step in {every:,} was recorded: what only steps in a row show, as gradients that "
+        "are cleared unused, was not looked for; record the first ones, too: --warmup 20",
     )
 
 

@@ -9,29 +9,14 @@ import torch
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
+from tests.collect.conftest import mix
 from tests.collect.recording import recording
 from traincheck.collect import late, variables
-from traincheck.collect.device import finish, read, start
-from traincheck.collect.fingerprint import components, seed_of_parts
 from traincheck.collect.late import LateLook, LateLooks
 from traincheck.collect.variables import Variable
 
 X = torch.linspace(-1, 1, 24).view(6, 4)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-def mix(tensor):
-    """The fingerprint as on a device."""
-    parts = components(tensor)
-    return finish(read([start(parts)])[0], seed_of_parts(tensor, parts))
-
-
-@pytest.fixture
-def far(monkeypatch):
-    """The CPU is taken for a device, as far as looks go."""
-    monkeypatch.setattr(variables, "is_on_device", lambda tensor: True)
-    monkeypatch.setattr(variables, "is_plain_cpu", lambda tensor: False)
-    monkeypatch.setattr(variables, "fingerprint", mix)
 
 
 class Net(nn.Module):

@@ -127,7 +127,7 @@ class Loop:
         for signal in signals:
             hooks[signal]()
             if self.is_on:
-                self.heard.append((signal, counter.step))
+                self.heard.append((signal, counter.step, counter.applied))
         if is_last:
             counter.catch_up()
         return self

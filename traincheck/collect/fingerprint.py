@@ -219,3 +219,14 @@ def probe(parts: tuple[Any, ...], seed: int) -> int:
     for part in parts:
         seed = hash64(part, seed)
     return seed
+
+
+def holds_zeros(gradient: torch.Tensor) -> bool:
+    """Whether all elements are zero, with whatever sign."""
+    # Of a DTensor this shard, as its digest: counting all asks the ranks, where torch can at all.
+    values = getattr(gradient, "_local_tensor", gradient).detach()
+    if values.layout is torch.sparse_coo:
+        values = values.coalesce().values()
+    if values.layout is torch.strided and not has_memory(values):
+        return False
+    return not bool(torch.count_nonzero(values))

@@ -78,6 +78,8 @@ class Session:
         # Of this step: rates when the optimizers stepped, modes of models when they were called
         self.used_rates: dict[str, list[float]] = {}
         self.called_modes: dict[str, bool] = {}
+        # By these, until a backward pass, in a recorded step that follows one that was not
+        self.applied: AbstractSet[str] = frozenset()
         self._told: tuple[dict[str, list[float]], dict[str, bool]] | None = None  # of the last step
         self._told_text = b""
         self.at_step_end: list[Callable[[Emitter], None]] = []
@@ -457,6 +459,7 @@ class Session:
             return
         if wanted and not self.switch.on:  # what was not looked at may have changed
             self.tracker.rebaseline(self.live_optimizers())
+            self.applied = self.steps.applied
         if not wanted:  # what a stage is in steps that are not recorded is not looked at
             self.clock.set(self.clock.step, "train")
         self.switch.on = wanted

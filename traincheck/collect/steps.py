@@ -35,14 +35,15 @@ class StepCounter:
             optimizers step than did before.
 
     Attributes:
+        applied: ids of the optimizers that stepped since the last backward pass.
         expects: gives the token of the sign that need only be compared; None where there is none.
     """
 
     __slots__ = (
         "_ever_stepped", "_ever_zeroed", "_expected", "_inside", "_is_cleared", "_is_endless",
         "_is_fed", "_is_spent", "_is_uneven",
-        "_made", "_on_end", "_optimizers", "_stepped", "_zeroed", "counters", "expects", "manual",
-        "step",
+        "_made", "_on_end", "_optimizers", "_stepped", "_zeroed", "applied", "counters", "expects",
+        "manual", "step",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +53,7 @@ class StepCounter:
         self.counters = _ZEROS.copy()
         self.manual = False  # the user marks steps; signals count but do not end them
         self.expects = NOTHING
+        self.applied: AbstractSet[str] = _NONE
         self._on_end = on_end
         self._optimizers = optimizers
         # Those that stepped in the step before; None until then
@@ -146,6 +148,7 @@ class StepCounter:
             if (not self._optimizers(_NONE) or self._is_endless) and not self._ever_zeroed:
                 self.end()
         self._is_fed = False
+        self.applied = _NONE
         counters["backward"] += 1
 
     def zero_grad(self, optimizer: str | None, token: object = None) -> None:
@@ -179,6 +182,7 @@ class StepCounter:
         self._inside -= 1
         if not self._inside:
             self._stepped.add(optimizer)
+            self.applied = self.applied | {optimizer}
             self._ever_stepped = True
             self.counters["optimizer_step"] += 1
 

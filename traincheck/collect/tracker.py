@@ -403,12 +403,14 @@ class Tracker:
             for (gradient, _), norm in zip(found, self._numbers.norms([g for _, g in found])):
                 gradient.stats = norm
 
-    def glance_gradients(self, em: Emitter, after: int) -> None:
+    def glance_gradients(
+        self, em: Emitter, after: int
+    ) -> list[tuple[Variable, torch.Tensor | None]]:
         """Look at gradients that were cleared or written to by hand, before a backward pass.
 
         The version counter is no hint: ``grad.data.zero_()`` leaves it as it was.
         """
-        found = [
+        found: list[tuple[Variable, torch.Tensor | None]] = [
             (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
             for root in due(em, self._live_roots(), Rest.keeps_gradients, NO_ROOTS)
             for holder, key, _, gradient in root.parameters.values()
@@ -416,6 +418,7 @@ class Tracker:
         ]
         if found:
             self.looker.look_all(em, found, after)
+        return found
 
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
         """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""

@@ -29,6 +29,7 @@ from traincheck.collect.fingerprint import (
     has_memory,
     hash64,
     hex128,
+    holds_zeros,
     is_plain_cpu,
     probe,
     seed_of,
@@ -47,7 +48,7 @@ _CLEARED = ("cleared", None, False)
 _MARK = b',"fingerprint":"%b"'
 _ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
 _MOST_PLACES = 32
-_STRIDED, _TENSOR = torch.strided, torch.Tensor
+_TENSOR = torch.Tensor
 # What must be as it was for a look to read the memory; one call into C for all five
 _Kind: TypeAlias = tuple[type, bool, torch.layout, torch.dtype, torch.Size]
 _kind_of: Callable[[torch.Tensor], _Kind] = attrgetter(
@@ -189,6 +190,8 @@ class Looker:
         compares_ranks: whether those at parameters do, as other ranks have the same parameters.
         pending: looks at tensors on devices, for `resolve`.
         still: ids of variables that looks found as they were, since it was cleared.
+        kept: names of gradients on devices that are as they were, and not zero, after the span
+            ``kept_after``; 0 is none.
     """
 
     def __init__(self, *, exact: bool) -> None:
@@ -197,6 +200,7 @@ class Looker:
         self.compares_ranks = False
         self.pending = LateLooks()
         self.still: set[int] = set()
+        self.kept_after, self.kept = 0, list[str]()
 
     def baseline(self, variable: Variable, tensor: torch.Tensor) -> None:
         """Remember what ``tensor`` holds without recording anything."""
@@ -395,7 +399,7 @@ class Looker:
         variable.digest = digest
         if variable.is_gradient:
             variable.zero = (
-                digest == variable.zero_digest if variable.zero_digest else _is_zero(tensor)
+                digest == variable.zero_digest if variable.zero_digest else holds_zeros(tensor)
             )
         self.write(em, variable, "content", digest, after)
 
@@ -409,7 +413,7 @@ class Looker:
         """
         if tensor is None:
             self.look_all(em, [(gradient, None)], after)
-        elif gradient.zero is False and tensor.is_cpu and _is_zero(tensor):
+        elif gradient.zero is False and tensor.is_cpu and holds_zeros(tensor):
             if gradient.digest not in (None, fingerprint(tensor)):
                 return
             if gradient.digest is None and gradient.probe != gradient.probed(tensor):
@@ -458,7 +462,9 @@ class Looker:
                 return
             variable.digest = variable.exact_digest(gradient)
         variable.zero = (
-            variable.digest == variable.zero_digest if variable.zero_digest else _is_zero(gradient)
+            variable.digest == variable.zero_digest
+            if variable.zero_digest
+            else holds_zeros(gradient)
         )
         self.write(em, variable, "set", variable.digest, after)
 
@@ -480,6 +486,8 @@ class Looker:
                 variable.stats = stats
                 is_set = variable.is_gradient and known is None
                 self.write(em, variable, "set" if is_set else "content", digest, look.after)
+            elif look.after == self.kept_after and not is_zero:
+                self.kept.append(variable.name)
 
     # -- records
 
@@ -582,13 +590,3 @@ def _storage(tensor: torch.Tensor) -> int:
         AttributeError,
     ):  # sparse, meta, wrapped: there is none
         return 0
-
-
-def _is_zero(gradient: torch.Tensor) -> bool:
-    # Of a DTensor this shard, as its digest: counting all asks the ranks, where torch can at all.
-    values = getattr(gradient, "_local_tensor", gradient).detach()
-    if values.layout is torch.sparse_coo:
-        values = values.coalesce().values()
-    if values.layout is _STRIDED and not has_memory(values):
-        return False
-    return not bool(torch.count_nonzero(values))

@@ -145,10 +145,11 @@ class StepFacts:
 
     gradients: the last look at each. changed: parameters that differ since; flipped: that were
     frozen, or are no longer, at some moment of it; uncertain: whose looks could not tell. numbers:
-    of parameters, the last look that took any. has_own: an optimizer was given other gradients than
-    backward() left. uses: paths of the modules that were called, in
-    order; the first call of each. forwards: in order of their first. softmaxes: calls of softmax
-    with grad enabled.
+    of parameters, the last look that took any. kept: by optimizer, gradients that it has applied
+    in a step that was not recorded, and that are there when the first backward pass begins.
+    has_own: an optimizer was given other gradients than backward() left. uses: paths of the modules
+    that were called, in order; the first call of each. forwards: in order of their first.
+    softmaxes: calls of softmax with grad enabled.
     """
 
     event: StepEvent
@@ -162,6 +163,7 @@ class StepFacts:
     flipped: frozenset[int]
     uncertain: frozenset[int]
     numbers: Mapping[int, StateEvent]
+    kept: Mapping[str, frozenset[int]] = field(default_factory=dict)
     has_own: bool = False
 
     @property
@@ -264,6 +266,8 @@ class Ledger:
             self.resting.enter(event)
         elif event.text == Marks.REPLACED:
             self._page.has_own = True
+        elif event.text == Marks.KEPT:
+            self._page.kept = event
         elif event.text == Marks.MODEL:
             self.strided.update(event.data.get("strided") or ())
             modules = event.data.get("modules") or {}
@@ -372,8 +376,16 @@ class Ledger:
             flipped=frozenset(page.flipped),
             uncertain=frozenset(page.uncertain),
             numbers=page.numbers,
+            kept=self._kept(page.kept),
             has_own=page.has_own,
         )
+
+    def _kept(self, mark: MarkEvent | None) -> dict[str, frozenset[int]]:
+        """Whose gradients a mark names, by the optimizers that it names."""
+        if mark is None:
+            return {}
+        ids = {self._ids[name] for name in mark.names if name in self._ids}
+        return {o: h.ids & ids for o, h in self.holders.items() if o in mark.owners}
 
     def _walk(self, page: _Page) -> list[Moment]:
         spans = {entry.span for entry in page.entries if isinstance(entry, CallEvent)}
@@ -461,6 +473,7 @@ class _Page:
     flipped: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
     numbers: dict[int, StateEvent] = field(default_factory=dict)
+    kept: MarkEvent | None = None
     has_own: bool = False
 
     def use(self, call: CallEvent, batch: tuple[str, int, int] | None) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor
 from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 
@@ -31,7 +32,8 @@ class MissingZeroGrad:
         zero_grad() at the head or at the end of the loop, of the optimizer or of the model;
         gradients set to None by hand; accumulation over several backward() between two steps; the
         generator's backward() that reaches a discriminator; closures (LBFGS); the first step; steps
-        that GradScaler skips; steps that were not recorded.
+        that GradScaler skips; gradients that a step which was not recorded has left, where no
+        optimizer has applied them.
 
     Fix:
         Call optimizer.zero_grad() once per optimizer step.
@@ -52,7 +54,7 @@ class MissingZeroGrad:
         ),
         fix="Call optimizer.zero_grad() once in every iteration, before loss.backward().",
     )
-    needs = DISCOVERY | GRADIENTS
+    needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
 
     def monitor(self) -> GradientWindow:
         return GradientWindow()
@@ -81,6 +83,8 @@ class GradientWindow(StepMonitor):
             self._windows.clear()
             return []
         found: list[Violation] = []
+        for owner, used in facts.kept.items():
+            self._windows.setdefault(owner, _Window(used=set(used)))
         for moment in facts.moments:
             for window in self._windows.values():
                 window.used -= moment.cleared

@@ -67,6 +67,7 @@ class Marks:
     FAULT = "fault"
     GIVEN = "given"
     INSTRUMENT_DISABLED = "instrument disabled"
+    KEPT = "gradients kept"
     LOADED_CHANGED = "loaded model changed"
     MODEL = "model"
     BETWEEN_STEPS = "parameters between steps"

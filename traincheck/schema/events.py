@@ -368,6 +368,8 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             result is larger than what it is differentiated by; for each of its inputs the nodes it
             comes from, as long as the size stays, or null if no gradient flows there),
             "gradients replaced" (an optimizer steps with others than the last look found),
+            "gradients kept" (where a step that was not recorded is followed by one that is: names
+            of those that were applied there, and are not cleared when a backward pass begins),
             "process group", "instrument disabled", "fault" (the first of its kind), "dropped"
             (events are missing here), or what a user gave `traincheck.mark`; "user: " is put before
             one of these.
@@ -392,14 +394,22 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
     @property
     def names(self) -> tuple[str, ...]:
         """The variables that it names, beside those of `values`."""
-        names = self.data.get("names")
-        return tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
+        return self._texts("names")
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Ids of the optimizers that it names."""
+        return self._texts("owners")
 
     @property
     def values(self) -> Mapping[str, Value]:
         """Fingerprints of variables by name, where it tells them."""
         values = self.data.get("values")
         return values if isinstance(values, Mapping) else {}
+
+    def _texts(self, key: str) -> tuple[str, ...]:
+        found = self.data.get(key)
+        return tuple(n for n in found if isinstance(n, str)) if isinstance(found, list) else ()
 
     @property
     def gap(self) -> StepEvent:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Verdict
 
@@ -114,6 +114,45 @@ def test_closures(clears: bool) -> None:
 def test_quiet_when_a_gap_lies_between() -> None:
     events = net().step(omit={"zero_grad"}).skipped_steps(2).step(omit={"zero_grad"}).build()
     assert quiet("TC201", events) is Verdict.NOT_TRIGGERED
+
+
+def single_steps(kept: dict[str, object], clear: str = ""):
+    """Steps that are recorded one by one, where nobody sees what the one before has left."""
+    events = net().steps(1).skipped_steps(2).begin_step()
+    if clear == "before":
+        events.zero_grad()
+    events.forward().backward()
+    if clear == "after":
+        events.zero_grad().forward().backward()
+    events.optimizer_step()
+    if kept:
+        events.mark(Marks.KEPT, **kept)
+    return events.steps(1).build()
+
+
+def test_fires_in_a_single_step_that_begins_with_gradients_of_the_update_before() -> None:
+    finding = fires("TC201", single_steps({"owners": ["opt0"], "names": ALL[:2]}))
+    assert (finding.first_step, finding.last_step) == (3, 3)
+    assert finding.variables == tuple(sorted(ALL[:2]))
+    assert "step 3" in finding.likely_cause
+
+
+@pytest.mark.parametrize(
+    ("kept", "clear"),
+    [
+        ({}, ""),
+        ({"owners": ["opt1"], "names": ALL}, ""),  # nobody has applied what opt0 holds
+        ({"owners": ["opt0"], "names": ["Other.weight"]}, ""),
+        ({"owners": "opt0", "names": 3}, ""),
+        # as before an inner backward: of a penalty, or of the discriminator
+        ({"owners": ["opt0"], "names": ALL}, "after"),
+        ({}, "before"),
+    ],
+)
+def test_quiet_in_a_single_step_where_nothing_that_was_applied_is_added_to(
+    kept: dict[str, object], clear: str
+) -> None:
+    assert quiet("TC201", single_steps(kept, clear)) is not Verdict.VIOLATED
 
 
 def test_quiet_when_grad_scaler_skips_a_step() -> None:

@@ -12,6 +12,7 @@ from traincheck.collect.broadcasts import Broadcasts
 from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.kept import Kept
 from traincheck.collect.places import place
 from traincheck.collect.summarize import encode
 from traincheck.collect.wrap import CallTemplates, function_wrapper, span_wrapper
@@ -29,6 +30,8 @@ class Autograd(Instrument):
     def install(self) -> None:
         self._looks_at_gradients = self.session.tracker.wants("gradient", "backward")
         self._broadcasts = Broadcasts(self.session)
+        self._kept = Kept(self.session)
+        self._glance = self.session.tracker.glance_gradients
         self.replace(torch.autograd, "backward", self._wrap_backward)
         if self.wants_call(GRAD):
             names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
@@ -85,7 +88,8 @@ class Autograd(Instrument):
             self._broadcasts.before(em, args)
         if self._looks_at_gradients:
             # The span that begins now; its own changes come after it
-            self.session.tracker.glance_gradients(em, em.next_span)
+            look = self._kept.glance if self.session.applied else self._glance
+            look(em, em.next_span)
 
     def _after(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
