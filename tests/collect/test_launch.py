@@ -214,6 +214,51 @@ def test_a_signal_to_the_whole_group_reaches_the_program_once(script, tmp_path, 
         assert process.returncode == 0
 
 
+STARTING = """
+import os, signal, subprocess, sys, time
+from traincheck.collect.signals import SignalRelay
+with SignalRelay() as relay:
+    program = subprocess.Popen([sys.executable, sys.argv[1]], stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "ready\\n"
+    os.kill(0 if sys.argv[2] == "group" else os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)  # two at once would be one
+    relay.attach(program)
+    print(program.stdout.read(), end="")
+"""
+
+
+@pytest.mark.parametrize("to", ["group", "launcher"])
+def test_a_signal_that_comes_before_the_launcher_knows_the_program_reaches_it_once(
+    script, to
+) -> None:
+    path = script(COUNT.replace("SIGINT", "SIGTERM"))
+    command = [sys.executable, "-c", STARTING, path, to]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+    assert done.stdout == "times: 1\n", done.stderr
+
+
+def test_a_launcher_that_stood_still_hears_the_witness_all_the_same(script, tmp_path) -> None:
+    """As where all of a machine is halted for a while."""
+    command = [*COLLECT, "--quiet", "-p", script(COUNT), "-o", str(tmp_path / "run")]
+    with running(*command, start_new_session=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            pytest.skip("no /proc here")
+        witness = int(children.read_text().split()[0])
+        for pid in (witness, process.pid):
+            os.kill(pid, signal.SIGSTOP)
+        os.killpg(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGCONT)
+        time.sleep(0.2)
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.kill(process.pid, signal.SIGCONT)
+        time.sleep(0.1)
+        os.kill(witness, signal.SIGCONT)
+        assert process.communicate(timeout=30)[0] == "times: 1\n"
+        assert process.returncode == 0
+
+
 def test_a_time_limit_reaches_the_program_once(script, tmp_path) -> None:
     path = script(COUNT.replace("SIGINT", "SIGTERM"))
     command = ["timeout", "3", *COLLECT, "--quiet", "-p", path, "-o", str(tmp_path / "run")]

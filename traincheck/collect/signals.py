@@ -15,7 +15,9 @@ from types import FrameType, TracebackType
 from typing import Any
 
 _NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT")
-_WAIT_S = 1.0  # for the word of the witness: then the launcher alone was meant
+# For the word of the witness: then the launcher alone was meant. In turns of our own, for where the
+# whole machine stands still a clock goes on
+_TURNS, _TURN_MS = 20, 50
 _SAME_S = 2.0  # ``timeout`` signals its child and then the group of it
 
 
@@ -56,10 +58,13 @@ class SignalRelay:
             self._witness.dismiss()
 
     def attach(self, process: subprocess.Popen[bytes]) -> None:
-        """The program runs now: hand on what came while it was being started."""
+        """The program runs now: hand on what came while it was being started.
+
+        It is in the group a moment before it is known here; on a busy machine, quite a moment.
+        """
         self._process = process
         for number in self._pending:
-            process.send_signal(number)
+            self._forward(number, None)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if self._process is None:
@@ -100,21 +105,22 @@ class _Witness:
 
     def was_sent(self, number: int) -> bool:
         """Whether the witness was sent this signal just now, too."""
-        end = monotonic() + _WAIT_S
         poll = select.poll()
         poll.register(self._word, select.POLLIN)
-        while monotonic() - self._told.get(number, -math.inf) > _SAME_S:
-            left = end - monotonic()
-            if left <= 0:
-                return False
-            poll.poll(left * 1000)
+        for _ in range(_TURNS):
+            if self._is_told(number):
+                break
+            poll.poll(_TURN_MS)
             # A handler that ran meanwhile, of another signal, may have read it
             with contextlib.suppress(BlockingIOError):
                 word = os.read(self._word, 64)
                 if not word:  # it was killed
                     return False
                 self._told.update(dict.fromkeys(word, monotonic()))
-        return True
+        return self._is_told(number)
+
+    def _is_told(self, number: int) -> bool:
+        return monotonic() - self._told.get(number, -math.inf) <= _SAME_S
 
     def dismiss(self) -> None:
         """End it. Closing its pipe is not enough where others have been forked since."""
