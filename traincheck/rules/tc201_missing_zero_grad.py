@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+_APPLIED = (
+    "optimizer.step(){where} at step {step} applies gradients of {variables} that still contain "
+    "those of the step before."
+)
 
 
 class MissingZeroGrad:
@@ -48,10 +55,7 @@ class MissingZeroGrad:
         code="TC201",
         severity="error",
         title="Gradients are not cleared between optimizer steps",
-        likely_cause=(
-            "optimizer.zero_grad() is missing: optimizer.step(){where} at step {step} applies "
-            "gradients of {variables} that still contain those of the step before."
-        ),
+        likely_cause=f"optimizer.zero_grad() is missing: {_APPLIED}",
         fix="Call optimizer.zero_grad() once in every iteration, before loss.backward().",
     )
     needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
@@ -64,11 +68,12 @@ class MissingZeroGrad:
 class _Window:
     """Since the last step of an optimizer.
 
-    used: applied and not cleared since; piled: then added to.
+    used: applied and not cleared since; piled: then added to. other: a zero_grad since then.
     """
 
     used: set[int] = field(default_factory=set)
     piled: set[int] = field(default_factory=set)
+    other: CallEvent | None = None
 
 
 class GradientWindow(StepMonitor):
@@ -77,6 +82,7 @@ class GradientWindow(StepMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._windows: dict[str, _Window] = {}
+        self._cleared: dict[str, CallEvent] = {}  # the last zero_grad that was of an optimizer's
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
@@ -90,12 +96,21 @@ class GradientWindow(StepMonitor):
                 window.used -= moment.cleared
                 window.piled -= moment.cleared
                 window.piled |= window.used & moment.reached
+            if moment.family == Families.ZERO_GRAD:
+                self._note(moment)
             if (
                 moment.family == Families.OPTIMIZER_STEP
                 and moment.call.owner in self.ledger.holders
             ):
                 found += self._step(moment, facts)
         return found
+
+    def _note(self, moment: Moment) -> None:
+        for window in self._windows.values():
+            window.other = moment.call
+        for owner, holder in self.ledger.holders.items():
+            if not holder.ids.isdisjoint(moment.cleared):
+                self._cleared[owner] = moment.call
 
     def _step(self, moment: Moment, facts: StepFacts) -> list[Violation]:
         owner = str(moment.call.owner)
@@ -104,12 +119,13 @@ class GradientWindow(StepMonitor):
         if window is None:
             return []
         self.triggered += 1
+        cause = _cause(window.other, self._cleared.get(owner))
         return [
-            self._violation(self.ledger.name(identity), moment, facts)
+            self._violation(self.ledger.name(identity), moment, facts, cause)
             for identity in sorted(window.piled, key=self.ledger.name)
         ]
 
-    def _violation(self, name: str, moment: Moment, facts: StepFacts) -> Violation:
+    def _violation(self, name: str, moment: Moment, facts: StepFacts, cause: str) -> Violation:
         event = facts.event
         label = self.ledger.holders[str(moment.call.owner)].label
         backward = [
@@ -131,4 +147,18 @@ class GradientWindow(StepMonitor):
             expected="gradients are cleared between two steps of an optimizer",
             observed="backward() added to gradients that the step before had applied",
             evidence=(moment.call, *backward[-1:]),
+            likely_cause=cause,
         )
+
+
+def _cause(other: CallEvent | None, cleared: CallEvent | None) -> str:
+    """What there was in place of the zero_grad that is missing; nothing if there was none.
+
+    other: since the last step. cleared: that did clear these gradients, before.
+    """
+    call = cleared or other
+    if call is None:
+        return ""
+    place = f" ({call.where.rpartition('/')[2]})" if call.where else ""
+    what = "is not called in every iteration" if cleared else "clears other gradients than these"
+    return f"zero_grad(){place} {what}: {_APPLIED}"

@@ -26,6 +26,22 @@ def test_fires_where_zero_grad_is_left_out_later() -> None:
     assert (finding.first_step, finding.last_step) == (3, 3)
 
 
+def test_says_what_there_is_in_place_of_the_call() -> None:
+    never = fires("TC201", net().steps(4, omit={"zero_grad"}).build())
+    assert never.likely_cause.startswith("optimizer.zero_grad() is missing: optimizer.step() (")
+    later = net().step().step(omit={"zero_grad"}).step()
+    seldom = fires("TC201", later.build())
+    assert seldom.likely_cause.startswith("zero_grad() (train.py:80) is not called in every")
+    copy = net()
+    for _ in range(3):
+        copy.begin_step()
+        copy.call("torch.nn.Module.zero_grad", family=Families.ZERO_GRAD, module="Copy")
+        copy.forward().backward().optimizer_step()
+    other = fires("TC201", copy.build())
+    assert other.likely_cause.startswith("zero_grad() clears other gradients than these: ")
+    assert "Net.fc1.weight" in other.likely_cause
+
+
 def test_fires_when_another_optimizer_is_cleared() -> None:
     events = TraceBuilder().process().model().optimizer(names=ALL[:2]).optimizer(names=ALL[2:])
     for _ in range(3):
