@@ -13,7 +13,6 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-
 _APPLIED = (
     "optimizer.step(){where} at step {step} applies gradients of {variables} that still contain "
     "those of the step before."

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor
+from collections.abc import Set as AbstractSet
+
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 # Methods that combine the gradients of several tasks clear and compute them once for each task.
 _CONFIRMED = 10
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
 _CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for its turn
+_CONFIRMED_LATER = 30  # after steps that had an update: some may be left out on purpose
+_CONFIRMED_AS_SUM = 64  # backward passes of an only step, which may be accumulation
 
 
 class MissingStep:
-    """TC202 missing-step: gradients are computed but the optimizer never steps.
+    """TC202 missing-step: gradients are computed but no optimizer step applies them.
 
     What it checks:
         An optimizer whose parameters get gradients steps, or GradScaler steps it.
@@ -29,14 +32,17 @@ class MissingStep:
         reaches parameters of an optimizer that has never stepped, and no optimizer steps. A run in
         which an optimizer never steps beside others that do, though its zero_grad() is called in
         each of 30 steps or more and gradients come: a GAN with opt_g.step() written for
-        opt_d.step().
+        opt_d.step(). Thirty steps in a row without an update after some that had one, in which the
+        same line calls backward() and zero_grad() clears what came. A run that ends in its first
+        step after 64 or more backward(): a condition for the update that is never true.
 
     Stays quiet on:
         Accumulation over several backward(); the gradients of several tasks, cleared and computed
         one after the other for one step; one of two optimizers that waits for its turn;
-        backward() for saliency or Fisher information after training; updates by hand without an
-        optimizer; an optimizer around another one that steps (SAM); steps that GradScaler skips; a
-        run that ends in its first step.
+        backward() for saliency or Fisher information after training, which another line calls;
+        updates by hand without an optimizer; an optimizer around another one that steps (SAM);
+        steps that GradScaler skips, or the program now and then; a run that ends in the first
+        accumulation.
 
     Fix:
         Call optimizer.step() after loss.backward(), or scaler.step(optimizer) with GradScaler.
@@ -50,7 +56,7 @@ class MissingStep:
         kind="rule",
         code="TC202",
         severity="error",
-        title="Gradients are computed but the optimizer never steps",
+        title="Gradients are computed but no optimizer step applies them",
         likely_cause="optimizer.step() is missing from the loop or is never reached: {observed}.",
         fix="Call optimizer.step() after loss.backward(){where} in every iteration.",
     )
@@ -72,6 +78,11 @@ class StepAwaited(StepMonitor):
         self._latest: list[Violation] = []
         # Of each optimizer that never stepped: steps that it was made ready for, and the first
         self._ready: dict[str, tuple[int, list[Violation]]] = {}
+        # Lines that call backward() before updates; steps without one since the last, and the first
+        self._lines: set[str | None] = set()
+        self._idle: tuple[int, list[Violation]] = (0, [])
+        self._longest = 0  # of such that an update ended
+        self._sum: list[Violation] = []  # of a first step that is not over
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         counters = facts.event.counters
@@ -88,9 +99,14 @@ class StepAwaited(StepMonitor):
         is_unknown = facts.is_gap and not counters
         if is_updated or is_unknown:
             self.triggered += bool(facts.reached)
-            self._count = 0
+            self._longest = max(self._longest, self._idle[0])
+            self._count, self._idle = 0, (0, [])
+            self._lines |= {m.call.where for m in facts.moments if m.family == Families.BACKWARD}
             return []
-        return self._wait(facts) if facts.is_whole else []
+        if not facts.is_whole:
+            self._sum = [] if facts.is_gap or self._stepped else self._summed(facts)
+            return []
+        return self._wait(facts) + self._stopped(facts)
 
     def finish(self) -> list[Violation]:
         """A run that ends without an update proves it sooner."""
@@ -101,7 +117,7 @@ class StepAwaited(StepMonitor):
             if owner not in self._stepped and count >= _CONFIRMED_BESIDE and self._stepped
             for violation in first
         ]
-        return self._first + self._latest if is_late else beside
+        return self._first + self._latest if is_late else beside or self._sum
 
     def _note_ready(self, facts: StepFacts) -> None:
         """Optimizers whose gradients are cleared and computed, as for a step."""
@@ -115,12 +131,41 @@ class StepAwaited(StepMonitor):
                 continue
             count, first = self._ready.get(str(owner), (0, []))
             if not first:
-                calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
-                first = [
-                    self._violation(self.ledger.name(i), holder.label, facts, calls)
-                    for i in sorted(victims, key=self.ledger.name)
-                ]
+                first = self._violations(victims, holder.label, facts)
             self._ready[str(owner)] = (count + 1, first)
+
+    def _stopped(self, facts: StepFacts) -> list[Violation]:
+        """Optimizers that have stepped, and gradients come and are cleared as when they did."""
+        known = self.ledger.holders
+        zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
+        idle = [known[owner] for owner in sorted(zeroed & self._stepped & known.keys())]
+        came = frozenset[int]().union(
+            *(
+                m.reached
+                for m in facts.moments
+                if m.family == Families.BACKWARD and m.call.where in self._lines
+            )
+        )
+        victims = {i for holder in idle for i in holder.names} & came
+        if not victims:
+            return []
+        labels = ", ".join(h.label for h in idle if not victims.isdisjoint(h.names))
+        count, first = self._idle
+        needed = max(_CONFIRMED_LATER, 2 * self._longest)
+        found = self._violations(victims, labels, facts, is_later=True)
+        self._idle = count + 1, first or found
+        if count + 1 < needed:
+            return []
+        return found if count + 1 > needed else self._idle[1]
+
+    def _summed(self, facts: StepFacts) -> list[Violation]:
+        """A step that is the first, and not over: many backward passes, and no update."""
+        waiting = self.ledger.holders.values()
+        victims = {i for holder in waiting for i in holder.names} & facts.reached
+        if not victims or facts.event.counters.get("backward", 0) < _CONFIRMED_AS_SUM:
+            return []
+        labels = ", ".join(h.label for h in waiting if not victims.isdisjoint(h.names))
+        return self._violations(victims, labels, facts)
 
     def _wait(self, facts: StepFacts) -> list[Violation]:
         waiting = {key: h for key, h in self.ledger.holders.items() if key not in self._stepped}
@@ -130,11 +175,7 @@ class StepAwaited(StepMonitor):
         self.triggered += 1
         self._count += 1
         labels = [h.label for h in waiting.values() if not victims.isdisjoint(h.names)]
-        calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
-        found = [
-            self._violation(self.ledger.name(i), ", ".join(labels), facts, calls)
-            for i in sorted(victims, key=self.ledger.name)
-        ]
+        found = self._violations(victims, ", ".join(labels), facts)
         if self._count > _CONFIRMED:
             return found
         if self._count == _CONFIRMED:
@@ -143,22 +184,28 @@ class StepAwaited(StepMonitor):
         self._latest = found
         return []
 
-    def _violation(
-        self, name: str, labels: str, facts: StepFacts, calls: list[CallEvent]
-    ) -> Violation:
-        event = facts.event
-        return Violation(
-            check_id="TC202",
-            step=event.step,
-            rank=event.rank,
-            stage="train",
-            subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
-            symptom=Symptom.MISSING_STEP,
-            message=f"backward() computes gradients for {name}, but {labels} never steps",
-            expected="a step of the optimizer after backward()",
-            observed=(
-                f"{labels} holds parameters that get gradients in every step and has not stepped "
-                "once"
-            ),
-            evidence=(*calls, event),
-        )
+    def _violations(
+        self, victims: AbstractSet[int], labels: str, facts: StepFacts, *, is_later: bool = False
+    ) -> list[Violation]:
+        """is_later: earlier steps had an update."""
+        calls = [
+            m.call
+            for m in facts.moments
+            if m.family == Families.BACKWARD and not victims.isdisjoint(m.reached)
+        ]
+        never = "steps no more" if is_later else "has not stepped once"
+        return [
+            proof(
+                ("TC202", Symptom.MISSING_STEP),
+                facts,
+                subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
+                message=(
+                    f"backward() computes gradients for {name}, but {labels} "
+                    f"{'steps no more' if is_later else 'never steps'}"
+                ),
+                expected="a step of the optimizer after backward()",
+                observed=f"{labels} holds parameters that get gradients, and {never}",
+                evidence=(*calls[:1], facts.event),
+            )
+            for name in self.ledger.names(victims)
+        ]

@@ -71,6 +71,80 @@ def test_quiet_on_backward_after_training() -> None:
     assert quiet("TC202", events) is Verdict.HELD
 
 
+def test_fires_when_the_optimizer_steps_no_more() -> None:
+    finding = fires("TC202", net().steps(5).steps(32, omit={"optimizer_step"}).build())
+    assert (finding.first_step, finding.last_step) == (5, 36)
+    assert finding.variables == tuple(sorted(ALL))
+    assert finding.violations == 3 * len(ALL)
+    assert "opt0 (Adam) holds" in finding.likely_cause
+    assert "steps no more" in finding.likely_cause
+
+
+@pytest.mark.parametrize(
+    "case", ["too few", "another line", "not cleared", "several tasks", "not recorded"]
+)
+def test_quiet_on_gradients_after_training_or_between_updates(case: str) -> None:
+    events = net()
+    if case == "several tasks":  # of which each clears its gradients, for one update in the end
+        events.steps(1)
+        for _ in range(3):
+            events.steps(20, omit={"optimizer_step"}).steps(1)
+        events.steps(39, omit={"optimizer_step"}).steps(1)
+        assert quiet("TC202", events.build()) is Verdict.HELD
+        return
+    omit = {"optimizer_step", "zero_grad"} if case == "not cleared" else {"optimizer_step"}
+    after = events.steps(5).build()[-1].step + 1
+    found = events.steps(29 if case == "too few" else 60, omit=omit).build()
+    if case == "another line":
+        found = [
+            event.replace(where="fisher.py:3")
+            if event.kind == "call" and event.api == Families.BACKWARD and event.step >= after
+            else event
+            for event in found
+        ]
+    elif case == "not recorded":  # but counted: every third is recorded, and the others step
+        events = net().steps(5)
+        for _ in range(40):
+            events.step(omit=omit)
+            events.begin_step()
+            events._counters["optimizer_step"] = 1
+            events.end_step(recorded=False)
+        found = events.build()
+    assert quiet("TC202", found) is Verdict.HELD
+
+
+def test_fires_when_a_condition_for_the_update_is_never_true() -> None:
+    events = net().begin_step()
+    for _ in range(64):
+        events.forward().backward()
+    finding = fires("TC202", events.build(last_complete=False))
+    assert finding.first_step == 0
+    assert finding.variables == tuple(sorted(ALL))
+
+
+@pytest.mark.parametrize(("passes", "before"), [(63, 0), (100, 1)])
+def test_quiet_on_a_run_that_ends_within_an_accumulation(passes: int, before: int) -> None:
+    events = net().steps(before).begin_step()
+    for _ in range(passes):
+        events.forward().backward()
+    assert quiet("TC202", events.build(last_complete=False)) is not Verdict.VIOLATED
+
+
+def test_the_place_is_that_of_the_pass_that_reaches_what_is_not_updated() -> None:
+    """Of a GAN: the generator's, though the critic's comes first."""
+    events = TraceBuilder().process().model("G").model("D")
+    gen, dis = [[f"{m}.{name}" for name in MLP] for m in "GD"]
+    events.optimizer(names=gen).optimizer(names=dis)
+    for _ in range(31):
+        events.begin_step().zero_grad("opt1").forward("D").backward(dis).optimizer_step("opt1")
+        events.zero_grad("opt0").forward().backward(gen)
+    trace = events.build()
+    passes = [e.span for e in trace if e.kind == "call" and e.api == Families.BACKWARD]
+    finding = fires("TC202", trace)
+    assert "opt0" in finding.message
+    assert finding.evidence[0].span == passes[1]
+
+
 def test_quiet_without_an_optimizer() -> None:
     events = TraceBuilder().process().model()
     for _ in range(4):
