@@ -25,7 +25,7 @@ class Counting(Contains):
 def accepted(*clause: Condition, **params: Any) -> Accepted:
     params = {"outer": "step", "change": "content", "role": "parameter", **params}
     claim = Hypothesis(relation="contains", params=params)
-    precondition = Precondition((clause,) if clause else ())
+    precondition = Precondition(clauses=(clause,) if clause else ())
     rows = Rows({(("stage", "train"),): (4, 0)}, steps=4, runs=1)
     return Accepted(key_of(claim), claim, Learned(precondition, positive=4, excluded=0), rows, 0.9)
 
