@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from traincheck.check.causes import EXPLAINS, RANK, WORDING
+from traincheck.check.causes import EXPLAINS, RANK
 from traincheck.check.findings import FindingBook
+from traincheck.check.wording import WORDING
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Violation
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from traincheck.check.call_tree import LANDMARKS
-from traincheck.check.causes import WORDING
 from traincheck.check.folding import Fault, Tally, fold, in_order
 from traincheck.check.witness import Witness, is_near
+from traincheck.check.wording import WORDING
 from traincheck.schema.events import Event
 from traincheck.schema.findings import (
     SEVERITIES,
