@@ -143,6 +143,13 @@ def test_a_cause_explains_effects_on_its_own_variables(cause: Symptom, effect: S
     assert {finding.check for finding in other} == {"cause", "effect"}
 
 
+def test_an_optimizer_made_anew_is_told_by_the_schedule_that_it_leaves_behind() -> None:
+    anew = violation("count", S.MADE_ANEW, step=3)
+    assert shape(fold(anew, violation("TC216", S.SCHEDULE, step=3))) == [("TC216", ("count",))]
+    later = fold(anew, violation("TC213", S.SCHEDULE, step=9))
+    assert [finding.check for finding in later] == ["count", "TC213"]
+
+
 @pytest.mark.parametrize("cause", [S.MISSING_STEP, S.STEP_WITHOUT_GRADIENT])
 @pytest.mark.parametrize("effect", [S.NOT_UPDATED, S.STATE_UNCHANGED])
 def test_a_fault_of_the_step_explains_all_variables(cause: Symptom, effect: Symptom) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import LINEAR, MLP, TraceBuilder
+from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.relations._counts import DETACH
 from traincheck.schema.apis import COMPILED, Families
@@ -448,3 +448,35 @@ def test_the_same_scheduler_is_stepped_as_often():
     learned = [one for one in invariants if "LRScheduler.step of" in one.text]
     for run in (scheduled("LinearLR", 2), scheduled("LinearLR", 0, made=True)):
         assert [f.code for f in report_of(learned, run).findings] == ["count"]
+
+
+def replaced(cls: str = ADAM, names: list[str] | None = None) -> list[Event]:
+    """An optimizer is made before step 3, and stepped from then on instead of the first."""
+    trace = loop(3, states=0).optimizer(cls, names)
+    for _ in range(2):
+        trace.begin_step().zero_grad("opt1").forward().backward().optimizer_step("opt1")
+    return trace.build()
+
+
+def test_an_optimizer_that_is_made_anew_steps_in_place_of_the_first():
+    once = claim(Families.OPTIMIZER_STEP, 1, owner="opt0")
+    examples = decide("count", once, replaced())
+    symptom, api = Symptom.MADE_ANEW, Families.OPTIMIZER_STEP
+    assert broken(examples) == [(3, symptom, api), (4, symptom, api)]
+    assert examples[-1].observed == "opt1 (Adam, made at train.py:40) steps in its place"
+    learned = learn(loop(10, states=0).build()).invariants
+    counts = [i for i in learned if i.hypothesis.relation == "count"]
+    (found,) = report_of(counts, replaced()).findings
+    assert found.title == "The optimizer is made anew, and loses its state"
+    assert "Build the optimizer once" in found.fix
+
+
+def test_another_optimizer_does_not_step_in_place_of_one_unlike_it():
+    once = claim(Families.OPTIMIZER_STEP, 1, owner="opt0")
+    other = TraceBuilder().process().model("Net", MLP).optimizer(names=["Net.fc1.weight"])
+    other.optimizer(names=["Net.fc2.weight"])
+    other.begin_step().zero_grad("opt1").forward().backward().optimizer_step("opt1")
+    for events in (replaced(SGD), other.build()):
+        assert {symptom for _, symptom, _ in broken(decide("count", once, events))} == {
+            Symptom.MISSING_CALL
+        }

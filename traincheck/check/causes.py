@@ -162,7 +162,12 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.WARNED: _says("lr_scheduler"),
     },
     _S.APPLIED_TWICE: {_S.APPLIED_TWICE: _same_onset},
-    _S.SCHEDULE: {_S.NOT_LEARNING: _anything, _S.SCHEDULE: _same_onset, _S.NOT_UPDATED: _anything},
+    _S.SCHEDULE: {
+        _S.NOT_LEARNING: _anything,
+        _S.SCHEDULE: _same_onset,
+        _S.NOT_UPDATED: _anything,
+        _S.MADE_ANEW: _same_onset,
+    },
     _S.SILENT_WRITE: {_S.SILENT_WRITE: _same_onset},
     _S.OVERWRITTEN: {_S.OVERWRITTEN: _same_onset, _S.STATE_UNCHANGED: _anything},
     _S.MISSING_ZERO_GRAD: {
@@ -259,6 +264,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.NOT_LEARNING: {_S.NOT_LEARNING: _same_onset},
     _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_onset},
+    _S.MADE_ANEW: {_S.MADE_ANEW: _same_onset},
     _S.MISSING_CALL: {_S.MISSING_CALL: _same_api},
     _S.EXTRA_CALL: {_S.EXTRA_CALL: _same_api},
     _S.WARNED: {_S.WARNED: _same_api},

@@ -186,6 +186,7 @@ DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.NOT_LEARNING: {_S.WRONG_VALUE: _numbers},
     _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_variable},
     _S.MISSING_CALL: {_S.MISSING_CALL: _same_object, _S.WRONG_VALUE: _its_numbers},
+    _S.MADE_ANEW: {_S.WRONG_VALUE: _numbers},
     _S.EXTRA_CALL: {_S.EXTRA_CALL: _same_object, _S.WRONG_VALUE: _its_numbers},
     _S.WARNED: {_S.WRONG_VALUE: _shares_a_word},
 }

@@ -243,6 +243,18 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
         fix="Restore the call to {subject} at this place of the loop.",
     ),
+    _S.MADE_ANEW: Wording(
+        title="The optimizer is made anew, and loses its state",
+        likely_cause=(
+            "Another optimizer of the same class is made later, as in a loop, and trains the same "
+            "parameters without the momentum and averages of the one before: {observed}."
+        ),
+        fix=(
+            "Build the optimizer once, before the loop; to change its rate, write to "
+            "optimizer.param_groups."
+        ),
+        near="optimizer",
+    ),
     _S.EXTRA_CALL: Wording(
         title="{subject} is called more often than it should be",
         likely_cause="{subject} is called again, or its loop does not end where it did.",

@@ -21,10 +21,17 @@ from traincheck.relations._counts import (
 )
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import ProgramName
+from traincheck.relations._successors import Successors, label
 from traincheck.relations._variables import ROUTED
 from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Context, Hypothesis
-from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
+from traincheck.schema.events import (
+    CallEvent,
+    CollectiveEvent,
+    Event,
+    OptimizerEvent,
+    StepEvent,
+)
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.words import counted
 
@@ -50,6 +57,7 @@ class CountDecider:
         self._is_compiled = False
         self._unlisted = {api for api, _ in self._keys if api.endswith(".forward")}
         self._schedulers: set[tuple[str | None, str]] = set()
+        self._successors = Successors()
         self._have_held: set[int] = set()
         # Windows in a row: perhaps an epoch's last, or experts that were not asked
         self._waiting: dict[int, list[Example]] = {}
@@ -59,6 +67,7 @@ class CountDecider:
     def observe(self, event: Event) -> Examples:
         if isinstance(event, CallEvent):
             self._windows.call(event)
+            self._successors.call(event)
             if event.family in (Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP):
                 self._schedulers.add((event.owner, scheduler_of(event)))
             self._is_compiled |= event.api == COMPILED
@@ -67,15 +76,23 @@ class CountDecider:
         elif isinstance(event, CollectiveEvent):
             self._windows.collective(event)
         elif isinstance(event, StepEvent):
-            page = self._windows.step(event)
-            if page is None:
-                if not event.recorded:
-                    self._waiting.clear()
-            elif not page.is_free:
-                return self._last.join([self._judge(i, page) for i in range(len(self._params))])
+            return self._step(event)
+        elif isinstance(event, OptimizerEvent):
+            self._successors.hold(event)
         else:
             self._program.observe(event)
         return ()
+
+    def _step(self, event: StepEvent) -> Examples:
+        found: Examples = ()
+        page = self._windows.step(event)
+        if page is None:
+            if not event.recorded:
+                self._waiting.clear()
+        elif not page.is_free:
+            found = self._last.join([self._judge(i, page) for i in range(len(self._params))])
+        self._successors.turn()
+        return found
 
     def finish(self) -> Examples:
         """Nothing: a short window at the end of a run is none the worse."""
@@ -152,6 +169,12 @@ class CountDecider:
             among = ", before the first update"
         times = page.asked(params)
         symptom = Symptom.MISSING_CALL if count < times else Symptom.EXTRA_CALL
+        observed = f"{counted(count, 'call')} in this step{among}"
+        evidence: tuple[Event, ...] = (page.event,)
+        other = None if count else self._successors.of(params.get("owner"))
+        if other is not None and params["api"] == Families.OPTIMIZER_STEP:
+            symptom, evidence = Symptom.MADE_ANEW, (page.event, other)
+            observed = f"{label(other)} steps in its place"
         return Example(
             holds=False,
             context=_ALWAYS,
@@ -160,7 +183,7 @@ class CountDecider:
             subject=Subject(api=params["api"], module=params.get("module")),
             expected=f"{subject_of(params)} is called {often_of(params)}"
             + (" for each backward" if per_backward else " in a step"),
-            observed=f"{counted(count, 'call')} in this step{among}",
-            evidence=(page.event,),
+            observed=observed,
+            evidence=evidence,
             symptom=Symptom.WRONG_ORDER if is_early else symptom,
         )

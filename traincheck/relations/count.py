@@ -73,6 +73,8 @@ class Count(UsualRelation):
         is_call = not api.startswith(COLLECTIVE)
         frame = FRAME | _BESIDE.get(api, frozenset())
         kinds = {"mark", "step"} | (set() if is_call else {"collective"})
+        if api == Families.OPTIMIZER_STEP:
+            kinds.add("optimizer")  # which one steps in the place of another
         return Needs(
             calls=frame | within_modules(COMPILED, *[api] * is_call), kinds=frozenset(kinds)
         )

@@ -63,11 +63,11 @@ class SchedulerOfAnotherOptimizer:
 class _Schedule:
     """Of the schedulers of one optimizer.
 
-    stepped: optimizers that did since its step before. in_vain: such steps in a row, from the first
-    on.
+    stepped: optimizers that did since its step before, and in which step first. in_vain: such steps
+    in a row; first: since when another optimizer trains.
     """
 
-    stepped: set[str] = field(default_factory=set)
+    stepped: dict[str, int | None] = field(default_factory=dict)
     has_begun: bool = False
     in_vain: int = 0
     first: int | None = None
@@ -96,14 +96,14 @@ class Idle(StepMonitor):
             if moment.family == Families.OPTIMIZER_STEP:
                 self._stepped[owner] = moment.call.time_ns
                 for schedule in self._schedules.values():
-                    schedule.stepped.add(owner)
+                    schedule.stepped.setdefault(owner, facts.event.step)
             elif moment.family == Families.SCHEDULER_STEP:
                 found += self._step(owner, moment.call, facts)
         return found
 
     def _step(self, owner: str, call: CallEvent, facts: StepFacts) -> list[Violation]:
         schedule = self._schedules.setdefault(owner, _Schedule())
-        stepped, schedule.stepped = schedule.stepped, set()
+        stepped, schedule.stepped = schedule.stepped, {}
         had_begun, schedule.has_begun = schedule.has_begun, True
         if not had_begun:
             return []
@@ -114,7 +114,7 @@ class Idle(StepMonitor):
             return []
         schedule.in_vain += 1
         if schedule.in_vain == 1:
-            schedule.first = facts.event.step
+            schedule.first = stepped[min(others)]
         if schedule.in_vain != _CONFIRMED:
             return []
         return [self._violation(owner, min(others), call, schedule.first, facts)]

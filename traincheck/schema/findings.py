@@ -41,6 +41,7 @@ class Symptom(str, Enum):
     # A buffer or optimizer state does not change where it should.
     STATE_UNCHANGED = "state_unchanged"
     MISSING_CALL = "missing_call"  # a call did not happen where it should
+    MADE_ANEW = "made_anew"  # an optimizer that was made later steps in the place of one
     EXTRA_CALL = "extra_call"  # a call happens more often than it should
     GRADIENT_LOST = "gradient_lost"  # gradients are cleared before a step could apply them
     APPLIED_TWICE = "applied_twice"  # one gradient is applied by two optimizers, or added twice

@@ -36,7 +36,7 @@ BROKEN = epochs("opt1").build()
 
 def test_fires_where_the_optimizer_was_made_anew() -> None:
     finding = fires("TC216", BROKEN)
-    assert finding.first_step == 3  # the second step of the scheduler
+    assert finding.first_step == 2  # the first that opt1 makes after a step of the scheduler
     assert "opt0" in finding.likely_cause
     assert "opt1" in finding.likely_cause
     assert "train.py:40" in finding.likely_cause  # where opt1 was made
