@@ -150,7 +150,7 @@ def test_an_optimizer_made_anew_is_told_by_the_schedule_that_it_leaves_behind() 
     assert [finding.check for finding in later] == ["count", "TC213"]
 
 
-@pytest.mark.parametrize("cause", [S.MISSING_STEP, S.STEP_WITHOUT_GRADIENT])
+@pytest.mark.parametrize("cause", [S.MISSING_STEP, S.STEP_WITHOUT_GRADIENT, S.GRADIENT_LOST])
 @pytest.mark.parametrize("effect", [S.NOT_UPDATED, S.STATE_UNCHANGED])
 def test_a_fault_of_the_step_explains_all_variables(cause: Symptom, effect: Symptom) -> None:
     found = fold(violation("effect", effect, "Net.z"), violation("cause", cause, "Net.a"))

@@ -93,6 +93,33 @@ def test_a_missing_step_belongs_to_the_step_of_its_backward():
     ]
 
 
+def cleared_between(trace: TraceBuilder) -> TraceBuilder:
+    """The gradients of one loss are cleared before those of the other are computed."""
+    for _ in range(2):
+        trace.begin_step().zero_grad().forward().backward().zero_grad().backward()
+        trace.optimizer_step()
+    return trace
+
+
+def test_gradients_that_are_cleared_between_two_losses_are_lost():
+    lost = Symptom.GRADIENT_LOST
+    assert outcome(APPLY, cleared_between(net())) == [
+        (0, lost, F.OPTIMIZER_STEP),
+        (1, lost, F.OPTIMIZER_STEP),
+    ]
+
+
+def test_a_step_that_is_missing_before_that_of_another_optimizer_stays_one():
+    trace = two()
+    for _ in range(2):  # of D nothing is applied
+        trace.begin_step().zero_grad("opt1").forward("D").backward([f"D.{n}" for n in MLP])
+        trace.zero_grad("opt0").forward("G").backward([f"G.{n}" for n in MLP])
+        trace.optimizer_step("opt0")
+    found = outcome(APPLY, trace)
+    assert found
+    assert {symptom for _, symptom, _ in found} == {Symptom.MISSING_STEP}
+
+
 def test_the_optimizer_steps_before_backward():
     assert outcome(COMPUTE, net().steps(2, style="C"))[0] == (
         0,

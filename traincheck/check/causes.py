@@ -103,6 +103,8 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.GRADIENT_LOST: {
         _S.GRADIENT_LOST: _same_onset,
         _S.MISSING_STEP: _anything,
+        _S.NOT_UPDATED: _anything,
+        _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _UPDATES,
     },
     _S.NOT_IN_OPTIMIZER: {

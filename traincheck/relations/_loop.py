@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from traincheck.schema.apis import Families
@@ -90,6 +90,19 @@ def key_of(event: CallEvent, landmark: str) -> str | None:
     return None
 
 
+@dataclass(slots=True)
+class Wait:
+    """An A whose C has not come yet. is_met: B came. is_due: C would be about this A.
+
+    symptom: of the lack of B, where it is not the usual one.
+    """
+
+    event: CallEvent
+    is_met: bool = False
+    is_due: bool = True
+    symptom: Symptom | None = None
+
+
 class Partners:
     """Optimizers that hold the same parameters, as one that wraps another: each stands for both.
 
@@ -99,6 +112,7 @@ class Partners:
     def __init__(self) -> None:
         self.of: dict[str, str] = {}
         self._held_by: dict[int, str] = {}  # identity of a parameter -> optimizer
+        self._backward_ns = -1  # when the last one began
 
     def hold(self, event: OptimizerEvent) -> None:
         """Take note of what an optimizer holds."""
@@ -112,14 +126,19 @@ class Partners:
             return True
         return self.of.get(one, one) == self.of.get(other, other)
 
+    def call(self, event: CallEvent, landmark: str) -> None:
+        """Take note of a backward pass."""
+        if landmark == _F.BACKWARD:
+            self._backward_ns = event.start_ns
 
-@dataclass(slots=True)
-class Wait:
-    """An A whose C has not come yet. is_met: B came. is_due: C would be about this A."""
+    def lose(self, held: Iterable[tuple[int, Wait, CallEvent]], step: CallEvent) -> None:
+        """Mark those whose gradients were cleared, in the iteration whose others a step applies.
 
-    event: CallEvent
-    is_met: bool = False
-    is_due: bool = True
+        Of several optimizers it is not known whose step is missing.
+        """
+        for _, wait, cleared in held if len(set(self.of.values())) == 1 else ():
+            if wait.event.step == step.step and cleared.start_ns < self._backward_ns:
+                wait.symptom = Symptom.GRADIENT_LOST
 
 
 class Watch:

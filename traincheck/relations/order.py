@@ -195,6 +195,7 @@ class OrderDecider:
 
     def _call(self, event: CallEvent, landmark: str) -> list[tuple[int, Example]]:
         examples: list[tuple[int, Example]] = []
+        self._holding.call(event, landmark)
         if landmark in (_F.ZERO_GRAD, _F.OPTIMIZER_STEP):
             share = self._holding.share
             mine = [h for h in self._unapplied if share(h[1].event.owner, event.owner)]
@@ -213,8 +214,8 @@ class OrderDecider:
                     kept.append((index, wait, end))
         if landmark == _F.OPTIMIZER_STEP and self._open:
             # A closure may compute gradients many times in one step, which is told of when it ends.
-            start = event.start_ns
-            self._open = [held for held in self._open if held[1].event.start_ns < start]
+            self._open = [h for h in self._open if h[1].event.start_ns < event.start_ns]
+            self._holding.lose(self._open, event)
             examples += self._lacking(self._open)
         return examples
 
@@ -245,5 +246,5 @@ class OrderDecider:
             f"{short(watch.before)}",
             observed=f"{short(watch.before)}{where} came without it",
             evidence=(wait.event, before),
-            symptom=watch.symptom,
+            symptom=wait.symptom or watch.symptom,
         )
