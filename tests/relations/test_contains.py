@@ -14,7 +14,7 @@ from tests.builders import (
     TraceBuilder,
     emptied,
 )
-from tests.learning import broken, decide, learn, texts
+from tests.learning import broken, decide, learn, report_of, texts
 from tests.rules.numbers import norm, numbered
 from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.events import StateEvent
@@ -303,13 +303,22 @@ def test_optimizer_state_that_stays():
     [
         ("optimizer_step", Families.OPTIMIZER_STEP, Symptom.MISSING_STEP, 0),
         ("zero_grad", Families.ZERO_GRAD, Symptom.MISSING_ZERO_GRAD, 1),
-        ("backward", Families.BACKWARD, Symptom.STEP_WITHOUT_GRADIENT, 0),
+        ("backward", Families.BACKWARD, Symptom.NO_BACKWARD, 0),
     ],
 )
 def test_a_landmark_that_is_missing(omitted, family, symptom, step):
     assert outcome(landmark(family), net().steps(3)) == []
     found = outcome(landmark(family), net().steps(3, omit={omitted}))
     assert found[0] == (step, symptom, family)
+
+
+def test_a_backward_that_is_not_called_and_one_that_comes_too_late():
+    learned = learn(net().steps(10).build()).invariants
+    missing = report_of(learned, net().steps(4, omit={"backward"}).build()).findings[0]
+    assert missing.title == "backward() is never called in these steps"
+    assert "with parentheses" in missing.fix
+    late = report_of(learned, net().steps(4, style="C").build()).findings[0]
+    assert late.title == "The optimizer steps when it has no gradient to apply"
 
 
 def test_gradients_that_no_backward_adds_to_need_not_be_cleared():

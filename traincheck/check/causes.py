@@ -83,6 +83,17 @@ _S = Symptom
 _UPDATES = calls("torch.optim", ".step", "GradScaler")
 _MODES = calls(".train", ".eval")
 
+_NOTHING_TO_APPLY: Mapping[Symptom, Link] = {
+    _S.NOT_LEARNING: _anything,
+    _S.MISSING_STEP: _anything,
+    _S.MISSING_ZERO_GRAD: _anything,
+    _S.NO_GRADIENT: _anything,
+    _S.NOT_UPDATED: _anything,
+    _S.STATE_UNCHANGED: _anything,
+    _S.MISSING_CALL: calls(
+        "torch.optim", ".step", "zero_grad", "backward", "GradScaler", Families.MODULE
+    ),
+}
 # In order of rank: among those that explain the same violation, the first wins.
 EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.OUT_OF_STEP: {
@@ -138,18 +149,12 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.DETACHED: _same_onset,
         _S.WRONG_VALUE: _same_onset,
     },
-    _S.STEP_WITHOUT_GRADIENT: {
-        _S.NOT_LEARNING: _anything,
+    _S.NO_BACKWARD: {
+        **_NOTHING_TO_APPLY,
+        _S.NO_BACKWARD: _same_onset,
         _S.STEP_WITHOUT_GRADIENT: _same_onset,
-        _S.MISSING_STEP: _anything,
-        _S.MISSING_ZERO_GRAD: _anything,
-        _S.NO_GRADIENT: _anything,
-        _S.NOT_UPDATED: _anything,
-        _S.STATE_UNCHANGED: _anything,
-        _S.MISSING_CALL: calls(
-            "torch.optim", ".step", "zero_grad", "backward", "GradScaler", Families.MODULE
-        ),
     },
+    _S.STEP_WITHOUT_GRADIENT: {**_NOTHING_TO_APPLY, _S.STEP_WITHOUT_GRADIENT: _same_onset},
     _S.MISSING_STEP: {
         _S.NOT_LEARNING: _anything,
         _S.MISSING_STEP: _same_onset,

@@ -121,6 +121,7 @@ DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.UNFROZEN: {_S.UNFROZEN: _same_variable},
     _S.FROZEN: {_S.FROZEN: _same_variable},
+    _S.NO_BACKWARD: {_S.WRONG_VALUE: _numbers, _S.EXTRA_CALL: _calls_at_once(".step")},
     _S.STEP_WITHOUT_GRADIENT: {_S.WRONG_VALUE: _numbers, _S.EXTRA_CALL: _calls_at_once(".step")},
     _S.MISSING_STEP: {_S.WRONG_VALUE: _numbers},
     _S.WRONG_ORDER: {

@@ -45,6 +45,15 @@ WORDING: Mapping[Symptom, Wording] = {
         fix="Call optimizer.zero_grad() once per optimizer step, before loss.backward().",
         near=Families.OPTIMIZER_STEP,
     ),
+    _S.NO_BACKWARD: Wording(
+        title="backward() is never called in these steps",
+        likely_cause=(
+            "From step {step} on, nothing computes gradients: loss.backward() is missing, lacks "
+            "its parentheses, or a condition around it is never true."
+        ),
+        fix="Call loss.backward(), with parentheses, before optimizer.step().",
+        near=Families.OPTIMIZER_STEP,
+    ),
     _S.STEP_WITHOUT_GRADIENT: Wording(
         title="The optimizer steps when it has no gradient to apply",
         likely_cause=(

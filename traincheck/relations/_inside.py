@@ -28,7 +28,7 @@ from traincheck.schema.values import tensors_in
 LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
     Families.OPTIMIZER_STEP: (("optimizer_step", "scaler_step"), Symptom.MISSING_STEP),
     Families.ZERO_GRAD: (("zero_grad",), Symptom.MISSING_ZERO_GRAD),
-    Families.BACKWARD: (("backward",), Symptom.STEP_WITHOUT_GRADIENT),
+    Families.BACKWARD: (("backward",), Symptom.NO_BACKWARD),
 }
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 # Arguments that follow the batch: without padding, attention is given no mask, and says so

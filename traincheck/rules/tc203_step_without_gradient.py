@@ -104,6 +104,7 @@ class EmptySteps(StepMonitor):
         self._runs: dict[str, _Run] = {}
         self._never: dict[str, Streak] = {}  # optimizers that had no gradient so far
         self._vain = VainPasses()
+        self._has_passed = False  # a backward pass was seen
         self._told: set[str] = set()  # optimizers that are cut off, each of which is told once
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -119,6 +120,7 @@ class EmptySteps(StepMonitor):
                     ours = moment.reached.intersection(holder.names)
                     if ours:
                         self._runs.setdefault(key, _Run()).reached |= ours
+            self._has_passed |= moment.family == Families.BACKWARD
             self._vain.follow(moment)
             if (
                 moment.family == Families.OPTIMIZER_STEP
@@ -190,6 +192,9 @@ class EmptySteps(StepMonitor):
             ".data, or a loss that does not use it."
         )
         fix = f"Remove what cuts {models} off from its loss."
+        if not self._has_passed:
+            cause = "loss.backward() is never called: it is missing, or lacks its parentheses."
+            fix = "Call loss.backward(), with parentheses, before optimizer.step()."
         return [replace(found, likely_cause=cause, fix=fix)]
 
     def _step(self, moment: Moment, facts: StepFacts) -> list[Violation]:

@@ -29,6 +29,7 @@ class Symptom(str, Enum):
     MISSING_ZERO_GRAD = "missing_zero_grad"  # gradients of an earlier step are used again
     # The optimizer steps when there is nothing to apply.
     STEP_WITHOUT_GRADIENT = "step_without_gradient"
+    NO_BACKWARD = "no_backward"  # a step of training without a backward pass
     NOT_IN_OPTIMIZER = "not_in_optimizer"  # a trained parameter is in no optimizer
     EVAL_MODE = "eval_mode"  # trained while in evaluation mode
     TRAINING_MODE = "training_mode"  # in training mode where it is only to be used

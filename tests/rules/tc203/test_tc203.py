@@ -172,7 +172,18 @@ def test_a_model_may_wait_while_others_apply_what_came(order: tuple[str, str]) -
         return trace
 
     assert quiet("TC203", joint(40).build()) is Verdict.HELD
-    assert fires("TC203", joint(52).build()).subject.module == "G"
+    finding = fires("TC203", joint(52).build())
+    assert finding.subject.module == "G"
+    assert "cut off from every loss" in finding.likely_cause
+
+
+def test_tells_that_backward_is_never_called() -> None:
+    events = net()
+    for _ in range(52):
+        forward(events.begin_step().zero_grad()).optimizer_step()
+    finding = fires("TC203", events.build())
+    assert finding.likely_cause.startswith("loss.backward() is never called")
+    assert "with parentheses" in finding.fix
 
 
 def test_quiet_on_a_part_that_waits() -> None:
