@@ -150,6 +150,16 @@ def test_an_optimizer_made_anew_is_told_by_the_schedule_that_it_leaves_behind() 
     assert [finding.check for finding in later] == ["count", "TC213"]
 
 
+def test_who_holds_a_copy_instead_of_the_model_is_named_with_what_no_optimizer_holds() -> None:
+    copy = violation("sharing", S.HOLDS_OTHERS, "opt0[0].0")
+    (found,) = fold(copy, violation("member", S.NOT_IN_OPTIMIZER, "Net.a"))
+    assert (found.check, found.explains, found.variables) == ("member", ("sharing",), ("Net.a",))
+    still = violation("contains", S.NOT_UPDATED, "Net.a")
+    assert shape(fold(copy, still)) == [("sharing", ("contains",))]
+    later = violation("contains", S.NOT_UPDATED, "Net.a", 9)
+    assert [finding.check for finding in fold(copy, later)] == ["sharing", "contains"]
+
+
 @pytest.mark.parametrize("cause", [S.MISSING_STEP, S.STEP_WITHOUT_GRADIENT, S.GRADIENT_LOST])
 @pytest.mark.parametrize("effect", [S.NOT_UPDATED, S.STATE_UNCHANGED])
 def test_a_fault_of_the_step_explains_all_variables(cause: Symptom, effect: Symptom) -> None:

@@ -58,6 +58,23 @@ def test_an_optimizer_that_updates_what_no_model_has_is_told():
     ]
 
 
+def test_an_optimizer_over_a_copy_is_told_by_what_it_holds():
+    """It does hold ``opt0[0].0``; what it lacks is a model that has it."""
+    claim = {**BASE, "is": "own"}
+    copied = TraceBuilder().process().model("Net", MLP).optimizer(foreign={"opt0[0].0": 99})
+    assert broken(decide("sharing", claim, copied.steps(1).build())) == [
+        (0, Symptom.HOLDS_OTHERS, "opt0[0].0")
+    ]
+    healthy = TraceBuilder().process().model("Net", MLP).optimizer().steps(12).build()
+    own = [i for i in learn(healthy).invariants if i.hypothesis.params.get("is") == "own"]
+    (found,) = report_of(own, copied.build()).findings
+    assert found.title == "An optimizer updates parameters that no model has"
+    assert "opt0[0].0 belong to no model" in found.likely_cause
+    stale = TraceBuilder().process().model("Net", MLP).optimizer().replace("Net.fc2.weight")
+    (found,) = report_of(own, stale.steps(1).build()).findings
+    assert found.title == "No optimizer holds Net.fc2.weight"
+
+
 def test_an_optimizer_that_does_not_step_any_more_is_left_alone():
     trace = TraceBuilder().process().model("Net", MLP).optimizer().model("Net#2", MLP)
     trace.optimizer(names=[f"Net#2.{n}" for n in MLP]).replace("Net.fc2.weight")

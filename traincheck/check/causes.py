@@ -121,11 +121,20 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.NOT_IN_OPTIMIZER: {
         _S.NOT_LEARNING: _anything,
         _S.NOT_IN_OPTIMIZER: _same_onset,
+        _S.HOLDS_OTHERS: _same_onset,
         # What is trained and what the optimizer holds were chosen apart: one fault, told as one.
         _S.FROZEN: _same_onset,
         _S.STEP_WITHOUT_GRADIENT: _anything,
         _S.NOT_UPDATED: _same_variable_or_unowned,
         _S.STATE_UNCHANGED: _same_variable_or_unowned,
+        _S.MISSING_CALL: calls("torch.optim"),
+    },
+    _S.HOLDS_OTHERS: {
+        _S.NOT_LEARNING: _anything,
+        _S.HOLDS_OTHERS: _same_onset,
+        _S.STEP_WITHOUT_GRADIENT: _same_onset,
+        _S.NOT_UPDATED: _same_onset,
+        _S.STATE_UNCHANGED: _same_onset,
         _S.MISSING_CALL: calls("torch.optim"),
     },
     _S.UNFROZEN: {

@@ -119,6 +119,11 @@ DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.MISSING_ZERO_GRAD: _same_variable,
         _S.WRONG_VALUE: _numbers,
     },
+    _S.HOLDS_OTHERS: {
+        _S.NO_GRADIENT: _same_variable,
+        _S.MISSING_ZERO_GRAD: _at_once,  # it clears those of its own
+        _S.WRONG_VALUE: _numbers,
+    },
     _S.UNFROZEN: {_S.UNFROZEN: _same_variable},
     _S.FROZEN: {_S.FROZEN: _same_variable},
     _S.NO_BACKWARD: {_S.WRONG_VALUE: _numbers, _S.EXTRA_CALL: _calls_at_once(".step")},

@@ -75,6 +75,15 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
         near="optimizer",
     ),
+    _S.HOLDS_OTHERS: Wording(
+        title="An optimizer updates parameters that no model has",
+        likely_cause=(
+            "The optimizer{where} was built from the parameters of a copy, or of a model that was "
+            "replaced: {variables} belong to no model that runs."
+        ),
+        fix="Build the optimizer from the parameters of the very model that is trained.",
+        near="optimizer",
+    ),
     _S.EVAL_MODE: Wording(
         title="{subject} is in the wrong mode from step {step} on",
         likely_cause=(

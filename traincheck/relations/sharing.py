@@ -203,14 +203,17 @@ class SharingDecider:
         known = self._variables.by_role["parameter"].values()
         identities = {v.identity for v in known if is_of_model(v.name)}
         held = [
-            (name, identity)
+            (name, identity, self._optimizers[owner])
             for owner in sorted(self._stepped & self._optimizers.keys())
             for group in self._optimizers[owner].groups
             for name, identity in zip(group.params, group.ids)
         ]
-        strange = [name for name, identity in held if identity not in identities]
-        for name in strange:
-            yield index, _negative(event, name, OWN, "it updates a tensor that no model has")
+        strange = [(name, by) for name, identity, by in held if identity not in identities]
+        for name, by in strange:
+            found = _negative(event, name, OWN, "it updates a tensor that no model has")
+            if not is_of_model(name):  # nor ever had
+                found = replace(found, symptom=Symptom.HOLDS_OTHERS, evidence=(event, by))
+            yield index, found
         if held and not strange:
             yield index, _HOLDS
 

@@ -31,6 +31,7 @@ class Symptom(str, Enum):
     STEP_WITHOUT_GRADIENT = "step_without_gradient"
     NO_BACKWARD = "no_backward"  # a step of training without a backward pass
     NOT_IN_OPTIMIZER = "not_in_optimizer"  # a trained parameter is in no optimizer
+    HOLDS_OTHERS = "holds_others"  # an optimizer updates tensors that no model has
     EVAL_MODE = "eval_mode"  # trained while in evaluation mode
     TRAINING_MODE = "training_mode"  # in training mode where it is only to be used
     NO_GRADIENT = "no_gradient"  # a parameter gets no gradient
