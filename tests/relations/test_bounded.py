@@ -78,6 +78,20 @@ def test_a_loss_that_is_not_divided_by_the_number_of_micro_batches():
     ]
 
 
+@pytest.mark.parametrize(
+    ("micro", "factor", "observed"),
+    [(2, 0.25, "0.5, of 2 backward passes"), (4, 0.125, "0.5, of 4 backward passes")],
+)
+def test_a_loss_that_is_too_small_is_told_with_the_passes_it_comes_from(micro, factor, observed):
+    """Which of the two it is, the divisor or the number of batches, is for the numbers to tell."""
+    learned = learn(updates(begin(), 12, micro=4, factor=0.25).build()).invariants
+    scale = [i for i in learned if i.hypothesis.params.get("quantity") == "loss scale"]
+    (found,) = report_of(scale, updates(begin(), 4, micro=micro, factor=factor).build()).findings
+    assert found.observed == observed
+    assert f"more or fewer backward passes than it did: {observed}" in found.likely_cause
+    assert "Compare what the loss is divided by" in found.fix
+
+
 def test_the_last_update_of_an_epoch_may_be_smaller_but_two_in_a_row_may_not():
     trace = updates(begin(), 3, micro=4, factor=0.25)
     update(trace, micro=2, factor=0.25)

@@ -34,8 +34,9 @@ from traincheck.schema.findings import Symptom
 
 CAUSES = {
     LOSS_SCALE: (
-        "The loss is divided by another number than it was: of micro-batches, labels or ranks. "
-        "Every gradient is too large or too small by the same factor."
+        "The loss is divided by another number than it was (of micro-batches, labels or ranks), or "
+        "an update adds up more or fewer backward passes than it did: {observed}. Every gradient "
+        "is too large or too small by the same factor."
     ),
     SMALLEST: (
         "A softmax, sigmoid or ReLU comes before a loss that makes probabilities of logits itself."
@@ -76,6 +77,10 @@ CAUSES = {
 
 HEADLINES = {LEFT_OUT: "{subject} counts labels that it is to leave out"}
 FIXES = {  # where there is more to say than of the symptom
+    LOSS_SCALE: (
+        "Compare what the loss is divided by with how many backward passes come before each "
+        "optimizer.step()."
+    ),
     HIDDEN: "Set the scores of later positions to -inf before the softmax.",
     AHEAD: "Give the loss the tokens from the second on, for all logits but the last.",
     LEFT_OUT: "Fill such labels with ignore_index (-100), in the collator, too.",

@@ -45,7 +45,7 @@ class Reading:
     """One number.
 
     is_plain: nothing but counting went into it. sums: functions whose terms were added up.
-    begins: a series of readings.
+    begins: a series of readings. backwards: how many passes were added up, of what adds them.
     """
 
     key: Key
@@ -54,3 +54,4 @@ class Reading:
     is_plain: bool = True
     sums: frozenset[str] = frozenset()
     begins: bool = False
+    backwards: int = 0

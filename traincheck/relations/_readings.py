@@ -113,7 +113,16 @@ class LossScale:
         found: Sequence[Reading] = ()
         if is_judged(event) and self._is_known and self._backwards:
             key = Key(LOSS_SCALE)
-            found = (Reading(key, self._total, event, self._is_plain, self._sums),)
+            found = (
+                Reading(
+                    key,
+                    self._total,
+                    event,
+                    is_plain=self._is_plain,
+                    sums=self._sums,
+                    backwards=self._backwards,
+                ),
+            )
         self._losses.clear()
         self._total, self._backwards = 0.0, 0
         self._is_known = self._is_plain = True
