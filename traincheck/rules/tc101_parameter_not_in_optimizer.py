@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor
+from traincheck.rules._misheld import Misheld
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
-_DRY = 8  # steps of an optimizer in a row that find no gradient
 _THAWED = 20  # steps with a gradient, since it was unfrozen, of which none is one of its optimizer
 
 
@@ -30,15 +30,19 @@ class ParameterNotInOptimizer:
         An optimizer that was given a part of a model; a layer, head or whole model that was
         replaced, re-created or wrapped after the optimizer was built; an optimizer that holds only
         frozen parameters; eight steps in a row of optimizers that find no gradient, while another
-        model gets some: the next one is trained with the optimizer of the last; a parameter that is
-        unfrozen and gets gradients in twenty steps, while the only optimizer that holds it, that of
-        an earlier phase, does not step.
+        model gets some: the next one is trained with the optimizer of the last; a model in training
+        mode that no optimizer holds, beside one that finds no gradient in eight steps and holds
+        parameters of the same shapes, as a copy has, or beside two that hold the same parameters
+        and both get gradients of their own in eight steps: a generator whose optimizer was given
+        the discriminator; a parameter that is unfrozen and gets gradients in twenty steps, while
+        the only optimizer that holds it, that of an earlier phase, does not step.
 
     Stays quiet on:
         Frozen parameters and those without a gradient; a loss network that passes gradients on and
-        is in no optimizer; the two optimizers of a GAN; tied weights; parameters that move between
-        groups; an optimizer built during the first step; tensors that are optimized for themselves;
-        training without any optimizer.
+        is in no optimizer; the two optimizers of a GAN; two optimizers of one model that take turns
+        or of which one wraps the other; tied weights; parameters that move between groups; an
+        optimizer built during the first step; tensors that are optimized for themselves; training
+        without any optimizer.
 
     Fix:
         Build the optimizer when the model is final, from all parameters that are to be trained; use
@@ -75,39 +79,48 @@ class Membership(StepMonitor):
 
     def __init__(self) -> None:
         super().__init__()
-        self._dry: dict[str, Streak] = {}  # optimizers, in steps that had nothing for them
+        self._misheld = Misheld()
         self._thawed: dict[int, Streak] = {}  # unfrozen, and no optimizer has stepped yet
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger
         if not facts.is_whole or ledger.has_gap:
-            self._dry.clear()
+            self._misheld.clear()
             self._thawed.clear()
             return []
         self._note_thawed(facts)
         owners = {moment.call.owner for moment in facts.updates()}
         stepped = [holder for key, holder in ledger.holders.items() if key in owners]
-        self._note_dry(stepped, facts)
+        self._misheld.follow(stepped, facts)
         if not stepped:
             return []
         self.triggered += 1
         held = ledger.held()
         late = self._late(stepped, facts)
         orphans = [i for i in facts.reached - held if self._is_trained(i)]
-        if not orphans:
-            return late
-        # Of a root that no optimizer touches nothing is certain, unless an optimizer holds what is
-        # not trained.
         roots = {ledger.parameters[i].root for i in held if i in ledger.parameters}
         astray = self._astray(stepped)
-        blamed = astray or stepped
+        found = late
+        for root in sorted({ledger.parameters[i].root for i in orphans}):
+            blamed = astray
+            if not blamed and root in roots:
+                blamed = stepped
+            elif not blamed:
+                blamed = self._misheld.instead_of(root, stepped, facts, ledger)
+            if blamed:
+                ours = [i for i in orphans if ledger.parameters[i].root == root]
+                found += self._all_of(ours, facts, blamed)
+        return found
+
+    def _all_of(
+        self, orphans: Sequence[int], facts: StepFacts, blamed: Sequence[Holder]
+    ) -> list[Violation]:
         observed = "; ".join(self._describe(holder) for holder in blamed)
-        streaks = [self._dry.get(holder.event.id) for holder in blamed]
-        since = next((s.first for s in streaks if s and s.count == _DRY), facts.event.step)
-        return late + [
-            self._violation(identity, facts, blamed, observed, since)
-            for identity in sorted(orphans, key=ledger.name)
-            if astray or ledger.parameters[identity].root in roots
+        since = self._misheld.since(blamed)
+        step = facts.event.step if since is None else since
+        return [
+            self._violation(identity, facts, blamed, observed, step)
+            for identity in sorted(orphans, key=self.ledger.name)
         ]
 
     def _note_thawed(self, facts: StepFacts) -> None:
@@ -134,19 +147,6 @@ class Membership(StepMonitor):
                     found.append(replace(told, likely_cause=cause))
         return found
 
-    def _note_dry(self, stepped: Sequence[Holder], facts: StepFacts) -> None:
-        """Count steps in a row in which an optimizer steps and has nothing to apply."""
-        applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
-        for holder in stepped:
-            if holder.ids.isdisjoint(applied) and holder.ids.isdisjoint(facts.reached):
-                extend(self._dry, holder.event.id, facts.event.step)
-            else:
-                self._dry.pop(holder.event.id, None)
-
-    def _is_dry(self, holder: Holder) -> bool:
-        streak = self._dry.get(holder.event.id)
-        return streak is not None and streak.count >= _DRY
-
     def _is_trained(self, identity: int) -> bool:
         parameter = self.ledger.parameters.get(identity)
         return parameter is not None and parameter.requires_grad
@@ -158,7 +158,7 @@ class Membership(StepMonitor):
             holder
             for holder in stepped
             if holder.names
-            and (ledger.ever_reached.isdisjoint(holder.names) or self._is_dry(holder))
+            and (ledger.ever_reached.isdisjoint(holder.names) or self._misheld.is_dry(holder))
             and not any(i not in ledger.parameters and holder.is_loose(i) for i in holder.names)
         ]
         if len(idle) == len(stepped):

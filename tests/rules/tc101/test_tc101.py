@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.builders import ADAM, MLP, MLP_BN, SGD, TraceBuilder
 from tests.checking import fires, net, quiet
+from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom, Verdict
 
 ALL = [f"Net.{name}" for name in MLP]
@@ -232,3 +233,104 @@ def test_quiet_while_its_optimizer_may_still_step() -> None:
     assert quiet("TC101", unfrozen(18).build()) is Verdict.HELD
     assert quiet("TC101", unfrozen(24, keep=9).build()) is Verdict.HELD
     assert quiet("TC101", unfrozen(24, owner="opt0").build()) is Verdict.HELD
+
+
+G, D = ([f"{model}.{name}" for name in MLP] for model in "GD")
+
+
+def gan(
+    of_g: list[str],
+    of_d: list[str] = D,
+    *,
+    steps: int = 9,
+    critic: int = 1,
+    wide: bool = False,
+    eval_g: bool = False,
+) -> TraceBuilder:
+    """Steps of a GAN; "C" is a copy of G, which has another shape than G and D if ``wide``."""
+    trace = start().model("G").model("D").model("C", MLP_BN if wide else MLP).train()
+    trace.optimizer(names=of_g).optimizer(names=of_d)
+    if eval_g:
+        trace.train(False, "G")
+    for _ in range(steps):
+        trace.begin_step()
+        for _ in range(critic):
+            trace.zero_grad("opt1").forward("D").backward(D).optimizer_step("opt1")
+        trace.zero_grad("opt0").forward("G").forward("D").backward(G + D).optimizer_step("opt0")
+    return trace
+
+
+COPY = [f"C.{name}" for name in MLP]
+
+
+def test_fires_on_a_generator_whose_optimizer_holds_the_discriminator() -> None:
+    for critic in (1, 3):
+        finding = fires("TC101", gan(D, critic=critic).build())
+        assert finding.variables == tuple(sorted(G))
+        assert finding.first_step == 0
+        assert "opt0 (Adam) holds D.fc1.bias" in finding.observed
+        assert "opt1 (Adam) holds D.fc1.bias" in finding.observed
+
+
+def test_fires_on_a_generator_whose_optimizer_holds_a_copy_of_it() -> None:
+    finding = fires("TC101", gan(COPY).build())
+    assert finding.variables == tuple(sorted(G))
+    assert finding.first_step == 0
+    assert "opt0 (Adam) holds C.fc1.bias" in finding.observed
+    assert "opt1" not in finding.observed
+
+
+def test_quiet_on_a_gan_until_it_is_certain() -> None:
+    assert quiet("TC101", gan(G, critic=3).build()) is Verdict.HELD
+    assert quiet("TC101", gan(G + D).build()) is Verdict.HELD
+    assert quiet("TC101", gan(D, steps=7).build()) is Verdict.HELD
+    assert quiet("TC101", gan(COPY, steps=7).build()) is Verdict.HELD
+
+
+def test_quiet_on_a_loss_network_in_evaluation_mode_beside_them() -> None:
+    assert quiet("TC101", gan(D, eval_g=True).build()) is Verdict.HELD
+    assert quiet("TC101", gan(COPY, eval_g=True).build()) is Verdict.HELD
+
+
+def test_quiet_on_an_idle_optimizer_of_another_model_beside_a_loss_network() -> None:
+    """A part that is trained later, and whose optimizer steps all the same."""
+    trace = gan([f"C.{name}" for name in MLP_BN], wide=True)
+    assert quiet("TC101", trace.build()) is Verdict.HELD
+
+
+def beside_a_loss_network(moves: str, steps: int = 12) -> TraceBuilder:
+    """Two optimizers over one model, whose loss passes through a network that is not frozen.
+
+    moves, in each step: b, a backward pass after zero_grad; 0 and 1, a step of that optimizer;
+    w, one of opt1 that calls that of opt0.
+    """
+    trace = start().model("Net").model("VGG").train().optimizer(names=ALL).optimizer(SGD, ALL)
+    for _ in range(steps):
+        trace.begin_step()
+        for move in moves:
+            if move == "b":
+                trace.zero_grad("opt0").forward().backward()
+            elif move == "w":
+                span = next(trace._numbers)
+                trace.optimizer_step("opt0")
+                family = Families.OPTIMIZER_STEP
+                trace.call(f"{SGD}.step", span=span, family=family, owner="opt1")
+            else:
+                trace.optimizer_step(f"opt{move}")
+    return trace
+
+
+def test_quiet_on_a_loss_network_beside_two_optimizers_of_one_model() -> None:
+    """One after the other, on the same gradients, or as a wrapper of the other."""
+    assert quiet("TC101", beside_a_loss_network("b0").build()) is Verdict.HELD
+    assert quiet("TC101", beside_a_loss_network("b01").build()) is Verdict.HELD
+    assert quiet("TC101", beside_a_loss_network("bw").build()) is Verdict.HELD
+    assert quiet("TC101", beside_a_loss_network("bbw").build()) is Verdict.HELD
+
+
+def test_quiet_when_a_second_optimizer_takes_over() -> None:
+    trace = start().model("Net").model("VGG").train().optimizer(names=ALL).optimizer(SGD, ALL)
+    for step in range(24):
+        owner = f"opt{step // 12}"
+        trace.begin_step().zero_grad(owner).forward().backward().optimizer_step(owner)
+    assert quiet("TC101", trace.build()) is Verdict.HELD

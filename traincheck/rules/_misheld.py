@@ -1,0 +1,95 @@
+"""Optimizers that step and hold the wrong model: no gradient ever comes, or another has the same.
+
+Of a model that no optimizer holds, that it gets gradients proves nothing: it may only pass them on.
+Beside such an optimizer it does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from traincheck.rules._ledger import Holder, Ledger, Parameter, StepFacts
+from traincheck.rules._streak import Streak, extend
+from traincheck.schema.apis import Families
+
+_CERTAIN = 8  # steps
+
+
+class Misheld:
+    """Counts the steps in which optimizers had nothing to apply, or two applied to the same."""
+
+    def __init__(self) -> None:
+        self._dry: dict[str, Streak] = {}  # optimizers, in steps in a row without a gradient
+        self._shared: dict[frozenset[int], Streak] = {}  # what two hold, in steps that fed both
+
+    def clear(self) -> None:
+        self._dry.clear()
+        self._shared.clear()
+
+    def follow(self, stepped: Sequence[Holder], facts: StepFacts) -> None:
+        applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
+        for holder in stepped:
+            if holder.ids.isdisjoint(applied) and holder.ids.isdisjoint(facts.reached):
+                extend(self._dry, holder.event.id, facts.event.step)
+            else:
+                self._dry.pop(holder.event.id, None)
+        fed = _fed(stepped, facts)
+        held = Counter(holder.ids for holder in stepped if holder.event.id in fed)
+        for ids, count in held.items():
+            if count > 1:
+                extend(self._shared, ids, facts.event.step)
+
+    def is_dry(self, holder: Holder) -> bool:
+        streak = self._dry.get(holder.event.id)
+        return streak is not None and streak.count >= _CERTAIN
+
+    def is_twin(self, holder: Holder) -> bool:
+        """Whether another holds the very same, while both have gradients of their own."""
+        streak = self._shared.get(holder.ids)
+        return streak is not None and streak.count >= _CERTAIN
+
+    def instead_of(
+        self, root: str, stepped: Sequence[Holder], facts: StepFacts, ledger: Ledger
+    ) -> list[Holder]:
+        """Optimizers one of which was meant for a model that is trained, and that none holds."""
+        if facts.event.modes.get(root) is False:
+            return []
+        shapes = _shapes(p for p in ledger.parameters.values() if p.root == root)
+        return [
+            holder
+            for holder in stepped
+            if self.is_twin(holder)
+            or (
+                self.is_dry(holder)
+                and _shapes(ledger.parameters[i] for i in holder.ids if i in ledger.parameters)
+                == shapes
+            )
+        ]
+
+    def since(self, blamed: Sequence[Holder]) -> int | None:
+        """The first step of what is certain since this one."""
+        streaks = [self._dry.get(holder.event.id) for holder in blamed]
+        streaks += [self._shared.get(holder.ids) for holder in blamed]
+        return next((s.first for s in streaks if s and s.count == _CERTAIN), None)
+
+
+def _fed(stepped: Sequence[Holder], facts: StepFacts) -> set[str]:
+    """Optimizers that had gradients which came after the step of the one before.
+
+    One that calls another in its own step has none: the other comes to its end first.
+    """
+    holders = {holder.event.id: holder for holder in stepped}
+    came: set[int] = set()
+    fed: set[str] = set()
+    for moment in facts.moments:
+        came |= moment.reached
+        if moment.family == Families.OPTIMIZER_STEP and moment.call.owner in holders:
+            if not came.isdisjoint(moment.applied):
+                fed.add(moment.call.owner)
+            came.clear()
+    return fed
+
+
+def _shapes(parameters: Iterable[Parameter]) -> list[tuple[int, ...]]:
+    return sorted(parameter.shape for parameter in parameters if parameter.requires_grad)
