@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traincheck.rules._by_hand import ByHand
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor
 from traincheck.rules._misheld import Misheld
 from traincheck.rules._streak import Streak, extend
+from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import joined
@@ -41,8 +43,9 @@ class ParameterNotInOptimizer:
         Frozen parameters and those without a gradient; a loss network that passes gradients on and
         is in no optimizer; the two optimizers of a GAN; two optimizers of one model that take turns
         or of which one wraps the other; tied weights; parameters that move between groups; an
-        optimizer built during the first step; tensors that are optimized for themselves; training
-        without any optimizer.
+        optimizer built during the first step; tensors that are optimized for themselves; parameters
+        that the program updates by itself, which both of the next two steps show, or the last, if
+        there is one only (a multiplier of Lagrange); training without any optimizer.
 
     Fix:
         Build the optimizer when the model is final, from all parameters that are to be trained; use
@@ -68,7 +71,7 @@ class ParameterNotInOptimizer:
             "trained (here also {variables}), or set requires_grad=False for them."
         ),
     )
-    needs = DISCOVERY | GRADIENTS
+    needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
 
     def monitor(self) -> Membership:
         return Membership()
@@ -80,10 +83,12 @@ class Membership(StepMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._misheld = Misheld()
+        self._by_hand = ByHand()
         self._thawed: dict[int, Streak] = {}  # unfrozen, and no optimizer has stepped yet
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger
+        self._by_hand.note(facts.changed)
         if not facts.is_whole or ledger.has_gap:
             self._misheld.clear()
             self._thawed.clear()
@@ -100,7 +105,7 @@ class Membership(StepMonitor):
         orphans = [i for i in facts.reached - held if self._is_trained(i)]
         roots = {ledger.parameters[i].root for i in held if i in ledger.parameters}
         astray = self._astray(stepped)
-        found = late
+        found: list[tuple[int, Violation]] = []
         for root in sorted({ledger.parameters[i].root for i in orphans}):
             blamed = astray
             if not blamed and root in roots:
@@ -110,16 +115,19 @@ class Membership(StepMonitor):
             if blamed:
                 ours = [i for i in orphans if ledger.parameters[i].root == root]
                 found += self._all_of(ours, facts, blamed)
-        return found
+        return late + self._by_hand.settle(found)
+
+    def finish(self) -> list[Violation]:
+        return self._by_hand.finish()
 
     def _all_of(
         self, orphans: Sequence[int], facts: StepFacts, blamed: Sequence[Holder]
-    ) -> list[Violation]:
+    ) -> list[tuple[int, Violation]]:
         observed = "; ".join(self._describe(holder) for holder in blamed)
         since = self._misheld.since(blamed)
         step = facts.event.step if since is None else since
         return [
-            self._violation(identity, facts, blamed, observed, step)
+            (identity, self._violation(identity, facts, blamed, observed, step))
             for identity in sorted(orphans, key=self.ledger.name)
         ]
 

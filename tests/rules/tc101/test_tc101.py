@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.builders import ADAM, MLP, MLP_BN, SGD, TraceBuilder
-from tests.checking import fires, net, quiet
+from tests.checking import BY_CODE, fires, net, quiet
 from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom, Verdict
 
@@ -169,8 +169,6 @@ def test_the_evidence_is_of_where_the_optimizer_was_made() -> None:
 
 
 def test_says_its_symptom() -> None:
-    from tests.checking import BY_CODE
-
     monitor = BY_CODE["TC101"].monitor()
     events = start().model().optimizer(names=HEAD).steps(2).build()
     symptoms = {v.symptom for event in events for v in monitor.observe(event)}
@@ -334,3 +332,53 @@ def test_quiet_when_a_second_optimizer_takes_over() -> None:
         owner = f"opt{step // 12}"
         trace.begin_step().zero_grad(owner).forward().backward().optimizer_step(owner)
     assert quiet("TC101", trace.build()) is Verdict.HELD
+
+
+def by_hand(*written: int, steps: int = 5, skipped: int = 0) -> TraceBuilder:
+    """The optimizer holds the body; the head is written to after these steps, of those recorded.
+
+    What a program writes after the update is seen in the step after.
+    """
+    trace = start().model().optimizer(names=BODY)
+    for step in range(steps):
+        trace.begin_step()
+        if step - 1 in written:
+            trace.write(*HEAD)
+        trace.zero_grad().forward().backward().optimizer_step().skipped_steps(skipped)
+    return trace
+
+
+def test_quiet_on_what_the_program_updates_by_hand() -> None:
+    """A multiplier of Lagrange, which rises with its gradient, until it is held at a limit."""
+    assert quiet("TC101", by_hand(0, 1, 2, 3, 4).build()) is Verdict.HELD
+    assert quiet("TC101", by_hand(0, 1).build()) is Verdict.HELD
+    assert quiet("TC101", by_hand(0, 1, 2, 3, 4, skipped=3).build()) is Verdict.HELD
+    assert quiet("TC101", by_hand(0, steps=2).build()) is Verdict.HELD
+
+
+def test_an_update_by_hand_may_be_seen_in_a_step_without_an_optimizer() -> None:
+    trace = by_hand(steps=1)
+    for _ in range(4):
+        trace.begin_step().write(*HEAD).forward()
+        trace.begin_step().zero_grad().forward().backward().optimizer_step()
+    assert quiet("TC101", trace.build()) is Verdict.HELD
+
+
+def test_fires_on_what_is_written_to_once() -> None:
+    """As a limit on weights does, which none of them is beyond any more."""
+    for trace in (by_hand(), by_hand(0), by_hand(2), by_hand(skipped=3)):
+        finding = fires("TC101", trace.build())
+        assert finding.variables == tuple(HEAD)
+        assert (finding.first_step, finding.violations) == (0, 10)
+
+
+def test_what_waits_for_the_next_step_is_told_when_there_is_none() -> None:
+    assert fires("TC101", by_hand(steps=1).build()).first_step == 0
+    assert fires("TC101", by_hand(steps=1).step().build(last_complete=False)).first_step == 0
+    assert fires("TC101", by_hand(steps=1).skipped_steps(4).build()).first_step == 0
+
+
+def test_each_parameter_is_told_as_soon_as_the_step_after_has_not_changed_it() -> None:
+    monitor = BY_CODE["TC101"].monitor()
+    told = [(v.step, e.step) for e in by_hand(steps=3).build() for v in monitor.observe(e)]
+    assert told == [(0, 1), (0, 1), (1, 1), (1, 1), (2, 2), (2, 2)]
