@@ -11,10 +11,14 @@ from traincheck.schema.events import BatchEvent
 LOSS = {"dtype": "float32", "shape": [], "device": "cpu", "requires_grad": True}
 
 
-def clip(trace: TraceBuilder, limit: Any = 1.0, norm: float = 3.5) -> TraceBuilder:
+def clip(
+    trace: TraceBuilder, limit: Any = 1.0, norm: float = 3.5, parameters: int | None = None
+) -> TraceBuilder:
+    """Clips; ``parameters`` is how many there are, None for a generator."""
+    count = {} if parameters is None else {"parameters": parameters}
     return trace.call(
         Families.CLIP_NORM,
-        args={"max_norm": limit},
+        args={"max_norm": limit, **count},
         result={**LOSS, "value": norm},
         where="train.py:86",
     )
