@@ -14,6 +14,7 @@ from traincheck.schema.words import counted, joined, listed
         (1, "batch", "1 batch"),
         (3, "batch", "3 batches"),
         (2, "class", "2 classes"),
+        (3, "epoch", "3 epochs"),
     ],
 )
 def test_a_number_of_things(number: int, word: str, text: str) -> None:

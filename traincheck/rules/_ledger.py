@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from traincheck.rules._forwards import Forward, Forwards
+from traincheck.rules._passes import Passes
 from traincheck.rules._resting import Resting
 from traincheck.schema.apis import MODAL, SOFTMAXES, Families, Marks, is_loose
 from traincheck.schema.claims import Needs
@@ -199,6 +200,7 @@ class Ledger:
         self.off: set[str] = set()  # modules with an attribute requires_grad that is False
         self.droppers: set[str] = set()  # modules that leave out what is around them, by their name
         self.resting = Resting()
+        self.passes = Passes()
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
@@ -226,6 +228,7 @@ class Ledger:
             self._enter_optimizer(event)
         elif isinstance(event, BatchEvent):
             self._batch = (event.loader, event.epoch, event.index)
+            self.passes.enter(event)
         elif isinstance(event, CheckpointEvent) and event.op == "load_state_dict":
             self.loaded.add(event.target or "")
         elif isinstance(event, MarkEvent):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -11,6 +13,7 @@ from traincheck.schema.words import counted
 
 # Made beside another one, and stepped in the last epochs only
 _BY_DESIGN = "torch.optim.swa_utils."
+_AS_MANY = 2  # times fewer batches than of another loader, at most: not a probe or an evaluation
 
 
 class SchedulerNeverStepped:
@@ -24,12 +27,13 @@ class SchedulerNeverStepped:
         The learning rate stays at its first value, for warm-up often a tiny one.
 
     Fires on:
-        Three whole passes over a DataLoader with an optimizer that steps, has a scheduler, and none
-        that was stepped.
+        Three whole passes over a DataLoader, over each of those that give about as many batches,
+        with an optimizer that steps, has a scheduler, and none that was stepped.
 
     Stays quiet on:
-        Schedulers stepped by batch, epoch or at the end of three epochs; parts of a composed
-        scheduler; training without a scheduler or without a DataLoader; steps not recorded.
+        Schedulers stepped by batch, epoch or at the end of three epochs; iterators that are left
+        before their end, as by next(iter(loader)); parts of a composed scheduler; training without
+        a scheduler or without a DataLoader; steps not recorded.
 
     Fix:
         Call scheduler.step() after each step or epoch, whichever its schedule counts.
@@ -77,7 +81,7 @@ class UnusedSchedule(StepMonitor):
         super().__init__()
         self._epochs = epochs
         self._made: dict[str, CallEvent] = {}
-        self._first_epoch: dict[str, int] = {}
+        self._before: dict[str, tuple[Counter[str], Counter[str]]] = {}  # passes and batches
         self._first_step: dict[str, int | None] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -89,7 +93,7 @@ class UnusedSchedule(StepMonitor):
             owner = str(moment.call.owner)
             if moment.family == Families.SCHEDULER_CREATED and _BY_DESIGN not in moment.call.api:
                 self._made[owner] = moment.call
-                self._first_epoch.pop(owner, None)  # another phase of training may begin late
+                self._before.pop(owner, None)  # another phase of training may begin late
                 self._first_step.pop(owner, None)
             elif moment.family == Families.SCHEDULER_STEP:
                 self.triggered += self._made.pop(owner, None) is not None
@@ -98,28 +102,40 @@ class UnusedSchedule(StepMonitor):
         return found
 
     def _step(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
-        if moment.batch is None or owner not in self.ledger.holders:
+        if owner not in self.ledger.holders:
             return []
-        epoch = moment.batch[1]
-        first = self._first_epoch.setdefault(owner, epoch)
-        if epoch > first:
+        epochs = self._epochs_of(owner)
+        if epochs:
             self._first_step.setdefault(owner, facts.event.step)
-        if epoch - first < self._epochs:
+        if epochs < self._epochs:
             return []
         self.triggered += 1
         made = self._made.pop(owner)
         name = made.api.split(".")[-2]
         label = self.ledger.holders[owner].label
-        epochs = counted(epoch - first, "epoch")
+        passes = counted(epochs, "epoch")
         return [
             proof(
                 ("TC211", Symptom.SCHEDULE),
                 facts,
                 step=self._first_step.get(owner),
                 subject=Subject(api=Families.SCHEDULER_STEP),
-                message=f"{name}, made for {label}, is never stepped in {epochs}",
+                message=f"{name}, made for {label}, is never stepped in {passes}",
                 expected=f"{name}.step() once a step or once an epoch",
-                observed=f"no step of {name} in {epochs}",
+                observed=f"no step of {name} in {passes}",
                 evidence=(made, moment.call),
             )
         ]
+
+    def _epochs_of(self, owner: str) -> int:
+        """Whole passes since its first step, over each loader that feeds training.
+
+        One of several may be short, and begin anew again and again within an epoch of another.
+        """
+        passes = self.ledger.passes
+        now = (passes.ended, passes.batches)
+        before = self._before.setdefault(owner, (now[0].copy(), now[1].copy()))
+        batches = now[1] - before[1]
+        most = max(batches.values(), default=0)
+        feeding = [loader for loader, count in batches.items() if count * _AS_MANY >= most]
+        return min((now[0][one] - before[0][one] for one in feeding), default=0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
+from traincheck.rules._passes import Passes
 from traincheck.schema.apis import (
     LAST_MILESTONE,
     SCHEDULE_LENGTHS,
@@ -44,7 +46,7 @@ class ScheduleInAnotherUnit:
         as there were updates or batches, within two percent, and was stepped half as often
         at most (by epoch, or by window of accumulation). MultiStepLR whose last milestone, or
         CosineAnnealingWarmRestarts whose T_0, is no more than the epochs that were trained, and
-        which was stepped at every one of ten and more updates an epoch.
+        which was stepped at every one of ten and more updates a whole epoch.
 
     Stays quiet on:
         Schedules of epochs stepped by epoch, training that ends early, a single call; steps that
@@ -88,8 +90,8 @@ class _Plan:
     """Of the schedule of one optimizer, since it was made.
 
     call: the first of step(). batches: that backward() was called for; batch: the last. since:
-    updates after the last call. epochs: passes over a loader that had an update; epoch: the last.
-    is_plain: nothing else has a part in the rate.
+    updates after the last call. loaders: whose batches it is trained on; before: whole passes over
+    them at its first update. is_plain: nothing else has a part in the rate.
     """
 
     made: CallEvent
@@ -99,8 +101,8 @@ class _Plan:
     batches: int = 0
     batch: tuple[str, int, int] | None = None
     since: int = 0
-    epochs: int = 0
-    epoch: tuple[str, int] | None = None
+    loaders: set[str] = field(default_factory=set)
+    before: Counter[str] | None = None
     is_plain: bool = True
 
     @property
@@ -115,13 +117,19 @@ class _Plan:
         self.calls += 1
         self.since = 0
 
-    def update(self, moment: Moment) -> None:
+    def update(self, moment: Moment, passes: Passes) -> None:
         """Enter that the optimizer does."""
         self.updates += 1
         self.since += 1
-        if moment.batch is not None and moment.batch[:2] != self.epoch:
-            self.epoch = moment.batch[:2]
-            self.epochs += 1
+        if moment.batch is not None:
+            self.loaders.add(moment.batch[0])
+        if self.before is None:
+            self.before = passes.ended.copy()
+
+    def epochs(self, passes: Passes) -> int:
+        """Whole passes over the loader that had the most."""
+        before = passes.ended if self.before is None else self.before
+        return max((passes.whole(one) - before[one] for one in self.loaders), default=0)
 
     def backward(self, moment: Moment) -> None:
         """Enter gradients of its parameters; a batch may have several losses."""
@@ -167,7 +175,7 @@ class ScheduleUnits(StepMonitor):
         elif plan is not None and moment.family == Families.SCHEDULER_STEP:
             plan.step(moment.call)
         elif plan is not None and moment.family == Families.OPTIMIZER_STEP:
-            plan.update(moment)
+            plan.update(moment, self.ledger.passes)
 
     def finish(self) -> list[Violation]:
         found = []
@@ -200,13 +208,14 @@ class ScheduleUnits(StepMonitor):
     def _often(self, plan: _Plan, label: str) -> list[Violation]:
         """Made for epochs, stepped at each update."""
         length = plan.length(_IN_EPOCHS)
+        epochs = plan.epochs(self.ledger.passes)
         is_often = abs(plan.calls - plan.updates) <= plan.updates * _OFTEN
-        is_long = plan.epochs >= _EPOCHS and plan.updates >= plan.epochs * _UPDATES
-        if not (is_often and is_long and 0 < length <= plan.epochs):
+        is_long = epochs >= _EPOCHS and plan.updates >= epochs * _UPDATES
+        if not (is_often and is_long and 0 < length <= epochs):
             return []
         is_steps = LAST_MILESTONE in plan.made.args
         made = f"{'its last milestone' if is_steps else 'T_0'} is {length:g}"
-        how = f"{made}, and it is stepped {plan.calls} times in {plan.epochs} epochs"
+        how = f"{made}, and it is stepped {plan.calls} times in {epochs} epochs"
         fix = "Call scheduler.step() once an epoch, or give the numbers of its schedule in updates."
         return [replace(self._violation(plan, how, label), fix=fix)]
 

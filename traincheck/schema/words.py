@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _ES = ("s", "x", "ch", "sh")
+_HARD = "epoch"  # its ch is spoken as a k
 
 
 def counted(number: int, word: str) -> str:
-    """``1 step``, ``2,000 steps``, ``3 batches``."""
-    ending = "es" if word.endswith(_ES) else "s"
+    """``1 step``, ``2,000 steps``, ``3 batches``, ``3 epochs``."""
+    ending = "es" if word.endswith(_ES) and not word.endswith(_HARD) else "s"
     return f"{number:,} {word}{'' if number == 1 else ending}"
 
 

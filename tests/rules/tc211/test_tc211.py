@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
 from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
 from tests.rules.window import batch, schedule, scheduler_made
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
@@ -58,3 +68,67 @@ def test_a_second_scheduler_has_its_own_time() -> None:
 def test_quiet_without_one_or_in_a_short_run() -> None:
     assert quiet("TC211", loop(5, makes=False)) is Verdict.NOT_TRIGGERED
     assert quiet("TC211", loop(3)) is Verdict.NOT_TRIGGERED
+
+
+def rounds(
+    *,
+    batches: int = 1,
+    size: int = 4,
+    drop_last: bool = False,
+    shuffle: bool = True,
+    epochs: int = 8,
+    tmp_path: Path,
+) -> list[Event]:
+    """Some batches of a new iterator each time, of eleven samples; the scheduler comes late."""
+    data = TensorDataset(torch.randn(11, 5), torch.randint(3, (11,)))
+    loader = DataLoader(data, size, shuffle=shuffle, drop_last=drop_last)
+    torch.manual_seed(1)
+    with recording(tmp_path / "run") as run:
+        model = nn.Linear(5, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        for _ in range(epochs):
+            for inputs, labels in itertools.islice(loader, batches):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+        scheduler.step()
+    return run.events
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"batches": 3},  # all of them
+        {"batches": 2, "drop_last": True},
+        {"size": 11},
+        {"batches": 3, "shuffle": False},
+    ],
+)
+def test_fires_after_whole_passes(tmp_path: Path, given: dict[str, Any]) -> None:
+    assert "in 3 epochs" in fires("TC211", rounds(tmp_path=tmp_path, **given)).message
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"shuffle": False}, {"batches": 2, "size": 2}, {"batches": 3, "epochs": 3}]
+)
+def test_quiet_on_iterators_that_are_left_early(tmp_path: Path, given: dict[str, Any]) -> None:
+    assert quiet("TC211", rounds(tmp_path=tmp_path, **given)) is Verdict.HELD
+
+
+def two_loaders(*, steps: bool) -> list[Event]:
+    """Twelve batches an epoch; beside each, one of another loader, which has three."""
+    trace = scheduler_made(net())
+    for epoch in range(5):
+        for index in range(12):
+            batch(trace.begin_step(), index, epoch)
+            batch(trace, index % 3, epoch * 4 + index // 3, "loader1")
+            trace.zero_grad().forward().backward().optimizer_step()
+        if steps:
+            schedule(trace)
+    return trace.build()
+
+
+def test_epochs_are_those_of_the_longer_loader() -> None:
+    assert quiet("TC211", two_loaders(steps=True)) is Verdict.HELD
+    assert fires("TC211", two_loaders(steps=False)).first_step == 12

@@ -131,6 +131,21 @@ def test_quiet(events: list[Event]) -> None:
     assert quiet("TC221", events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
 
 
+def test_rounds_over_parts_of_the_data_are_no_epochs() -> None:
+    """Of two loaders in turns, twelve batches each, that are iterated once; and of one anew."""
+    for is_anew in (False, True):
+        trace = made(net(), RESTARTS, T_0=5)
+        for turn in range(8):
+            loader, start = ("loader0", 0) if is_anew else (f"loader{turn % 2}", turn // 2 * 12)
+            for index in range(12):
+                rows = [(turn * 5 + index * 8 + row) % 400 for row in range(8)]
+                batch(trace.begin_step().zero_grad(), start + index, turn * is_anew, loader)
+                trace._events[-1] = trace._events[-1].replace(indices=rows, drawn=8)
+                trace.forward().backward().optimizer_step()
+                schedule(trace, cls=RESTARTS)
+        assert quiet("TC221", trace.build()) is Verdict.HELD
+
+
 def test_quiet_on_a_resumed_run_and_on_steps_that_tell_the_epoch() -> None:
     trace = made(net(), COSINE, T_max=36)
     target = f"torch.optim.lr_scheduler.{COSINE}"

@@ -1,0 +1,68 @@
+"""Passes over loaders, and which of them were whole. Judges nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from traincheck.schema.apis import EVAL_STAGE
+from traincheck.schema.events import BatchEvent
+
+# It draws from 0 to the last index of the dataset, without order: what is left out shows
+_SHUFFLED = "torch.utils.data.sampler.RandomSampler"
+_AS_LONG = 0.9  # of the longest pass: batches may be made by their length in tokens
+
+
+@dataclass(slots=True)
+class _Pass:
+    """The last one over a loader. drawn: samples of it; most: of its largest batch."""
+
+    epoch: int
+    sampler: str | None
+    batches: int = 0
+    drawn: int = 0
+    most: int = 0
+
+
+class Passes:
+    """Of training, by loader. batches: all that came; ended: whole passes after which another came.
+
+    An iterator may be left before its end, as by ``next(iter(loader))``. A shuffled pass is whole
+    if it drew as many samples as their indices tell that there are, but for a last batch that is
+    dropped. Any other one is if it gave more than one batch, and about as many as those before.
+    """
+
+    def __init__(self) -> None:
+        self.batches: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self._now: dict[str, _Pass] = {}
+        self._longest: Counter[str] = Counter()  # pass
+        self._top: Counter[str] = Counter()  # index
+
+    def enter(self, event: BatchEvent) -> None:
+        """The next batch."""
+        if event.stage == EVAL_STAGE:
+            return
+        loader = event.loader
+        now = self._now.get(loader)
+        if now is None or now.epoch != event.epoch:
+            if now is not None:
+                self.ended[loader] += self._is_whole(loader, now)
+                self._longest[loader] = max(self._longest[loader], now.batches)
+            now = self._now[loader] = _Pass(event.epoch, event.sampler)
+        now.batches = event.index + 1
+        now.drawn += event.drawn
+        now.most = max(now.most, event.drawn)
+        self.batches[loader] += 1
+        self._top[loader] = max(self._top[loader], *event.indices, 0)
+
+    def whole(self, loader: str) -> int:
+        """How many there were, with the last one if it is whole by now."""
+        now = self._now.get(loader)
+        return self.ended[loader] + (now is not None and self._is_whole(loader, now))
+
+    def _is_whole(self, loader: str, last: _Pass) -> bool:
+        if last.sampler == _SHUFFLED and last.drawn:
+            dropped = last.most - 1 if last.batches > 1 else 0
+            return last.drawn + dropped > self._top[loader]
+        return last.batches > 1 and last.batches >= self._longest[loader] * _AS_LONG
