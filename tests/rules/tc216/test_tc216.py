@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+import torch
+from torch import nn
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, quiet
+from tests.collect.recording import recording
 from tests.rules.window import schedule
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
+of_torch = pytest.mark.filterwarnings("ignore:Detected call")  # whichever optimizer is meant
 ALL = [f"Net.{name}" for name in MLP]
 
 
@@ -79,3 +87,66 @@ def test_a_gap_proves_nothing() -> None:
         trace.begin_step().zero_grad().forward().backward().optimizer_step("opt1")
         schedule(trace, lr=0.01)
     assert quiet("TC216", trace.build()) is Verdict.HELD
+
+
+def apart(
+    path: Path,
+    *,
+    updates: int = 24,
+    own: bool = True,
+    has_scheduler: bool = False,
+    changes: bool = False,
+    then: int = 0,
+) -> list[Event]:
+    """The first optimizer trains; the scheduler is made for the second, and that one later.
+
+    own: the second holds parameters of the first. has_scheduler: the first has one, too; changes:
+    its rate is set by hand. then: updates of the second one at last.
+    """
+    torch.manual_seed(1)
+    inputs, labels = torch.randn(16, 5), torch.randint(3, (16,))
+    with recording(path / "run") as run:
+        model, other = nn.Linear(5, 3), nn.Linear(5, 3)
+        first = torch.optim.SGD(model.parameters(), lr=0.1)
+        second = torch.optim.Adam((model if own else other).parameters(), lr=0.01)
+        schedulers = [torch.optim.lr_scheduler.ExponentialLR(second, 0.9)]
+        if has_scheduler:
+            schedulers.append(torch.optim.lr_scheduler.StepLR(first, 1000))
+        for update in range(updates + then):
+            first.zero_grad()
+            second.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            (first if update < updates else second).step()
+            if changes and update == updates // 2:
+                first.param_groups[0]["lr"] = 0.05
+            for scheduler in schedulers:
+                scheduler.step()
+    return run.events
+
+
+@of_torch
+def test_fires_at_the_end_where_it_was_made_for_an_optimizer_that_never_steps(
+    tmp_path: Path,
+) -> None:
+    finding = fires("TC216", apart(tmp_path))
+    assert (finding.first_step, finding.violations) == (1, 1)
+    assert "made for opt1 (Adam), which never steps: opt0 (SGD) trains" in finding.likely_cause
+    assert "opt0 (SGD) trains the same parameters" in finding.message
+    assert finding.fix == "Make the scheduler for the optimizer that trains."
+
+
+@of_torch
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"then": 3},  # the first one was to warm up
+        {"has_scheduler": True},  # and the run ended before the second one's turn
+        {"changes": True},
+        {"own": False},
+        {"updates": 10},
+    ],
+)
+def test_quiet_where_the_optimizer_may_train_later_or_others(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    assert quiet("TC216", apart(tmp_path, **given)) is Verdict.HELD
