@@ -13,6 +13,7 @@ from traincheck.schema.words import counted
 
 # Made beside another one, and stepped in the last epochs only
 _BY_DESIGN = "torch.optim.swa_utils."
+_SURE = 10  # times as many epochs: told although the run goes on
 _AS_MANY = 2  # times fewer batches than of another loader, at most: not a probe or an evaluation
 
 
@@ -28,7 +29,8 @@ class SchedulerNeverStepped:
 
     Fires on:
         Three whole passes over a DataLoader, over each of those that give about as many batches,
-        with an optimizer that steps, has a scheduler, and none that was stepped.
+        with an optimizer that steps, has a scheduler, and none that was stepped: told at the end of
+        the run, as the first epochs may be meant to have one rate, or after ten times as many.
 
     Stays quiet on:
         Schedulers stepped by batch, epoch or at the end of three epochs; iterators that are left
@@ -83,10 +85,12 @@ class UnusedSchedule(StepMonitor):
         self._made: dict[str, CallEvent] = {}
         self._before: dict[str, tuple[Counter[str], Counter[str]]] = {}  # passes and batches
         self._first_step: dict[str, int | None] = {}
+        self._waiting: dict[str, tuple[int, Violation]] = {}  # by optimizer, after how many epochs
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
             self._made.clear()
+            self._waiting.clear()
             return []
         found: list[Violation] = []
         for moment in facts.moments:
@@ -97,6 +101,7 @@ class UnusedSchedule(StepMonitor):
                 self._first_step.pop(owner, None)
             elif moment.family == Families.SCHEDULER_STEP:
                 self.triggered += self._made.pop(owner, None) is not None
+                self._waiting.pop(owner, None)
             elif moment.family == Families.OPTIMIZER_STEP and owner in self._made:
                 found += self._step(owner, moment, facts)
         return found
@@ -109,23 +114,32 @@ class UnusedSchedule(StepMonitor):
             self._first_step.setdefault(owner, facts.event.step)
         if epochs < self._epochs:
             return []
+        if self._waiting.get(owner, (0,))[0] != epochs:
+            self._waiting[owner] = epochs, self._violation(owner, epochs, moment, facts)
+        if epochs < _SURE * self._epochs:
+            return []
         self.triggered += 1
-        made = self._made.pop(owner)
+        del self._made[owner]
+        return [self._waiting.pop(owner)[1]]
+
+    def finish(self) -> list[Violation]:
+        return [violation for _, violation in self._waiting.values()]
+
+    def _violation(self, owner: str, epochs: int, moment: Moment, facts: StepFacts) -> Violation:
+        made = self._made[owner]
         name = made.api.split(".")[-2]
         label = self.ledger.holders[owner].label
         passes = counted(epochs, "epoch")
-        return [
-            proof(
-                ("TC211", Symptom.SCHEDULE),
-                facts,
-                step=self._first_step.get(owner),
-                subject=Subject(api=Families.SCHEDULER_STEP),
-                message=f"{name}, made for {label}, is never stepped in {passes}",
-                expected=f"{name}.step() once a step or once an epoch",
-                observed=f"no step of {name} in {passes}",
-                evidence=(made, moment.call),
-            )
-        ]
+        return proof(
+            ("TC211", Symptom.SCHEDULE),
+            facts,
+            step=self._first_step.get(owner),
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            message=f"{name}, made for {label}, is never stepped in {passes}",
+            expected=f"{name}.step() once a step or once an epoch",
+            observed=f"no step of {name} in {passes}",
+            evidence=(made, moment.call),
+        )
 
     def _epochs_of(self, owner: str) -> int:
         """Whole passes since its first step, over each loader that feeds training.

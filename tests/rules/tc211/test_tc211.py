@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.checking import fires, net, quiet
+from tests.checking import BY_CODE, fires, net, quiet
 from tests.collect.recording import recording
 from tests.rules.window import batch, schedule, scheduler_made
 from traincheck.schema.apis import Families
@@ -39,6 +39,17 @@ def test_fires_after_three_epochs() -> None:
     assert finding.subject.api == Families.SCHEDULER_STEP
     assert "StepLR, made for opt0 (Adam)" in finding.message
     assert "train.py:42" in finding.likely_cause
+
+
+def test_waits_for_the_end_of_the_run_or_ten_times_as_long() -> None:
+    monitor = BY_CODE["TC211"].monitor()
+    told = [event.step for event in loop(32) if monitor.observe(event)]
+    assert told == [90]  # the first step of the epoch after thirty
+    assert monitor.finish() == []
+
+
+def test_quiet_when_the_first_epochs_have_one_rate() -> None:
+    assert quiet("TC211", loop(9, steps_at=6)) is Verdict.HELD
 
 
 def test_quiet_when_it_is_stepped() -> None:
@@ -79,20 +90,19 @@ def rounds(
     epochs: int = 8,
     tmp_path: Path,
 ) -> list[Event]:
-    """Some batches of a new iterator each time, of eleven samples; the scheduler comes late."""
+    """Some batches of a new iterator each time, of eleven samples; the scheduler is not stepped."""
     data = TensorDataset(torch.randn(11, 5), torch.randint(3, (11,)))
     loader = DataLoader(data, size, shuffle=shuffle, drop_last=drop_last)
     torch.manual_seed(1)
     with recording(tmp_path / "run") as run:
         model = nn.Linear(5, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
         for _ in range(epochs):
             for inputs, labels in itertools.islice(loader, batches):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(inputs), labels).backward()
                 optimizer.step()
-        scheduler.step()
     return run.events
 
 
@@ -106,14 +116,14 @@ def rounds(
     ],
 )
 def test_fires_after_whole_passes(tmp_path: Path, given: dict[str, Any]) -> None:
-    assert "in 3 epochs" in fires("TC211", rounds(tmp_path=tmp_path, **given)).message
+    assert "in 7 epochs" in fires("TC211", rounds(tmp_path=tmp_path, **given)).message
 
 
 @pytest.mark.parametrize(
     "given", [{}, {"shuffle": False}, {"batches": 2, "size": 2}, {"batches": 3, "epochs": 3}]
 )
 def test_quiet_on_iterators_that_are_left_early(tmp_path: Path, given: dict[str, Any]) -> None:
-    assert quiet("TC211", rounds(tmp_path=tmp_path, **given)) is Verdict.HELD
+    assert quiet("TC211", rounds(tmp_path=tmp_path, **given)) is Verdict.NOT_TRIGGERED
 
 
 def two_loaders(*, steps: bool) -> list[Event]:
