@@ -40,6 +40,7 @@ def update(
     sums: tuple[float, float] | None = None,
     api: str = CROSS_ENTROPY,
     losses: int = 1,
+    rows: int = 32,
 ) -> TraceBuilder:
     """One step; factor: by which each loss is multiplied before it is given to backward.
 
@@ -47,11 +48,11 @@ def update(
     """
     trace.begin_step().zero_grad()
     value = 2.3 - 0.01 * trace._step
-    labels = tensor(-100 if ignored else 0, 9, (32,), **({"ignored": ignored} if ignored else {}))
+    labels = tensor(-100 if ignored else 0, 9, (rows,), **({"ignored": ignored} if ignored else {}))
     for _ in range(micro):
         for _ in range(losses):
-            rows = dict(zip(("row_sum_min", "row_sum_max"), sums or ()))
-            args = {"input": tensor(*logits, **rows), "target": labels, "reduction": reduction}
+            over_rows = dict(zip(("row_sum_min", "row_sum_max"), sums or ()))
+            args = {"input": tensor(*logits, **over_rows), "target": labels, "reduction": reduction}
             trace.call(api, args=args, result=scalar(value))
         trace._counters["backward"] += 1
         trace.call(Families.BACKWARD, args={"tensors": scalar(value * factor)})
@@ -101,6 +102,15 @@ def test_the_last_update_of_an_epoch_may_be_smaller_but_two_in_a_row_may_not():
     assert [step for step, *_ in broken(decide("bounded", exactly(1.0), trace.build()))] == [7, 8]
 
 
+def test_short_updates_with_others_between_them_are_not_in_a_row():
+    trace = begin()
+    for factor in (1.1, 0.5, 1.1, 1.1, 0.5, 1.1):  # a penalty is added, and epochs end
+        update(trace, factor=factor)
+    assert broken(decide("bounded", exactly(1.0), trace.build())) == []
+    updates(trace, 2, factor=0.5)
+    assert [step for step, *_ in broken(decide("bounded", exactly(1.0), trace.build()))] == [6]
+
+
 def of_sums(world: int, count: int = 10) -> TraceBuilder:
     """Two ranks whose rows differ in length: each divides by the labels of both."""
     trace = begin().mark("process group", rank=0, world_size=2)
@@ -118,6 +128,39 @@ def test_a_sum_is_compared_with_the_labels_it_is_over():
     assert report_of(reference.invariants, of_sums(2, 4).build()).findings == []
     (finding, *_) = report_of(reference.invariants, of_sums(1).build()).findings
     assert (finding.step, finding.message.startswith(said)) == (0, True)
+
+
+def summed(*rows: int, **options) -> list:
+    trace = begin()
+    for count in rows:
+        update(trace, rows=count, **{"reduction": "sum", **options})
+    return trace.build()
+
+
+def test_how_many_terms_a_sum_has_that_is_not_divided_is_a_setting():
+    (said,) = [t for t in texts(learn(summed(*[64] * 10)), "bounded") if "backward is given" in t]
+    assert said == "In train.py, the loss that backward is given is 1 times the sum of its terms."
+    for reference in (summed(*[64] * 10), summed(48, 48, 48, 48, 32, 48, 48, 48, 48, 32)):
+        learned = [i for i in learn(reference).invariants if i.text == said]
+        for rows in ((64, 64, 64), (48, 48, 32, 48, 48, 32), (16, 16, 16), (128, 128), (1, 1, 1)):
+            assert report_of(learned, summed(*rows)).findings == []
+        assert report_of(learned, summed(64, 64, micro=4)).findings == []
+        for other, observed in (
+            (summed(48, 48, 32, factor=0.5), "0.5"),
+            (summed(48, 48, 32, factor=2), "2"),
+            (summed(50, 50, 50, reduction="mean"), "0.02"),
+            (summed(50, 50, 50, factor=1 / 50), "0.02"),
+        ):
+            (finding,) = report_of(learned, other).findings
+            assert (finding.step, finding.observed) == (0, observed)
+
+
+def test_a_sum_that_is_divided_by_how_many_terms_it_has_is_a_mean():
+    for rows in (64, 1):
+        found = texts(learn(summed(*[rows] * 10, factor=1 / rows)), "bounded")
+        assert (f"In train.py, {SCALE} 1 times the mean loss." in found) == (rows > 1)
+        assert not any("the sum of its terms" in text for text in found)
+    assert not any("the sum of" in t for t in texts(learn(updates(begin(), 10, rows=1).build())))
 
 
 def test_what_a_sum_is_divided_by_must_be_a_count():

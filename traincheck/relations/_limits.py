@@ -24,6 +24,7 @@ from traincheck.relations._reading import (
     MASK,
     MOVED,
     NON_FINITE,
+    OF_TERMS,
     PADDING,
     SATURATED,
     SMALLEST,
@@ -38,6 +39,7 @@ _MIN_SAMPLED = 4  # readings that only sampled steps have, and each of many elem
 _MIN_READINGS = 7
 _MIN_SHARES = 4  # of many units each
 _SAME = 2e-6  # relative: two numbers that differ by less are one, but for rounding
+_NEAR = 1e-2  # relative: within this, a number is what it was said to be
 _WIDER = 1.25  # than what was seen, where a number varies with the data
 _MUCH_WIDER = 30.0
 _CLOSE = 2.0  # than what was seen, where a sampled view may find a little more
@@ -113,7 +115,7 @@ class Samples:
     def _of(self, key: Key, values: Sequence[float]) -> Limits | None:
         low, high = min(values), max(values)
         if key.quantity == LOSS_SCALE:
-            limits = self._scale(values)
+            limits = self._scale(key, values)
             return {**limits, "sums": sorted(self._sums)} if limits and self._sums else limits
         if key.quantity == GENERATED:
             ends = self._ends[key]
@@ -129,7 +131,17 @@ class Samples:
             return _plain(key.quantity, low, high)
         return _sign(key, low, high, self._values)
 
-    def _scale(self, values: Sequence[float]) -> Limits | None:
+    def _is_undivided(self) -> bool:
+        """Whether backward is given sums as they are, or so many times each."""
+        values = self._values.get(Key(LOSS_SCALE, name=OF_TERMS))
+        if not values or not self._sums:
+            return False
+        low, high = min(values), max(values)
+        return low >= 1 - _SAME and high - low <= _SAME * high
+
+    def _scale(self, key: Key, values: Sequence[float]) -> Limits | None:
+        if self._is_undivided() != (key.name == OF_TERMS):
+            return None  # how many terms a sum has is a setting; a mean has no other form
         low, high = min(values), max(values)
         if abs(high - low) <= _SAME * abs(high):
             value = float(f"{high:.6g}")
@@ -158,6 +170,16 @@ _ENOUGH = {
 def word(key: Key) -> str:
     """Under which it is known whether there were readings."""
     return f"bounded {' '.join(key)}"
+
+
+def holds(params: Mapping[str, Any], value: float) -> bool:
+    """Whether a number is within the limits of a claim."""
+    low, high = params.get("low"), params.get("high")
+    if low is not None and low == high:
+        return bool(abs(value - low) <= _NEAR * abs(low))
+    if params.get("open"):
+        return (low is None or value > low) and (high is None or value < high)
+    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _up(value: float) -> float:

@@ -21,6 +21,7 @@ from traincheck.relations._reading import (
     MASK,
     MOVED,
     NON_FINITE,
+    OF_TERMS,
     PADDING,
     SATURATED,
     SCALED_LOSS,
@@ -37,8 +38,9 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
     kinds = frozenset({"mark", "step"})
     if quantity == LOSS_SCALE:
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
-        # How many terms a sum has must be known; a mean needs no numbers.
-        return Needs(calls=calls, kinds=kinds, stats=some(*params.get("sums", ())))
+        # How many terms a sum has must be known where it is divided; a mean needs no numbers.
+        sums = () if params.get("name") == OF_TERMS else params.get("sums", ())
+        return Needs(calls=calls, kinds=kinds, stats=some(*sums))
     if quantity in (DEAD, SATURATED):
         calls = within_modules(api) | {Families.MODULE}
         return Needs(calls=calls, kinds=kinds, stats=some("activation"))

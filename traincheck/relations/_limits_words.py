@@ -25,6 +25,7 @@ from traincheck.relations._reading import (
     MASK,
     MOVED,
     NON_FINITE,
+    OF_TERMS,
     PADDING,
     SATURATED,
     SCALED_LOSS,
@@ -122,6 +123,8 @@ def what(params: Mapping[str, Any]) -> str:
     quantity, api, name = params["quantity"], params.get("api", ""), params.get("name", "")
     # A module is named by itself; a function with the model that it belongs to.
     within = name if api.endswith(".forward") else f"{short(api)} in {name}"
+    if name == OF_TERMS:
+        return "the loss that backward is given"
     return {
         LOSS_SCALE: "the losses that backward is given over an update add up to",
         CLIPPED_NORM: "the norm of the gradients that clip_grad_norm_ finds",
@@ -151,6 +154,8 @@ def limits_text(params: Mapping[str, Any]) -> str:
         return _SAYINGS[params["quantity"]]
     if params["quantity"] == AHEAD:
         return f"is {_ahead(low or 0)} what the model is given"
+    if params.get("name") == OF_TERMS:
+        return f"is {low:g} times the sum of its terms"
     if params["quantity"] == LOSS_SCALE:
         times = f"{low:g}" if low == high else f"between {low:g} and {high:g}"
         return f"{times} times the mean loss"

@@ -21,6 +21,7 @@ from traincheck.relations._reading import (
     LOSS,
     LOSS_SCALE,
     NON_FINITE,
+    OF_TERMS,
     SCALED_LOSS,
     SMALLEST,
     Key,
@@ -66,10 +67,13 @@ class LossScale:
 
     Of a sum the mean is taken over valid labels, or elements. Nothing is known where a backward
     had several losses or none, where they are scaled for half precision, or on a GPU.
+
+    It is read as a multiple of the sum, too, on average: how many terms a batch has is a setting.
     """
 
-    _losses: list[tuple[str, float, float | None]] = field(default_factory=list)
+    _losses: list[tuple[CallEvent, float]] = field(default_factory=list)
     _total: float = 0.0
+    _of_terms: float = 0.0
     _is_known: bool = True
     _is_plain: bool = True
     _sums: frozenset[str] = frozenset()
@@ -78,7 +82,7 @@ class LossScale:
 
     def loss(self, event: CallEvent) -> None:
         """A loss was computed."""
-        self._losses.append((event.api, number(event.result) or 0.0, _terms(event)))
+        self._losses.append((event, number(event.result) or 0.0))
 
     def scaled(self) -> None:
         """What backward will be given is no longer known."""
@@ -95,52 +99,64 @@ class LossScale:
         if len(losses) != 1 or given is None or not losses[0][1]:
             self._is_known = False
             return
-        api, loss, terms = losses[0]
-        scale = given / loss
-        if terms is not None and math.isnan(terms):
+        loss, value = losses[0]
+        scale = given / value
+        self._backwards += 1
+        if loss.args.get("reduction") != "sum":
+            self._total += scale
+            self._of_terms += scale / _elements(loss)
+            return
+        if _elements(loss) == 1:  # whether it is divided by their number is not known
             self._is_known = False
             return
-        if terms is not None:  # of a sum: what it is divided by should be a count
-            counted = abs(self._ranks / scale) if scale else 0.5
-            self._is_plain &= abs(counted - round(counted)) <= _COUNTED * max(counted, 1)
-            scale *= terms
-            self._sums |= {api}
-        self._total += scale
-        self._backwards += 1
+        # What a sum is divided by should be a count
+        counted = abs(self._ranks / scale) if scale else 0.5
+        self._is_plain &= abs(counted - round(counted)) <= _COUNTED * max(counted, 1)
+        self._total += scale * _terms(loss)
+        self._of_terms += scale
+        self._sums |= {loss.api}
 
     def step(self, event: StepEvent) -> Sequence[Reading]:
         """The update is over."""
         found: Sequence[Reading] = ()
         if is_judged(event) and self._is_known and self._backwards:
-            key = Key(LOSS_SCALE)
-            found = (
+            scales = {"": self._total, OF_TERMS: self._of_terms / self._backwards}
+            found = [
                 Reading(
-                    key,
-                    self._total,
+                    Key(LOSS_SCALE, name=name),
+                    scale,
                     event,
                     is_plain=self._is_plain,
                     sums=self._sums,
-                    backwards=self._backwards,
-                ),
-            )
+                    backwards=0 if name else self._backwards,
+                )
+                for name, scale in scales.items()
+                if not math.isnan(scale)
+            ]
         self._losses.clear()
-        self._total, self._backwards = 0.0, 0
+        self._total, self._of_terms, self._backwards = 0.0, 0.0, 0
         self._is_known = self._is_plain = True
         self._sums = frozenset()
         return found
 
 
-def _terms(event: CallEvent) -> float | None:
-    """How many terms a sum has; None of a mean; NaN where its labels were not counted."""
-    if event.args.get("reduction") != "sum":
-        return None
+def _elements(event: CallEvent) -> float:
+    """How many elements the target of a loss has."""
+    target = event.args.get("target")
+    if not isinstance(target, Mapping) or "shape" not in target:
+        return math.nan
+    return math.prod(target["shape"]) or math.nan
+
+
+def _terms(event: CallEvent) -> float:
+    """How many terms a sum has; NaN where its labels were not counted."""
     target = event.args.get("target")
     if not isinstance(target, Mapping) or "shape" not in target:
         return 1.0
     if event.api in OVER_CLASSES and not target.get("stats"):
         return math.nan
     ignored = float((target.get("stats") or {}).get("ignored", 0.0))
-    return math.prod(target["shape"]) * (1.0 - ignored)
+    return _elements(event) * (1.0 - ignored)
 
 
 def _extremes(event: CallEvent) -> Iterator[Reading]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from traincheck.relations._ranks import RunSteps
+from traincheck.relations._reading import OF_TERMS
 from traincheck.relations._readings import LOSSES, OVER_CLASSES, LossScale
 from traincheck.relations._variables import is_judged, is_skipped
 from traincheck.schema.apis import Families, Marks
@@ -75,6 +76,8 @@ class Updates:
         lines, self._lines = self._lines, set()
         shifts, self._shifts = self._shifts, {}
         for reading in self._losses.step(event) if not is_skipped(event) else ():
+            if reading.key.name == OF_TERMS:
+                continue
             parts = _parts(event) if len(lines) == 1 else 0
             if parts >= _SEVERAL:
                 yield Share(BACKWARDS, reading.value, parts, event)

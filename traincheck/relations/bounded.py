@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
-from traincheck.relations._limits import Samples, word
+from traincheck.relations._limits import Samples, holds, word
 from traincheck.relations._limits_needs import needs_of
 from traincheck.relations._limits_words import (
     FIXES,
@@ -54,24 +54,24 @@ _PATIENCE = {
     END_TOKEN: 3,
     PADDING: 3,
 }  # readings in a row that are wrong
-_NEAR = 1e-2  # relative: within this, a number is what it was said to be
 
 
 class Bounded(UsualRelation):
     """A number stays within limits.
 
     What it says:
-        One of: what backward is given over one update is so many times the mean loss; logits
-        reach below zero; what a loss is given never does, or never exceeds zero, or one; the
-        norm that clipping finds is above zero; losses, gradients and batches are finite; a model
-        is called so many times, at most, to go on with a sequence; the norm of the gradients is
-        not far above what it was, and above zero unless the loss is zero; no weight has next to
-        none of it; the first ten updates move no weight by much more than the learning rate, where
-        the first of all moves some by just that; most units of an activation are neither off for a
-        whole batch nor at their limits; cross_entropy has two classes or more;
-        its target is so many tokens ahead of what the model is given, and leaves out some labels,
-        as padding; labels with padding hold the end token; the mask of a batch, and of attention,
-        leaves out the padding; weights of attention leave out later positions.
+        One of: what backward is given over one update is so many times the mean loss, or the sum of
+        its terms is not divided, however many they are; logits reach below zero; what a loss is
+        given never does, or never exceeds zero, or one; the norm that clipping finds is above zero;
+        losses, gradients and batches are finite; a model is called so many times, at most, to go on
+        with a sequence; the norm of the gradients is not far above what it was, and above zero
+        unless the loss is zero; no weight has next to none of it; the first ten updates move no
+        weight by much more than the learning rate, where the first of all moves some by just that;
+        most units of an activation are neither off for a whole batch nor at their limits;
+        cross_entropy has two classes or more; its target is so many tokens ahead of what the model
+        is given, and leaves out some labels, as padding; labels with padding hold the end token;
+        the mask of a batch, and of attention, leaves out the padding; weights of attention leave
+        out later positions.
 
     Example:
         ``In train.py, the losses that backward is given over an update add up to 1 times the mean
@@ -196,27 +196,19 @@ class BoundedDecider:
             and reading.sums <= frozenset(params.get("sums", ()))
         ):
             return ()
-        if _holds(params, reading.value):
+        if holds(params, reading.value):
             self._waiting.pop(index, None)
             return ((index, _HELD),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
         patience = _PATIENCE.get(reading.key.quantity, 1)
         is_exact = reading.key.quantity == LOSS_SCALE and params["low"] == params["high"]
         if is_exact and params["low"] / _COUNTED < reading.value < params["low"] * _COUNTED:
+            self._waiting.pop(index, None)
             return ()  # a term that was added; a batch more or less makes twice or half of it
         if is_exact and reading.value < params["low"]:
             patience = 2
         waiting = self._waiting[index]
         waiting.append(_negative(params, reading))
         return ((index, waiting.pop(0)),) if len(waiting) >= patience else ()
-
-
-def _holds(params: Mapping[str, Any], value: float) -> bool:
-    low, high = params.get("low"), params.get("high")
-    if low is not None and low == high:
-        return bool(abs(value - low) <= _NEAR * abs(low))
-    if params.get("open"):
-        return (low is None or value > low) and (high is None or value < high)
-    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
