@@ -41,6 +41,7 @@ def update(
     api: str = CROSS_ENTROPY,
     losses: int = 1,
     rows: int = 32,
+    optimizer: str = "opt0",
 ) -> TraceBuilder:
     """One step; factor: by which each loss is multiplied before it is given to backward.
 
@@ -56,7 +57,7 @@ def update(
             trace.call(api, args=args, result=scalar(value))
         trace._counters["backward"] += 1
         trace.call(Families.BACKWARD, args={"tensors": scalar(value * factor)})
-    return trace.optimizer_step()
+    return trace.optimizer_step(optimizer)
 
 
 def updates(trace: TraceBuilder, count: int, **options) -> TraceBuilder:
@@ -107,8 +108,31 @@ def test_short_updates_with_others_between_them_are_not_in_a_row():
     for factor in (1.1, 0.5, 1.1, 1.1, 0.5, 1.1):  # a penalty is added, and epochs end
         update(trace, factor=factor)
     assert broken(decide("bounded", exactly(1.0), trace.build())) == []
+    update(trace, factor=0.5)
+    update(trace, factor=2)
+    assert [step for step, *_ in broken(decide("bounded", exactly(1.0), trace.build()))] == [7]
     updates(trace, 2, factor=0.5)
-    assert [step for step, *_ in broken(decide("bounded", exactly(1.0), trace.build()))] == [6]
+    assert [step for step, *_ in broken(decide("bounded", exactly(1.0), trace.build()))] == [7, 8]
+
+
+@pytest.mark.parametrize("limits", [exactly(1.0), {**exactly(1.0), "low": 0.6, "high": 1.5}])
+def test_several_optimizers_may_each_have_a_short_update_at_the_end_of_an_epoch(limits):
+    def run(*factors: float, optimizers: tuple[str, ...] = ("opt0", "opt1")) -> list:
+        trace = begin().optimizer()
+        for factor in factors:
+            for optimizer in optimizers:
+                update(trace, factor=factor, optimizer=optimizer)
+        return trace.build()
+
+    assert broken(decide("bounded", limits, run(1, 1, 0.5, 1, 1, 0.5, 1))) == []
+    lasting = broken(decide("bounded", limits, run(1, 1, 0.5, 0.5, 0.5)))
+    assert [step for step, *_ in lasting] == [4, 6]
+    critic = begin().optimizer()  # the other one divides as it did
+    for factor in (1, 1, 0.5, 0.5, 0.5):
+        update(update(critic, factor=factor), optimizer="opt1")
+    assert [step for step, *_ in broken(decide("bounded", limits, critic.build()))] == [4, 6]
+    again = run(1, 1, 0.5, 1, optimizers=("opt0", "opt0"))
+    assert [step for step, *_ in broken(decide("bounded", limits, again))] == [4]
 
 
 def of_sums(world: int, count: int = 10) -> TraceBuilder:

@@ -276,6 +276,63 @@ def test_the_number_of_rows_is_that_of_the_first_step_whatever_it_is():
     assert (finding.step, finding.violations) == (2, 2)
 
 
+def several(*sizes: int, optimizers: tuple[str, ...], loader: bool = False) -> TraceBuilder:
+    """Each batch is trained on once by each of the optimizers."""
+    trace = begin()
+    for _ in range(len(set(optimizers)) - 1):
+        trace.optimizer()
+    for size in sizes:
+        for number, optimizer in enumerate(optimizers):
+            trace.begin_step()
+            if loader and not number:
+                trace.batch()
+            trace.zero_grad(optimizer).forward(batch_size=size).backward().optimizer_step(optimizer)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "loader"),
+    [(("opt0", "opt1", "opt2"), False), (("opt0", "opt1"), True), (("opt0", "opt0"), True)],
+)
+def test_several_updates_on_one_short_batch(optimizers: tuple[str, ...], loader: bool):
+    """A critic and its generator, or a batch that is trained on again and again."""
+
+    def run(*sizes: int) -> list:
+        return several(*sizes, optimizers=optimizers, loader=loader).build()
+
+    same = learned(several(*[64] * 10, optimizers=optimizers, loader=loader), "rows")
+    for sizes in ((32, 32, 8, 32, 32, 8, 32), (32, 32, 8)):
+        assert report_of(same, run(*sizes)).findings == []
+    for sizes in ((32, 32, 8, 8, 8), (32, 32, 8, 8, 32, 32, 32)):
+        (finding,) = report_of(same, run(*sizes)).findings
+        assert finding.step == 2 * len(optimizers)
+
+
+def test_one_of_several_optimizers_that_trains_on_fewer_rows_for_good():
+    same = learned(rows(*[64] * 10), "rows")
+    trace = rows(32, 32).optimizer()
+    for size in (32, 8, 8, 8):
+        for optimizer, count in (("opt0", 32), ("opt1", size)):
+            trace.begin_step().zero_grad(optimizer).forward(batch_size=count)
+            trace.backward().optimizer_step(optimizer)
+    (finding,) = report_of(same, trace.build()).findings
+    assert (finding.step, finding.violations) == (5, 2)
+
+
+def test_the_same_optimizer_steps_again_for_another_batch_if_no_loader_tells_of_it():
+    """Nor does one that gave all batches before the first update, or draws many at once."""
+    same = learned(rows(*[64] * 10), "rows")
+    for drawn in (0, 1, 6):
+        trace = begin()
+        for number, size in enumerate((32, 32, 32, 8, 8, 8)):
+            trace.begin_step()
+            for _ in range(drawn if number in (0, 2 * (drawn > 1)) else 0):
+                trace.batch()
+            trace.zero_grad().forward(batch_size=size).backward().optimizer_step()
+        (finding,) = report_of(same, trace.build()).findings
+        assert finding.step == 3
+
+
 def test_what_a_layer_makes_for_the_next_one_after_its_step_is_of_its_own_iteration():
     """Each layer has a loss of its own: after its step it is called once more."""
 

@@ -82,6 +82,50 @@ def test_the_last_window_of_an_epoch_may_hold_fewer_backwards_but_two_in_a_row_m
     ]
 
 
+def test_several_optimizers_that_accumulate_over_the_same_short_end_of_an_epoch():
+    def run(*micros: int, optimizers: tuple[str, ...] = ("opt0", "opt1")) -> list[Event]:
+        trace = begin().optimizer()
+        for micro in micros:
+            for optimizer in optimizers:
+                trace.begin_step().zero_grad(optimizer)
+                for _ in range(micro):
+                    trace.forward().backward()
+                trace.optimizer_step(optimizer)
+        return trace.build()
+
+    four = claim(Families.BACKWARD, 4)
+    assert broken(decide("count", four, run(4, 4, 2, 4, 4, 2, 4))) == []
+    assert [step for step, *_ in broken(decide("count", four, run(4, 4, 2, 2, 2)))] == [4, 6]
+    critic = begin().optimizer()  # the other one accumulates as it did
+    for short in (4, 4, 2, 2, 2):
+        for optimizer, micro in (("opt0", short), ("opt1", 4)):
+            critic.begin_step().zero_grad(optimizer)
+            for _ in range(micro):
+                critic.forward().backward()
+            critic.optimizer_step(optimizer)
+    assert [step for step, *_ in broken(decide("count", four, critic.build()))] == [4, 6]
+    again = run(4, 4, 2, 4, optimizers=("opt0", "opt0"))
+    assert [step for step, *_ in broken(decide("count", four, again))] == [4]
+
+
+def test_what_a_short_window_calls_less_of_it_calls_for_each_backward_that_is_left():
+    """With several optimizers it is known of windows how often, and not of backwards."""
+    eight = claim(FORWARD, 8)
+    epochs = steps(steps(loop(3, micro=4), 1, micro=2), 3, micro=4)
+    assert broken(decide("count", eight, epochs.build())) == []
+    lasting = steps(loop(3, micro=4), 3, micro=2)
+    assert [step for step, *_ in broken(decide("count", eight, lasting.build()))] == [3, 4]
+    left_out = loop(3, micro=4).begin_step().zero_grad()
+    for number in range(4):
+        (left_out.forward() if number else left_out).backward()
+    found = broken(decide("count", eight, steps(left_out.optimizer_step(), 2, micro=4).build()))
+    assert found == [(3, Symptom.MISSING_CALL, FORWARD)]
+    fewer = loop(3, micro=4).begin_step().zero_grad().forward()
+    for _ in range(3):  # out of proportion
+        fewer.backward()
+    assert broken(decide("count", eight, fewer.optimizer_step().build()))[0][0] == 3
+
+
 def test_what_a_compiled_model_calls_is_not_seen():
     """And a model that is not compiled any more is called all the same."""
 

@@ -19,6 +19,7 @@ from traincheck.relations._counts import (
     scheduler_of,
     subject_of,
 )
+from traincheck.relations._iterations import ShortUpdates
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import ProgramName
 from traincheck.relations._successors import Successors, label
@@ -37,7 +38,6 @@ from traincheck.schema.words import counted
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
-_LAST = 2  # windows in a row with too few backwards: the last one of an epoch may have few
 _FORMS = frozenset({"exactly", "least", "multiple"})
 
 
@@ -58,13 +58,14 @@ class CountDecider:
         self._unlisted = {api for api, _ in self._keys if api.endswith(".forward")}
         self._schedulers: set[tuple[str | None, str]] = set()
         self._successors = Successors()
-        self._have_held: set[int] = set()
-        # Windows in a row: perhaps an epoch's last, or experts that were not asked
-        self._waiting: dict[int, list[Example]] = {}
+        self._held: dict[int, int] = {}  # and with how many backwards the last time
+        self._short = ShortUpdates()  # with too few backwards: perhaps an epoch's last
+        self._waiting: dict[int, list[Example]] = {}  # in a row: perhaps experts were not asked
         self._positives = [((index, _HELD),) for index in range(len(claims))]
         self._last = Joined()
 
     def observe(self, event: Event) -> Examples:
+        self._short.observe(event)
         if isinstance(event, CallEvent):
             self._windows.call(event)
             self._successors.call(event)
@@ -124,24 +125,24 @@ class CountDecider:
             holds = count >= times and (params["form"] == "least" or count % times == 0)
         if not holds:
             return self._lapse(index, page, count)
-        self._have_held.add(index)
+        self._held[index] = page.backwards
         self._waiting.pop(index, None)
+        self._short.full(index)
         return self._positives[index]
 
     def _lapse(self, index: int, page: Page, count: int) -> Examples:
         """What to make of a window that does not hold."""
         params, key = self._params[index], self._keys[index]
-        if key == BACKWARD and index not in self._have_held:
+        if key == BACKWARD and index not in self._held:
             return ()  # accumulation over another number of batches, from the start
-        times = page.asked(params)
         patience = 1
-        if count < times:
+        if count < page.asked(params):
             if self._is_hidden(key[0]):
                 return ()
-            if key == BACKWARD:
-                patience = _LAST
-            elif count and key[0].endswith(".forward") and key[0] not in self._unlisted:
+            if count and key[0].endswith(".forward") and key[0] not in self._unlisted:
                 patience = ROUTED
+            elif key == BACKWARD or self._is_in_proportion(index, page, count):
+                return self._short.short(index, self._negative(params, page, count))
         waiting = self._waiting.setdefault(index, [])
         waiting.append(self._negative(params, page, count))
         if len(waiting) < patience:
@@ -149,6 +150,12 @@ class CountDecider:
         if patience == 1:
             return ((index, self._waiting.pop(index)[-1]),)
         return ((index, waiting.pop(0)),)
+
+    def _is_in_proportion(self, index: int, page: Page, count: int) -> bool:
+        """Whether there is less of it only as there are fewer backwards."""
+        api, usual = self._keys[index][0], self._held.get(index, 0)
+        is_less = api not in LANDMARKS and page.backwards < usual
+        return is_less and count * usual == page.asked(self._params[index]) * page.backwards
 
     def _is_scheduled(self, params: Mapping[str, Any]) -> bool:
         """Whether the schedulers are there that a claim speaks of: which ones is a setting."""

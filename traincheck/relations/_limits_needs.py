@@ -37,10 +37,10 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
     quantity, api = params["quantity"], params.get("api", "")
     kinds = frozenset({"mark", "step"})
     if quantity == LOSS_SCALE:
-        calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
+        calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE, Families.OPTIMIZER_STEP})
         # How many terms a sum has must be known where it is divided; a mean needs no numbers.
         sums = () if params.get("name") == OF_TERMS else params.get("sums", ())
-        return Needs(calls=calls, kinds=kinds, stats=some(*sums))
+        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=some(*sums))
     if quantity in (DEAD, SATURATED):
         calls = within_modules(api) | {Families.MODULE}
         return Needs(calls=calls, kinds=kinds, stats=some("activation"))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
+from traincheck.relations._iterations import ShortUpdates
 from traincheck.relations._limits import Samples, holds, word
 from traincheck.relations._limits_needs import needs_of
 from traincheck.relations._limits_words import (
@@ -83,8 +84,8 @@ class Bounded(UsualRelation):
         series end with; else 1.25 times as wide as what was seen, thirty times for the norm of
         gradients, which takes 12 readings, and a thousand for the share of a weight. Gradients that
         vanish count from the fifth time in a row, units that are off from the fourth. An update
-        with less than the exact multiple (the last of an epoch may be short) counts only when
-        another one follows.
+        with less of a loss (the last of an epoch may be short) counts only when one of another
+        iteration follows.
 
     Chance:
         A coin for each example.
@@ -174,9 +175,11 @@ class BoundedDecider:
             key = Key(params["quantity"], params.get("api", ""), params.get("name", ""))
             self._by_key[key].append((index, params))
         self._waiting: dict[int, list[Example]] = defaultdict(list)
+        self._short = ShortUpdates()
 
     def observe(self, event: Event) -> Examples:
         self._program.observe(event)
+        self._short.observe(event)
         if isinstance(event, StepEvent) and not event.recorded:
             self._waiting.clear()
         found: list[tuple[int, Example]] = []
@@ -191,24 +194,31 @@ class BoundedDecider:
         return ()
 
     def _judge(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
-        if reading.key.quantity == LOSS_SCALE and not (
-            (reading.is_plain or params["low"] == params["high"])
-            and reading.sums <= frozenset(params.get("sums", ()))
-        ):
-            return ()
+        if reading.key.quantity == LOSS_SCALE:
+            return self._scale(index, params, reading)
         if holds(params, reading.value):
             self._waiting.pop(index, None)
             return ((index, _HELD),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
         patience = _PATIENCE.get(reading.key.quantity, 1)
-        is_exact = reading.key.quantity == LOSS_SCALE and params["low"] == params["high"]
-        if is_exact and params["low"] / _COUNTED < reading.value < params["low"] * _COUNTED:
-            self._waiting.pop(index, None)
-            return ()  # a term that was added; a batch more or less makes twice or half of it
-        if is_exact and reading.value < params["low"]:
-            patience = 2
         waiting = self._waiting[index]
         waiting.append(_negative(params, reading))
         return ((index, waiting.pop(0)),) if len(waiting) >= patience else ()
+
+    def _scale(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
+        """What backward is given may be less in the last update of an epoch."""
+        low, high = params["low"], params["high"]
+        is_told = reading.is_plain or low == high
+        if not (is_told and reading.sums <= set(params.get("sums", ()))):
+            return ()
+        is_held = holds(params, reading.value)
+        # A term that was added; a batch more or less makes twice or half of it
+        is_near = low == high and low / _COUNTED < reading.value < low * _COUNTED
+        if reading.value < low and not is_held and not is_near:
+            return self._short.short(index, _negative(params, reading))
+        self._short.full(index)
+        if is_held:
+            return ((index, _HELD),)
+        return () if is_near else ((index, _negative(params, reading)),)
 
 
 def _negative(params: Mapping[str, Any], reading: Reading) -> Example:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.relations._base import UsualRelation
+from traincheck.relations._iterations import ShortUpdates
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName, in_program
 from traincheck.relations._settled import (
@@ -69,7 +70,7 @@ class Constant(UsualRelation):
 
     Evidence:
         One example for each call of the function or module, or for each step. A step with fewer
-        rows (the last of an epoch) counts only when another one follows it.
+        rows (the last of an epoch) counts only when one of another iteration follows it.
 
     Chance:
         A coin for each example.
@@ -109,8 +110,11 @@ class Constant(UsualRelation):
                 calls=frozenset({Families.OPTIMIZER_STEP}),
                 kinds=_STEPS | {"checkpoint"},
             )
+        if kind == SAMPLES:
+            calls = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
+            return Needs(calls=calls, kinds=_STEPS | {"batch"})
         modules = within_modules(*claim.params.get("classes", ())) | {Families.MODULE}
-        return Needs(calls=modules, kinds=_STEPS | ({"batch"} if kind == SAMPLES else set()))
+        return Needs(calls=modules, kinds=_STEPS)
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, text_of(claim.params))
@@ -157,7 +161,7 @@ class ConstantDecider:
             for mode in modes:
                 key = Key(params["of"], name_of(params), mode)
                 self._by_key[key].append((index, params))
-        self._short: dict[int, Example] = {}
+        self._short = ShortUpdates()
         self._masked: set[bool | None] = set()  # modes in which attention was given a mask
         self._unmasked: dict[tuple[int, bool | None], Example] = {}  # the first call without
         self._parts: set[tuple[str, str]] = set()  # that any batch has, with what they are
@@ -167,8 +171,7 @@ class ConstantDecider:
     def observe(self, event: Event) -> Examples:
         if not isinstance(event, (CallEvent, StepEvent)):
             self._program.observe(event)
-        elif isinstance(event, StepEvent) and not event.recorded:
-            self._short.clear()  # what follows is not the next step
+        self._short.observe(event)
         found: list[tuple[int, Example]] = []
         for fact in self._facts.observe(event):
             if fact.key.kind == BATCH:
@@ -198,15 +201,14 @@ class ConstantDecider:
             wrong = [name for name in wanted if found[name] != wanted[name]]
         if fact.key.name in ATTENTIONS and is_masked(fact.values):
             self._masked.add(fact.key.training)
-        waiting = self._short.pop(index, None)
         if not wrong:
+            self._short.full(index)
             return ((index, _HELD),)
         wrongly = negative(params, fact, {name: wanted[name] for name in wrong})
         if fact.key.name in ATTENTIONS and wrong == [TENSORS] and not is_masked(fact.values):
             return self._without_mask(index, fact, wrongly)
         if params["of"] == SAMPLES and fact.values[params["name"]] < 1:
-            self._short[index] = wrongly
-            return () if waiting is None else ((index, waiting),)
+            return self._short.short(index, wrongly)
         return ((index, wrongly),)
 
     def _lacks(self, index: int, params: Mapping[str, Any], fact: Fact) -> Examples:

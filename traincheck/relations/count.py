@@ -49,7 +49,8 @@ class Count(UsualRelation):
         are tried out before it. Calls with gradients off, or while a model is evaluated, do
         not count. No example: steps that were not recorded, are unfinished or were skipped by a
         gradient scaler, and optimizers that call a closure again and again. A window with too few
-        backwards (the last of an epoch may be short) counts only when another follows it.
+        backwards (the last of an epoch may be short) counts only when one of another iteration
+        follows it, and so it is with what is called less in proportion.
 
     Chance:
         A coin for each example.
@@ -75,6 +76,7 @@ class Count(UsualRelation):
         kinds = {"mark", "step"} | (set() if is_call else {"collective"})
         if api == Families.OPTIMIZER_STEP:
             kinds.add("optimizer")  # which one steps in the place of another
+        kinds |= {"batch"} if api == Families.BACKWARD else set()
         return Needs(
             calls=frame | within_modules(COMPILED, *[api] * is_call), kinds=frozenset(kinds)
         )
