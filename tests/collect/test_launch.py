@@ -239,14 +239,21 @@ def test_a_signal_that_comes_before_the_launcher_knows_the_program_reaches_it_on
     assert done.stdout == "times: 1\n", done.stderr
 
 
+def children(launcher: subprocess.Popen[str]) -> list[int]:
+    """The witness and the program."""
+    path = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+    if not path.exists():
+        pytest.skip("no /proc here")
+    pids = [int(pid) for pid in path.read_text().split()]
+    assert len(pids) == 2
+    return pids
+
+
 def test_a_launcher_that_stood_still_hears_the_witness_all_the_same(script, tmp_path) -> None:
     """As where all of a machine is halted for a while."""
     command = [*COLLECT, "--quiet", "-p", script(COUNT), "-o", str(tmp_path / "run")]
     with running(*command, start_new_session=True) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        if not children.exists():
-            pytest.skip("no /proc here")
-        witness = int(children.read_text().split()[0])
+        witness, _ = children(process)
         for pid in (witness, process.pid):
             os.kill(pid, signal.SIGSTOP)
         os.killpg(process.pid, signal.SIGINT)
@@ -272,11 +279,7 @@ def test_a_time_limit_reaches_the_program_once(script, tmp_path) -> None:
 def test_a_witness_of_signals_ends_with_the_launcher(script, tmp_path) -> None:
     command = [*COLLECT, "--quiet", "-p", script(LOOP), "-o", str(tmp_path / "run")]
     with running(*command, start_new_session=True) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        if not children.exists():
-            pytest.skip("no /proc here")
-        pids = [int(pid) for pid in children.read_text().split()]
-        assert len(pids) == 2  # the witness and the program
+        pids = children(process)
         process.kill()
         process.wait(30)
         deadline = time.monotonic() + 10
