@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -148,6 +149,16 @@ def test_an_optimizer_made_anew_is_told_by_the_schedule_that_it_leaves_behind() 
     assert shape(fold(anew, violation("TC216", S.SCHEDULE, step=3))) == [("TC216", ("count",))]
     later = fold(anew, violation("TC213", S.SCHEDULE, step=9))
     assert [finding.check for finding in later] == ["count", "TC213"]
+
+
+def test_an_optimizer_that_does_not_step_makes_its_scheduler_come_too_early() -> None:
+    missing = violation("TC202", S.MISSING_STEP, "Net.a", 3)
+    early = replace(
+        violation("order", S.SCHEDULE, step=9), expected="Optimizer.step between LRScheduler.step"
+    )
+    assert shape(fold(missing, early)) == [("TC202", ("order",))]
+    other = fold(missing, violation("TC213", S.SCHEDULE, step=9))
+    assert [finding.check for finding in other] == ["TC202", "TC213"]
 
 
 def test_who_holds_a_copy_instead_of_the_model_is_named_with_what_no_optimizer_holds() -> None:

@@ -170,6 +170,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_UPDATED: _anything,
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _UPDATES,
+        _S.SCHEDULE: _says("Optimizer.step"),
         _S.WARNED: _says("lr_scheduler"),
     },
     _S.WRONG_ORDER: {
