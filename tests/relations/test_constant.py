@@ -539,7 +539,7 @@ def test_which_parts_of_batches_are_used():
     found = broken(decide("constant", USED, wrong))
     assert found == [(step, Symptom.WRONG_VALUE, "loader0 batch[0]") for step in range(0, 24, 3)]
     finding = report_of(invariants, wrong).findings[0]
-    assert finding.title == "loader0 batch[0] is fetched and given to no model and no loss"
+    assert finding.title == "With gradients on, loader0 batch[0] is given to no model and no loss"
 
 
 @pytest.mark.parametrize("options", [{"looks": False}, {"numel": 8}])

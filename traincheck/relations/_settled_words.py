@@ -35,10 +35,10 @@ _OF_ITSELF = {BETWEEN: True, EVALUATED: False, SAMPLES: 1.0}  # what is wanted u
 # How findings are told, where the words for unexpected values do not say it well.
 OWN_WORDS: Mapping[str, Mapping[str, str]] = {
     USED: {
-        "headline": "{variables} is fetched and given to no model and no loss",
+        "headline": "With gradients on, {variables} is given to no model and no loss",
         "likely_cause": (
             "Another variable is used in its place: of another loader, another part of the batch, "
-            "or of an earlier step."
+            "or of an earlier step. Or what it is given to is called under no_grad()."
         ),
         "fix": "Look at what the model and the loss are called with at step {step}.",
     },
