@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
 from traincheck.schema.apis import Families
@@ -13,7 +14,8 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 _CONFIRMED = 10
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
 _CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for its turn
-_CONFIRMED_LATER = 30  # after steps that had an update: some may be left out on purpose
+# After steps that had an update, of which some may be left out on purpose: at the end, or before it
+_CONFIRMED_LATER, _SURE = 30, 300
 _CONFIRMED_AS_SUM = 64  # backward passes of an only step, which may be accumulation
 
 
@@ -32,9 +34,10 @@ class MissingStep:
         reaches parameters of an optimizer that has never stepped, and no optimizer steps. A run in
         which an optimizer never steps beside others that do, though its zero_grad() is called in
         each of 30 steps or more and gradients come: a GAN with opt_g.step() written for
-        opt_d.step(). Thirty steps in a row without an update after some that had one, in which the
-        same line calls backward() and zero_grad() clears what came. A run that ends in its first
-        step after 64 or more backward(): a condition for the update that is never true.
+        opt_d.step(). A run that ends with thirty steps in a row without an update, or has three
+        hundred, after some that had one, in which the same line calls backward() and zero_grad()
+        clears what came. A run that ends in its first step after 64 or more backward(): a condition
+        for the update that is never true.
 
     Stays quiet on:
         Accumulation over several backward(); the gradients of several tasks, cleared and computed
@@ -66,21 +69,38 @@ class MissingStep:
         return StepAwaited()
 
 
+@dataclass(slots=True)
+class _Row:
+    """Steps in a row without an update. first, latest: what there is to tell of these two."""
+
+    count: int = 0
+    first: list[Violation] = field(default_factory=list)
+    latest: list[Violation] = field(default_factory=list)
+
+    def add(self, found: list[Violation], needed: int) -> list[Violation]:
+        """One more: what is told of it. needed: how many prove the fault while the run goes on."""
+        self.count += 1
+        if self.count >= needed:
+            return found if self.count > needed else self.first + found
+        self.first, self.latest = self.first or found, found
+        return []
+
+    def ends(self, least: int, most: int) -> list[Violation]:
+        """The run is over. least: how many prove it then; most: so many were told before."""
+        return self.first + self.latest if least <= self.count < most else []
+
+
 class StepAwaited(StepMonitor):
     """Counts steps in a row that end without any update."""
 
     def __init__(self) -> None:
         super().__init__()
         self._stepped: set[str] = set()
-        self._count = 0
-        # Of the first and the latest of them, until it is certain.
-        self._first: list[Violation] = []
-        self._latest: list[Violation] = []
+        self._never = _Row()  # of optimizers that did not step once
+        self._later = _Row()  # of those that did
         # Of each optimizer that never stepped: steps that it was made ready for, and the first
         self._ready: dict[str, tuple[int, list[Violation]]] = {}
-        # Lines that call backward() before updates; steps without one since the last, and the first
-        self._lines: set[str | None] = set()
-        self._idle: tuple[int, list[Violation]] = (0, [])
+        self._lines: set[str | None] = set()  # that call backward() before updates
         self._longest = 0  # of such that an update ended
         self._sum: list[Violation] = []  # of a first step that is not over
 
@@ -99,8 +119,8 @@ class StepAwaited(StepMonitor):
         is_unknown = facts.is_gap and not counters
         if is_updated or is_unknown:
             self.triggered += bool(facts.reached)
-            self._longest = max(self._longest, self._idle[0])
-            self._count, self._idle = 0, (0, [])
+            self._longest = max(self._longest, self._later.count)
+            self._never, self._later = _Row(), _Row()
             self._lines |= {m.call.where for m in facts.moments if m.family == Families.BACKWARD}
             return []
         if not facts.is_whole:
@@ -110,14 +130,15 @@ class StepAwaited(StepMonitor):
 
     def finish(self) -> list[Violation]:
         """A run that ends without an update proves it sooner."""
-        is_late = _CONFIRMED_AT_END <= self._count < _CONFIRMED
+        needed = max(_CONFIRMED_LATER, 2 * self._longest)
+        late = self._never.ends(_CONFIRMED_AT_END, _CONFIRMED) or self._later.ends(needed, _SURE)
         beside = [
             violation
             for owner, (count, first) in sorted(self._ready.items())
             if owner not in self._stepped and count >= _CONFIRMED_BESIDE and self._stepped
             for violation in first
         ]
-        return self._first + self._latest if is_late else beside or self._sum
+        return late or beside or self._sum
 
     def _note_ready(self, facts: StepFacts) -> None:
         """Optimizers whose gradients are cleared and computed, as for a step."""
@@ -150,13 +171,8 @@ class StepAwaited(StepMonitor):
         if not victims:
             return []
         labels = ", ".join(h.label for h in idle if not victims.isdisjoint(h.names))
-        count, first = self._idle
-        needed = max(_CONFIRMED_LATER, 2 * self._longest)
         found = self._violations(victims, labels, facts, is_later=True)
-        self._idle = count + 1, first or found
-        if count + 1 < needed:
-            return []
-        return found if count + 1 > needed else self._idle[1]
+        return self._later.add(found, _SURE)
 
     def _summed(self, facts: StepFacts) -> list[Violation]:
         """A step that is the first, and not over: many backward passes, and no update."""
@@ -173,16 +189,9 @@ class StepAwaited(StepMonitor):
         if not victims:
             return []
         self.triggered += 1
-        self._count += 1
         labels = [h.label for h in waiting.values() if not victims.isdisjoint(h.names)]
         found = self._violations(victims, ", ".join(labels), facts)
-        if self._count > _CONFIRMED:
-            return found
-        if self._count == _CONFIRMED:
-            return self._first + found
-        self._first = found if self._count == 1 else self._first
-        self._latest = found
-        return []
+        return self._never.add(found, _CONFIRMED)
 
     def _violations(
         self, victims: AbstractSet[int], labels: str, facts: StepFacts, *, is_later: bool = False
