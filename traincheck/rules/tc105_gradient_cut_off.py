@@ -9,7 +9,7 @@ from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2
-_PATIENT = 20  # steps: layers may run without a graph until the head has learned
+_PATIENT = 300  # steps: layers may run without a graph until the head has learned
 
 
 class GradientCutOff:
@@ -32,7 +32,8 @@ class GradientCutOff:
         Frozen parameters and those that no optimizer holds; layers that are not used, or used last
         and left out of the loss (a pooler, an auxiliary head); experts and layers that are skipped
         now and then; parts that another optimizer trains; layers that run without a graph while
-        the head begins to learn, in a run that trains them within twenty steps.
+        the head begins to learn, in a run that trains them before it ends (a live one is told
+        after 300 such steps).
 
     Fix:
         Remove the cut, with use_reentrant=False for checkpoints; or set requires_grad=False where
