@@ -87,7 +87,8 @@ class Numbers:
     their records, which name the module, are wanted. is_sampled: whether this step is one of those
     in which everything is looked at. is_due: whether activations are, now. follows_batches:
     whether it is told what becomes of batches: which tensors models and losses are given, and
-    labels that hold the next tokens.
+    labels that hold the next tokens. compares_ranks: whether there are others, who may be given the
+    same: then it is told of inputs that come from no loader, too.
     """
 
     def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
@@ -100,6 +101,8 @@ class Numbers:
         self._clock = clock
         self._always = every > 1  # few steps are recorded at all
         self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
+        self.compares_ranks = False
+        self._has_loader = False
         self._shifts = Shifts()
         self.moves = Moves(is_asked="update" in self.asked)
         self.is_sampled = True  # before the first step
@@ -134,7 +137,7 @@ class Numbers:
 
     def of_leaves(self, em: Emitter, tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
         """The numbers of the tensors in a batch, by path. Asked only while ``batch`` is due."""
-        self._has_batch = True
+        self._has_batch = self._has_loader = True
         self.look_for_shifts(tensors.values())
         texts = {}
         for path, tensor in tensors.items():
@@ -164,8 +167,12 @@ class Numbers:
         return self._shifts.is_next(value)
 
     def identified(self, text: bytes, value: Any) -> bytes:
-        """The text of an argument with a fingerprint, where there is a batch that it may be of."""
-        if not (self.follows_batches and self._has_batch):
+        """The text of an argument with a fingerprint, where there is a batch that it may be of.
+
+        Or where it may be a batch that another rank is given as well.
+        """
+        is_from_hand = self.compares_ranks and not self._has_loader
+        if not (self.follows_batches and (self._has_batch or is_from_hand)):
             return text
         if type(value) is not torch.Tensor or not value.is_cpu:
             return text

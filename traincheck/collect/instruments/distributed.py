@@ -47,7 +47,7 @@ class Distributed(Instrument):
         if not dist.is_available():
             return
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-            self.session.tracker.compare_ranks()
+            self._compare_ranks()
         self.replace(dist, "init_process_group", self._wrap_init)
         needs = self.session.needs
         self._digests = needs is None or needs.exact or "collective@ranks" in needs.states
@@ -65,6 +65,10 @@ class Distributed(Instrument):
 
             self.replace(Join, "__init__", self._wrap_join)
 
+    def _compare_ranks(self) -> None:
+        self.session.tracker.compare_ranks()
+        self.session.numbers.compares_ranks = True
+
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self.session
 
@@ -74,7 +78,7 @@ class Distributed(Instrument):
                 session.set_rank(dist.get_rank())
                 world_size = dist.get_world_size()
                 if world_size > 1:
-                    session.tracker.compare_ranks()
+                    self._compare_ranks()
                 em = session.local.em or session.emitter()
                 data = {"rank": dist.get_rank(), "world_size": world_size}
                 em.event("mark", {"text": Marks.PROCESS_GROUP, "data": data})
