@@ -32,6 +32,13 @@ from benchmarks.peer import Peer
 SETTLE = 3  # steps at the start do not count: allocators warm up, lazy imports happen
 EVERY = 10
 HANG_S = 300.0
+# For glibc, in all variants: it keeps what was freed. How often a process has the kernel map the
+# same memory anew is up to the addresses that it was given: up to a tenth of a step of (b).
+KEEPS_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+}
 PEER_STEPS = 8
 STARTUP_TARGET_S = 1.0
 CALL_TARGET_US = 3.0
@@ -197,7 +204,8 @@ class Bench:
         self.ratios.setdefault(name, []).append(ratio)
 
     def _env(self, steps: int, name: str) -> dict[str, str]:
-        return {"UP_STEPS": str(steps), "UP_TIMES": str(self._times(name)), "UP_EVAL": "0"}
+        times = str(self._times(name))
+        return {"UP_STEPS": str(steps), "UP_TIMES": times, "UP_EVAL": "0", **KEEPS_MEMORY}
 
     def _times(self, name: str) -> Path:
         return self.folder / f"times-{self.runs}-{name}.json"
