@@ -45,6 +45,7 @@ from traincheck.rules.tc219_stepped_again import SteppedAgain
 from traincheck.rules.tc220_plateau_of_the_wrong_kind import PlateauOfTheWrongKind
 from traincheck.rules.tc221_schedule_in_another_unit import ScheduleInAnotherUnit
 from traincheck.rules.tc222_rate_multiplied_twice import RateMultipliedTwice
+from traincheck.rules.tc223_optimizer_made_anew import OptimizerMadeAnew
 from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
@@ -213,6 +214,7 @@ RULES: tuple[Rule, ...] = (
     PlateauOfTheWrongKind(),
     ScheduleInAnotherUnit(),
     RateMultipliedTwice(),
+    OptimizerMadeAnew(),
     TrainedInEvalMode(),
     EvaluatedInTrainingMode(),
     DropoutInEvaluation(),

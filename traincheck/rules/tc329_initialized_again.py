@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from traincheck.schema.apis import RANDOM_INITS
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-_INIT = "torch.nn.init."
-_RANDOM = frozenset(
-    f"{_INIT}{name}_"
-    for name in (
-        "normal", "uniform", "trunc_normal", "xavier_normal", "xavier_uniform", "kaiming_normal",
-        "kaiming_uniform", "orthogonal",
-    )
-)  # fmt: skip
 _MAX_COUNTED = 100_000
 
 
@@ -58,7 +51,9 @@ class InitializedAgain:
         ),
         fix="Walk named_parameters(recurse=False), or initialize by the type of the module.",
     )
-    needs = Needs(calls=_RANDOM, states=frozenset({"parameter@new"}), kinds=frozenset({"step"}))
+    needs = Needs(
+        calls=RANDOM_INITS, states=frozenset({"parameter@new"}), kinds=frozenset({"step"})
+    )
 
     def __init__(self, times: int = 4) -> None:
         self._times = times
@@ -80,7 +75,7 @@ class Draws:
     def observe(self, event: Event) -> list[Violation]:
         if self._is_over:
             return []
-        if isinstance(event, CallEvent) and event.api in _RANDOM:
+        if isinstance(event, CallEvent) and event.api in RANDOM_INITS:
             identity = event.result.get("identity") if isinstance(event.result, dict) else None
             if identity is not None and len(self._counts) < _MAX_COUNTED:
                 self._counts[identity, event.api] += 1

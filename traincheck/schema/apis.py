@@ -106,6 +106,14 @@ LAST_MILESTONE = "last_milestone"
 TRAINING_STEPS = "num_training_steps"
 SOFTMAXES = frozenset({"torch.nn.functional.softmax", "torch.softmax", "torch.Tensor.softmax"})
 COMPILED = "torch._dynamo.eval_frame.OptimizedModule.forward"  # what it calls is not seen
+# That draw a parameter, in place.
+RANDOM_INITS = frozenset(
+    f"torch.nn.init.{name}_"
+    for name in (
+        "normal", "uniform", "trunc_normal", "xavier_normal", "xavier_uniform", "kaiming_normal",
+        "kaiming_uniform", "orthogonal",
+    )
+)  # fmt: skip
 # Calls of models and inputs that ranks share.
 DDP_INIT = "torch.nn.parallel.DistributedDataParallel.__init__"
 DDP_HOOK = "torch.nn.parallel.DistributedDataParallel.register_comm_hook"
