@@ -176,7 +176,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.WRONG_ORDER: {
         _S.WRONG_ORDER: _same_api,
         _S.MISSING_CALL: calls("clip_grad", "GradScaler", "lr_scheduler"),
-        _S.WARNED: _says("lr_scheduler"),
+        _S.WARNED: _says("lr_scheduler", "empty generator"),
     },
     _S.APPLIED_TWICE: {_S.APPLIED_TWICE: _same_onset},
     _S.SCHEDULE: {

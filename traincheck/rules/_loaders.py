@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from traincheck.rules._losses import number
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event
+from traincheck.schema.values import tensor_summary
 
 DATA_LOADER = "torch.utils.data.DataLoader"
 BATCHES = Needs(calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch", "step"}))
@@ -39,3 +44,14 @@ def content_of(event: BatchEvent) -> tuple[str, ...]:
         for leaf in event.leaves.values()
     ]
     return tuple(map(str, found)) if found and all(found) else ()
+
+
+def identified(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Fingerprints of the tensors that have one, and more than one value."""
+    for name, value in values.items():
+        tensor = tensor_summary(value)
+        if tensor is None or not tensor.fingerprint:
+            continue
+        low, high = number(tensor, "min"), number(tensor, "max")
+        if low is None or low != high:
+            yield name, tensor.fingerprint

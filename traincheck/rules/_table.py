@@ -46,6 +46,7 @@ from traincheck.rules.tc220_plateau_of_the_wrong_kind import PlateauOfTheWrongKi
 from traincheck.rules.tc221_schedule_in_another_unit import ScheduleInAnotherUnit
 from traincheck.rules.tc222_rate_multiplied_twice import RateMultipliedTwice
 from traincheck.rules.tc223_optimizer_made_anew import OptimizerMadeAnew
+from traincheck.rules.tc224_clips_no_gradient import ClipsNoGradient
 from traincheck.rules.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
 from traincheck.rules.tc303_dropout_in_evaluation import DropoutInEvaluation
@@ -109,6 +110,7 @@ from traincheck.rules.tc515_ranks_draw_the_same import RanksDrawTheSame
 from traincheck.rules.tc516_too_few_weights import TooFewWeights
 from traincheck.rules.tc517_batch_not_used import BatchNotUsed
 from traincheck.rules.tc518_seeded_for_each_sample import SeededForEachSample
+from traincheck.rules.tc519_only_last_batch_used import OnlyLastBatchUsed
 from traincheck.rules.tc601_nothing_loaded import NothingLoaded
 from traincheck.rules.tc602_optimizer_not_restored import OptimizerNotRestored
 from traincheck.rules.tc603_scheduler_not_restored import SchedulerNotRestored
@@ -215,6 +217,7 @@ RULES: tuple[Rule, ...] = (
     ScheduleInAnotherUnit(),
     RateMultipliedTwice(),
     OptimizerMadeAnew(),
+    ClipsNoGradient(),
     TrainedInEvalMode(),
     EvaluatedInTrainingMode(),
     DropoutInEvaluation(),
@@ -278,6 +281,7 @@ RULES: tuple[Rule, ...] = (
     TooFewWeights(),
     BatchNotUsed(),
     SeededForEachSample(),
+    OnlyLastBatchUsed(),
     NothingLoaded(),
     OptimizerNotRestored(),
     SchedulerNotRestored(),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from traincheck.rules._losses import number
+from traincheck.rules._loaders import identified
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import TARGETED, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.values import tensor_summary
 
 _PROOF = 4  # looks in a row at which the same tensor came again
 _MOST = 4096  # tensors of batches that are remembered
@@ -121,7 +118,7 @@ class OldBatches(SingleEvents):
         return []
 
     def _batch(self, event: BatchEvent) -> None:
-        for path, key in _known(event.leaves):
+        for path, key in identified(event.leaves):
             origin = (event.loader, path)
             if event.stage == "train":
                 self._now.leaves.setdefault(origin, set()).add(key)
@@ -137,7 +134,7 @@ class OldBatches(SingleEvents):
             where, args = event.module or event.api, dict(event.args)
         else:
             return
-        for name, key in _known(args):
+        for name, key in identified(args):
             place = (where, name)
             self._now.given.setdefault(place, set()).add(key)
             self._now.calls.setdefault(place, event)
@@ -192,17 +189,6 @@ def _is_input(place: _Place) -> bool:
 def _is_loss(event: CallEvent) -> bool:
     """Whether a module of torch that is a loss was called: its function tells what it was given."""
     return event.api.startswith("torch.nn.modules.loss.")
-
-
-def _known(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Fingerprints of the tensors that have one, and more than one value."""
-    for name, value in values.items():
-        tensor = tensor_summary(value)
-        if tensor is None or not tensor.fingerprint:
-            continue
-        low, high = number(tensor, "min"), number(tensor, "max")
-        if low is None or low != high:
-            yield name, tensor.fingerprint
 
 
 def _violation(place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:
