@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from traincheck.rules._arrival import LEAVES, Arrival, cut_off
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
 from traincheck.schema.apis import Families
@@ -9,6 +11,11 @@ from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _CONFIRMED = 2
+_ENOUGH = 20  # updates of a run in which a model is called and gets no gradient at all
+_LEFT_OUT = (
+    "What the model of {variables} computes is left out of the loss, or is a mere number in it: by "
+    ".item(), float(), detach() or .data."
+)
 _PATIENT = 300  # steps: layers may run without a graph until the head has learned
 
 
@@ -26,7 +33,9 @@ class GradientCutOff:
     Fires on:
         Two steps in a row in which the modules that are called first in a forward pass have never
         had a gradient while modules called later get one: a detach(), a no_grad() block, .data, or
-        a re-entrant checkpoint none of whose inputs requires grad.
+        a re-entrant checkpoint none of whose inputs requires grad. A run that ends after twenty
+        updates or more in which a whole model was called and none of its parameters ever had a
+        gradient, though the optimizer holds them: loss = main + extra.item().
 
     Stays quiet on:
         Frozen parameters and those that no optimizer holds; layers that are not used, or used last
@@ -72,11 +81,13 @@ class CutGradients(StepMonitor):
         self._arrival = Arrival()
         self._streak: dict[int, tuple[int, int | None]] = {}
         self._held: list[Violation] = []  # of steps so few that the layers may be trained yet
+        self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: how often, and first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
             self._streak.clear()
             self._held.clear()
+            self._apart.clear()
             return []
         if not facts.updates():
             self._arrival.missing(self.ledger, facts)
@@ -84,6 +95,7 @@ class CutGradients(StepMonitor):
         missing = self._arrival.missing(self.ledger, facts)
         self.triggered += 1
         cut = cut_off(self.ledger, facts, missing) if missing else set()
+        self._note_apart(missing - cut, facts)
         found: list[Violation] = []
         held: list[Violation] = []
         streak: dict[int, tuple[int, int | None]] = {}
@@ -101,27 +113,46 @@ class CutGradients(StepMonitor):
 
     def finish(self) -> list[Violation]:
         """A run that ends before it is known whether those layers would be trained."""
-        return self._held
+        return self._held + [first for count, first in self._apart.values() if count >= _ENOUGH]
+
+    def _note_apart(self, missing: set[int], facts: StepFacts) -> None:
+        """Models that are called to be trained, of which nothing has had a gradient."""
+        self._apart = {i: noted for i, noted in self._apart.items() if i in missing}
+        for forward in facts.forwards if missing and facts.reached else ():
+            if not (forward.is_training and forward.call.grad_enabled):
+                continue
+            below = {
+                i
+                for i, parameter in self.ledger.parameters.items()
+                if parameter.requires_grad and any(map(forward.covers, parameter.names))
+            }
+            for identity in sorted(below, key=self.ledger.name) if below <= missing else ():
+                count, first = self._apart.get(identity) or (0, None)
+                first = first or self._violation(identity, facts.event.step, facts, cause=_LEFT_OUT)
+                self._apart[identity] = count + 1, first
 
     def _runs_with_grad(self, identity: int, facts: StepFacts) -> bool:
         call = facts.uses.get(self.ledger.name(identity).rpartition(".")[0])
         return call is None or call.grad_enabled
 
-    def _violation(self, identity: int, step: int | None, facts: StepFacts) -> Violation:
+    def _violation(
+        self, identity: int, step: int | None, facts: StepFacts, cause: str = ""
+    ) -> Violation:
         name = self.ledger.name(identity)
         call = facts.uses.get(name.rpartition(".")[0])
         backward = [m.call for m in facts.moments if m.family == Families.BACKWARD]
         evidence: list[Event] = [*backward[-1:], *([call] if call is not None else [])]
-        return proof(
+        violation = proof(
             ("TC105", Symptom.NO_GRADIENT),
             facts,
             step=step,
             subject=Subject(variable=name),
             message=f"no gradient reaches {name}, used in forward and held by the optimizer",
-            expected="a gradient, as the layers behind it have",
+            expected="a gradient, as other layers have",
             observed=_how(call),
             evidence=evidence,
         )
+        return replace(violation, likely_cause=cause)
 
 
 def _how(call: CallEvent | None) -> str:

@@ -10,6 +10,7 @@ from torch import nn
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 FIRST = ["Net.fc1.weight", "Net.fc1.bias"]
@@ -45,6 +46,32 @@ def test_quiet_on_what_runs_without_a_graph_while_the_head_begins_to_learn() -> 
 
     assert quiet("TC105", events(40)) is Verdict.HELD
     assert fires("TC105", events(300)).first_step == 0
+
+
+def beside(steps: int, *, later: bool = False, called: bool = True) -> list[Event]:
+    """Steps of two models under one optimizer, of which gradients reach the first alone."""
+    trace = TraceBuilder().process().model("Net", MLP).model("Aux", MLP).optimizer()
+    own = [f"Net.{name}" for name in MLP]
+    for step in range(steps):
+        reached = own + ([f"Aux.{name}" for name in MLP] if later and step == steps - 1 else [])
+        trace.begin_step().zero_grad().forward("Net")
+        if called:
+            trace.forward("Aux")
+        trace.backward(only=reached).optimizer_step()
+    return trace.build()
+
+
+def test_fires_on_a_model_whose_loss_is_a_mere_number() -> None:
+    finding = fires("TC105", beside(20))
+    assert finding.first_step == 0
+    assert finding.variables == tuple(sorted(f"Aux.{name}" for name in MLP))
+    assert ".item()" in finding.likely_cause
+
+
+def test_quiet_on_a_model_that_is_trained_later_or_not_called() -> None:
+    assert quiet("TC105", beside(20, later=True)) is Verdict.HELD
+    assert quiet("TC105", beside(20, called=False)) is Verdict.HELD
+    assert quiet("TC105", beside(19)) is Verdict.HELD
 
 
 def test_quiet_when_gradients_arrive() -> None:
