@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from traincheck.rules._forwards import Forward
 from traincheck.rules._ledger import (
@@ -16,6 +17,7 @@ from traincheck.rules._ledger import (
 from traincheck.rules._models import MODELS
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import joined
@@ -38,11 +40,13 @@ class TrainedInEvalMode:
     Fires on:
         Two steps in a row that were trained in evaluation mode only, by a model that was trained in
         training mode before (eval() for validation, without train() after it), or that was never in
-        training mode and has dropout in its trained part.
+        training mode and has dropout in its trained part. Two in evaluation mode on batches of
+        another loader, after which training goes on as before: a loop that evaluates, and updates.
 
     Stays quiet on:
         A frozen part in evaluation mode; evaluation mode for adversarial examples beside a pass in
-        training mode; a model without dropout and batch normalization; a pretrained model without
+        training mode; a model without dropout and batch normalization, on the data that it is
+        trained on; a pretrained model without
         dropout that is in evaluation mode from the first step on; a discriminator that another
         optimizer trains.
 
@@ -65,7 +69,7 @@ class TrainedInEvalMode:
         ),
         fix="Call model.train() after evaluation, before the next training step.",
     )
-    needs = DISCOVERY | GRADIENTS | MODES | MODELS
+    needs = DISCOVERY | GRADIENTS | MODES | MODELS | Needs(kinds=frozenset({"batch"}))
 
     def monitor(self) -> TrainingMode:
         return TrainingMode()
@@ -77,6 +81,8 @@ class TrainingMode(StepMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._was_training: set[str] = set()
+        self._loaders: dict[str, set[str]] = {}  # of passes in training mode, by model
+        self._others: dict[str, list[Violation]] = {}  # updates on others, since the last such pass
         self._streaks: dict[str, Streak] = {}
         self._eval: dict[str, CallEvent] = {}  # the last eval() by model
 
@@ -86,6 +92,7 @@ class TrainingMode(StepMonitor):
                 self._eval[moment.call.module] = moment.call
         if not facts.is_whole:
             self._streaks.clear()
+            self._others.clear()
             return []
         applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
         if not applied:
@@ -105,23 +112,35 @@ class TrainingMode(StepMonitor):
         self, path: str, passes: list[Forward], names: set[str], facts: StepFacts
     ) -> list[Violation]:
         self.triggered += 1
+        loaders = set[str]().union(*(forward.loaders for forward in passes))
+        known = self._loaders.setdefault(path, set())
         if any(forward.is_training for forward in passes):
+            others = self._others.pop(path, [])
+            goes_on = not loaders.isdisjoint(known)
+            known |= loaders
             self._was_training.add(path)
             self._streaks.pop(path, None)
-            return []
-        idle = _idle_dropout(passes, names)
-        frozen_norms = [m for f in passes for m in f.norms if f"{m}.weight" in names]
-        known = (
-            [*frozen_norms, *self._droppers(passes, names)] if path in self._was_training else []
-        )
-        affected = sorted({*idle, *known})
+            return others if goes_on and len(others) >= _CONFIRMED else []
+        affected = self._affected(path, passes, names)
         if not affected:
+            if known and loaders and loaders.isdisjoint(known):
+                violation = self._violation(path, affected, facts.event.step, passes[0].call, facts)
+                other = _on_other_data(violation, sorted(loaders), sorted(known))
+                self._others.setdefault(path, []).append(other)
             return []
         streak = extend(self._streaks, path, facts.event.step)
         if streak.count < _CONFIRMED:
             return []
         step = streak.first if streak.count == _CONFIRMED else facts.event.step
         return [self._violation(path, affected, step, passes[0].call, facts)]
+
+    def _affected(self, path: str, passes: list[Forward], names: set[str]) -> list[str]:
+        """What works otherwise in evaluation mode, and should not."""
+        idle = _idle_dropout(passes, names)
+        if path not in self._was_training:
+            return sorted(idle)
+        frozen_norms = [m for f in passes for m in f.norms if f"{m}.weight" in names]
+        return sorted({*idle, *frozen_norms, *self._droppers(passes, names)})
 
     def _droppers(self, passes: list[Forward], names: set[str]) -> list[str]:
         """Modules, as DropPath, whose calls do not show what they do."""
@@ -143,6 +162,17 @@ class TrainingMode(StepMonitor):
             observed=f"as in evaluation, in the trained part: {joined(affected)}{since}",
             evidence=(*([last] if last is not None else []), call),
         )
+
+
+def _on_other_data(violation: Violation, loaders: list[str], known: list[str]) -> Violation:
+    """Of a loop that is to evaluate, and has backward() and step() in it."""
+    where = f"on {joined(loaders)}, while {joined(known)} feeds it in training mode"
+    return replace(
+        violation,
+        observed=f"updates in evaluation mode {where}",
+        likely_cause=f"The loop that evaluates{{where}} calls backward() and step(): {where}.",
+        fix="Leave backward() and step() out of the evaluation, and run it under torch.no_grad().",
+    )
 
 
 def _idle_dropout(passes: list[Forward], names: set[str]) -> set[str]:

@@ -23,6 +23,11 @@ _REGRESSIONS = tuple(
     f"{F}{name}" for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 )
 _LIMITS = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, None), "softplus": (0.0, None)}
+_SHORT_LOGITS = {
+    "relu": "and logits are not to be cut off at 0",
+    "sigmoid": "and logits between 0 and 1 hardly tell classes apart",
+    "tanh": "and logits between -1 and 1 hardly tell classes apart",
+}
 _PROOF = 3  # losses
 _FAR = 0.25  # beyond the limits, as a share of what is between them: not a few outliers
 _BELOW = 0.1  # the same of targets below an output that has no upper limit, by their own range
@@ -36,22 +41,25 @@ class OutputOutOfReach:
 
     What it checks:
         The targets of a regression are within the range of the activation whose result the loss is
-        given; cross_entropy is not given the result of a ReLU.
+        given; cross_entropy is not given the result of a ReLU, sigmoid or tanh.
 
     Why it matters:
         A sigmoid never gives more than 1, nor a ReLU less than 0. For targets beyond, the output
         runs into its limit and stays there, where it has no gradient; the loss falls by the part
         that can be reached. Logits from a ReLU cannot be negative: a class with a score of zero
-        learns nothing any more.
+        learns nothing any more. With logits from a sigmoid the loss of ten classes never falls
+        below 1.46.
 
     Fires on:
         Three losses of training (mse_loss, l1_loss, smooth_l1_loss, huber_loss) whose input has the
         very extremes of the result of sigmoid, tanh, relu or softplus in the same step, and whose
         targets go beyond its range by a quarter of it: images normalized by mean and deviation, or
-        to -1 and 1, in front of a sigmoid. Three of cross_entropy with the extremes of a ReLU.
+        to -1 and 1, in front of a sigmoid. Three of cross_entropy with the extremes of a ReLU, a
+        sigmoid or a tanh.
 
     Stays quiet on:
-        Targets a little beyond: outliers, noise; outputs that are scaled or shifted afterwards;
+        Targets a little beyond: outliers, noise; outputs that are scaled or shifted afterwards, as
+        logits that a tanh bounds;
         steps in which the numbers of activations were not taken; losses without gradients.
 
     Fix:
@@ -135,7 +143,7 @@ def _extremes(tensor: TensorSummary | None) -> Extremes | None:
 def _beyond(call: CallEvent, kind: str) -> str | None:
     """How the targets go beyond the range of an activation, in words."""
     if call.api == CROSS_ENTROPY:
-        return "and logits are not to be cut off at 0" if kind == "relu" else None
+        return _SHORT_LOGITS.get(kind)
     target = given(call, "target")
     low, high = number(target, "min"), number(target, "max")
     if low is None or high is None:

@@ -118,3 +118,32 @@ def test_quiet_on_a_model_that_nobody_trains() -> None:
         forward(trace, dropout("Loss.drop", on=False), mode=False, module="Loss")
         trace.backward().optimizer_step()
     assert quiet("TC301", trace.build()) is Verdict.HELD
+
+
+def fed(*phases: tuple[str, bool]) -> list[Event]:
+    """Three updates each on batches of a loader, in a mode that makes no difference."""
+    trace = net()
+    for loader, mode in phases:
+        for index in range(3):
+            trace.begin_step().batch(loader, index=index).zero_grad()
+            forward(trace, mode=mode).backward().optimizer_step()
+    return trace.build()
+
+
+def test_fires_on_updates_in_the_loop_that_evaluates() -> None:
+    phases = [("loader0", True), ("loader1", False)]
+    finding = fires("TC301", fed(*phases, *phases, *phases))
+    assert (finding.first_step, finding.last_step) == (3, 11)
+    assert "on loader1, while loader0 feeds it in training mode" in finding.likely_cause
+    assert "no_grad" in finding.fix
+
+
+def test_quiet_on_other_data_where_training_mode_does_not_return() -> None:
+    stuck = [("loader0", True), ("loader1", False), ("loader2", False)]  # a loader for each epoch
+    assert quiet("TC301", fed(*stuck)) is Verdict.HELD
+    same = [("loader0", True), ("loader0", False)] * 2
+    assert quiet("TC301", fed(*same)) is Verdict.HELD
+    modes = [("loader0", True), ("loader1", True)] * 2
+    assert quiet("TC301", fed(*modes)) is Verdict.HELD
+    other = [("loader0", True), ("loader1", False), ("loader2", True)]  # phases of training
+    assert quiet("TC301", fed(*other)) is Verdict.HELD

@@ -59,6 +59,8 @@ def test_fires_once_at_the_first_loss() -> None:
         run(-2, 2, "relu", "smooth_l1_loss"),
         run(-2, 2, "relu", "huber_loss"),
         run(0, 3, "relu", "cross_entropy"),
+        run(0, 3, "sigmoid", "cross_entropy"),
+        run(0, 3, "tanh", "cross_entropy"),
     ],
 )
 def test_fires(events: list[Event]) -> None:
@@ -78,7 +80,8 @@ def test_fires(events: list[Event]) -> None:
         run(-1, 1, output=(0.5, 0.5)),
         run(-1, 1, "gelu"),
         run(-1, 1, loss="binary_cross_entropy"),  # TC330 tells
-        run(0, 3, "sigmoid", "cross_entropy"),
+        run(0, 3, "softplus", "cross_entropy"),
+        run(0, 3, "tanh", "cross_entropy", shift=0.5),  # bounds that are scaled
         run(-1, 1, requires_grad=False),
     ],
 )
