@@ -51,7 +51,8 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
         start_ns: when it began, on the clock of ``time_ns``.
         family: the general name that subclasses share (``torch.optim.Optimizer.step``), None when
             api is its own family.
-        args: by parameter name, scalar defaults filled in; of modules by position ("0").
+        args: by parameter name, scalar defaults filled in; of modules by position ("0"). Of the
+            step of an optimizer, ``gradients: 0`` where nothing that it holds has one.
         result: a value; a tuple is a list.
         exception: class name of what it raised.
         module: path of the called module, ``Net.fc1``; of a function in MODAL, of the one around.

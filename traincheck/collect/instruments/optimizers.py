@@ -86,6 +86,7 @@ class Optimizers(Instrument):
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
+        self._empty: set[int] = set()  # those that had no gradient at all when they stepped
         self._between = Between(self.session)
         wants = self.session.tracker.wants
         self._looks_at_cleared = wants("gradient", "zero_grad")
@@ -329,6 +330,7 @@ class Optimizers(Instrument):
         owner = self._ids.get(id(optimizer))  # alive: it was looked up when it was entered
         if owner is None:
             return
+        (self._empty.discard if _has_gradient(optimizer) else self._empty.add)(id(optimizer))
         session.used_rates[owner] = session.rates_of(optimizer)
         session.tracker.updates(optimizer)
         if session.switch.looks and session.tracker.has_other_gradients():
@@ -375,6 +377,8 @@ class Optimizers(Instrument):
         head = self._head(type(optimizer), "step", Families.OPTIMIZER_STEP)
         owner = orjson.dumps(self._ids.get(id(optimizer)))
         given = b"" if closure is None else b'"closure":' + encode(closure)
+        if id(optimizer) in self._empty and len(args) == 1 and not kwargs:  # nor is it given any
+            given = b'"gradients":0'
         parts = (head, owner, given, encode(result), place(sys._getframe(2)))
         return b'%b,"owner":%b,"args":{%b},"result":%b,"where":%b' % parts
 
@@ -462,6 +466,10 @@ class Optimizers(Instrument):
             owner = self.owner(cleared) or self._owner_of_groups(cleared)
             names = NO_ROOTS if owner is None else self._trains(owner, cleared)
         tracker.look_gradients(em, span, names)
+
+
+def _has_gradient(optimizer: Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
