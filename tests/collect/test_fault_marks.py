@@ -43,7 +43,7 @@ def train(steps=16, at=None, monkeypatch=None, target=""):
 
 FAULTS = {
     "traincheck.collect.wrap.is_grad_enabled": "functional",
-    "traincheck.collect.instruments.optimizers._set_to_none": "optimizers",
+    "traincheck.collect.instruments.optimizers.place": "optimizers",
 }
 
 

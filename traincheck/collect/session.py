@@ -37,7 +37,7 @@ from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
-from traincheck.schema.apis import MARKS, Marks
+from traincheck.schema.apis import EVAL_STAGE, MARKS, Marks
 from traincheck.schema.claims import THIN, Schedule
 from traincheck.schema.layout import lost_file_name, unused_file_name
 
@@ -371,7 +371,9 @@ class Session:
         was_on = self.switch.on
         busy, em.busy = em.busy, True
         try:
-            if was_on or self.tracker.looker.pending:
+            if self.tracker.looker.pending:
+                self.tracker.looker.resolve(em)
+            if was_on:
                 self._close_step(em)
             else:
                 self._write_skipped(em)
@@ -391,8 +393,6 @@ class Session:
             self._after_step(em)
 
     def _close_step(self, em: Emitter) -> None:
-        if self.tracker.looker.pending:
-            self.tracker.looker.resolve(em)
         if not self.switch.on:
             self._write_skipped(em)
             return
@@ -411,7 +411,7 @@ class Session:
         is_taken = self.schedule.takes(clock.step)
         self.numbers.turn(is_taken=is_taken)
         if self._thins_calls:
-            switch.inner = self.schedule.is_whole(clock.step, clock.stage)
+            switch.inner = is_taken or clock.stage == EVAL_STAGE
         if self._thins_looks:
             looked, switch.looks = switch.looks, is_taken
             if is_taken and not looked:

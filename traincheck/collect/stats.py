@@ -186,10 +186,6 @@ class Numbers:
         """Whether numbers of what ``api`` is given are taken in every step."""
         return api in self._always_asked
 
-    def of_argument_sometimes(self, em: Emitter, value: Any) -> bytes:
-        """`of_argument` in the steps in which everything is looked at."""
-        return self.of_argument(em, value) if self.is_sampled else encode(value)
-
     def of_argument(self, em: Emitter, value: Any) -> bytes:
         """`encode` with the numbers of an argument."""
         plain = encode(value)

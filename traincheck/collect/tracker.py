@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -519,8 +520,7 @@ class Tracker:
 
     def computes(self) -> bool:
         """This thread computes gradients or updates, or is about to: whether others do so, too."""
-        here = this_thread()
-        if here is not None and here not in self._trainers:
+        if get_ident() not in self._trainers and (here := this_thread()) is not None:
             self._trainers = still_there(self._trainers) | {here}
         return len(self._trainers) > 1
 

@@ -153,7 +153,7 @@ def function_wrapper(
     *,
     skip_inner: bool = False,
     is_rare: bool = False,
-    argument: Encode | None = None,
+    argument: tuple[Encode, Numbers | None] | None = None,
     outcome: Encode | None = None,
     sampled: Numbers | None = None,
 ) -> Callable[..., Any]:
@@ -165,11 +165,13 @@ def function_wrapper(
         session: whose emitters record it.
         skip_inner: leave out calls made by another recorded function.
         is_rare: its calls are wanted in some steps only.
-        argument: encodes arguments when more than `encode` tells is wanted.
+        argument: encodes arguments when more than `encode` tells is wanted; where numbers come with
+            it, in the steps in which these look at all.
         outcome: the same of the result.
         sampled: when given, ``outcome`` is asked only while these numbers are due.
     """
     switch, local = session.switch, session.local
+    argued, rarely = argument or (None, None)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if (
@@ -198,12 +200,13 @@ def function_wrapper(
         em.top, em.inner = parent, inner
         em.busy = True
         try:
-            if argument is None and len(args) == 1 and not kwargs:  # every other call
+            if argued is None and len(args) == 1 and not kwargs:  # every other call
                 inside, outside, _ = templates[1]
                 given = encode(args[0])
             else:
                 inside, outside, more = templates[(len(args), *kwargs) if kwargs else len(args)]
-                text = encode if argument is None else partial(argument, em)
+                is_plain = rarely is not None and not rarely.is_sampled
+                text = encode if argued is None or is_plain else partial(argued, em)
                 given = more % tuple(map(text, (*args, *kwargs.values()) if kwargs else args))
             if outcome is None or (sampled is not None and not sampled.is_due):
                 told = encode(result)

@@ -99,7 +99,7 @@ class Generations(SingleEvents):
             self._passes.enter(event)
         elif isinstance(event, OptimizerEvent):
             self._made(event)
-        elif isinstance(event, CallEvent) and event.api not in RANDOM_INITS:
+        elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
             return self._step(event)
         elif _begins_anew(event):
             self._rows.clear()
@@ -143,7 +143,9 @@ def _begins_anew(event: Event) -> bool:
     """Whether it may be meant that state is lost; or steps were not seen."""
     if isinstance(event, CheckpointEvent):
         return event.op == "load_state_dict"
-    return isinstance(event, CallEvent) or (isinstance(event, StepEvent) and not event.recorded)
+    if isinstance(event, CallEvent):
+        return event.api in RANDOM_INITS
+    return isinstance(event, StepEvent) and not event.recorded
 
 
 def _keeps_state(event: OptimizerEvent) -> bool:

@@ -92,12 +92,14 @@ class Instrument:
         make: Callable[[Callable[..., Any]], Callable[..., Any]],
         *,
         idles: bool = False,
+        is_rare: bool = False,
         skip_inner: bool = False,
     ) -> None:
         """Set ``holder.attribute`` to ``make(original)``, under the original's name and docs.
 
         idles: what is made does nothing but call the original while nothing is recorded.
-        skip_inner: and while a recorded function runs.
+        is_rare: and in steps in which calls within models are left out. skip_inner: and while a
+        recorded function runs.
         """
         original = getattr(holder, attribute)
         stored = vars(holder).get(attribute, _MISSING)
@@ -105,7 +107,9 @@ class Instrument:
         is_of_class = isinstance(holder, type)
         if not is_of_class and isinstance(original, types.BuiltinFunctionType):
             session = self.session if idles else None
-            replacement = _unbound(replacement, original, session, skip_inner=skip_inner)
+            replacement = _unbound(
+                replacement, original, session, is_rare=is_rare, skip_inner=skip_inner
+            )
         functools.update_wrapper(replacement, original)
         # Pickling goes by module and name: they must lead to where the replacement is found. (C
         # functions say otherwise.)
@@ -123,6 +127,7 @@ def _unbound(
     original: Callable[..., Any],
     session: Session | None,
     *,
+    is_rare: bool,
     skip_inner: bool,
 ) -> Any:
     """A callable that is no method where a class holds it, as functions of C are none.
@@ -135,7 +140,7 @@ def _unbound(
 
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not is_traced() and switch is not None:
-            if not switch.on:
+            if not switch.on or (is_rare and not switch.inner):
                 return original(*args, **kwargs)
             if local is not None:
                 em = local.em

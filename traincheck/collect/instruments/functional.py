@@ -179,6 +179,7 @@ class Functional(Instrument):
         elif holder is init:
             outcome = functools.partial(_identified, self.session.tracker)
         skip_inner = self._is_inner(holder)
+        is_rare = needs is not None and api not in needs.calls
         self.replace(
             holder,
             attribute,
@@ -187,12 +188,13 @@ class Functional(Instrument):
                 CallTemplates(api, names, defaults, self),
                 self.session,
                 skip_inner=skip_inner,
-                is_rare=needs is not None and api not in needs.calls,
+                is_rare=is_rare,
                 argument=_argument(numbers, api),
                 outcome=outcome,
                 sampled=sampled,
             ),
             idles=True,
+            is_rare=is_rare,
             skip_inner=skip_inner,
         )
 
@@ -214,13 +216,15 @@ class Functional(Instrument):
                     )
 
 
-def _argument(numbers: Numbers, api: str) -> Callable[[Emitter, Any], bytes] | None:
-    """How arguments of ``api`` are encoded, if not plainly."""
+def _argument(
+    numbers: Numbers, api: str
+) -> tuple[Callable[[Emitter, Any], bytes], Numbers | None] | None:
+    """How arguments of ``api`` are encoded, if not plainly, and whose steps that is kept to."""
     if api not in numbers.asked or api in SCORED:
         return None
     if api in MASKED:
-        return numbers.of_mask
-    return numbers.of_argument if numbers.is_always_asked(api) else numbers.of_argument_sometimes
+        return numbers.of_mask, None
+    return numbers.of_argument, None if numbers.is_always_asked(api) else numbers
 
 
 def _outcome(numbers: Numbers, activation: Activation, em: Emitter, result: Any) -> bytes:

@@ -164,14 +164,19 @@ class Modules(Instrument):
                 path, root = session.tracker.find(module)
                 self._root = root
                 root.called()
-                if root.name not in session.modes:
-                    session.modes[root.name] = root.ref
-                training = bool(getattr(unwrap(module), "training", True))
+                session.modes.setdefault(root.name, root.ref)
+                inner = module if root.ref() is module else unwrap(module)
+                training = bool(getattr(inner, "training", True))
                 session.called_modes[root.name] = training
                 if training is grad and (not grad or session.numbers.is_sampled):
                     self._given.enter(em, root.name, args, kwargs, training=grad)
                 if grad:
-                    self._look_in_training(em, root, args, kwargs)
+                    if session.switch.looks or not root.is_tracked:
+                        session.tracker.track(em, root)
+                    else:
+                        session.tracker.look_flags(em, root)
+                    if session.numbers.follows_batches:
+                        session.numbers.look_for_shifts((*args, *kwargs.values()))
                 else:
                     self._evaluated.enter(em, root, training=training)
                     if self._untrained.is_wanted:
@@ -180,17 +185,6 @@ class Modules(Instrument):
             self.session.fault(self._enter_root, error)
         finally:
             em.busy = False
-
-    def _look_in_training(
-        self, em: Emitter, root: Root, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        session = self.session
-        if session.switch.looks or not root.is_tracked:
-            session.tracker.track(em, root)
-        else:
-            session.tracker.look_flags(em, root)
-        if session.numbers.follows_batches:
-            session.numbers.look_for_shifts((*args, *kwargs.values()))
 
     def _leave_root(self, em: Emitter, span: int) -> None:
         root, tracker = self._root, self.session.tracker

@@ -28,9 +28,11 @@ from traincheck.collect.repeats import LEFT, RepeatCounter
 from traincheck.collect.rest import NO_ROOTS
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
-from traincheck.schema.apis import Families, Marks
+from traincheck.schema.apis import Families, Marks, is_loose
 
 _WRAPPED = "_traincheck_wrapped"
+_TO_NONE = b'{"set_to_none":true}'
+_MOST_HEADS = 4096
 _SCALARS = (int, float, str, type(None))
 
 
@@ -82,10 +84,12 @@ class Optimizers(Instrument):
         self._count = 0
         self._dead: deque[tuple[str, int]] = deque()  # id of ours and of the object
         self._signatures: dict[str, Any] = {}
-        self._heads: dict[tuple[type, str], bytes] = {}  # of records, by class and method
+        # Of records: what those of an optimizer and a method begin with, and whose they are
+        self._heads: dict[tuple[int, str], tuple[str | None, bytes]] = {}
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
+        self._loose: set[str] = set()  # those that hold tensors of no model, and of these
         self._empty: set[int] = set()  # those that had no gradient at all when they stepped
         self._between = Between(self.session)
         wants = self.session.tracker.wants
@@ -219,8 +223,13 @@ class Optimizers(Instrument):
         self, em: Emitter, owner: str, optimizer: Optimizer, change: str, at: str | None
     ) -> None:
         tracker = self.session.tracker
-        names = iter([name for name, _ in tracker.held(owner, optimizer)])
-        groups = []
+        known = [name for name, _ in tracker.held(owner, optimizer)]
+        if any(map(is_loose, known)):
+            self._loose.add(owner)
+        else:
+            self._loose.discard(owner)
+            self._empty.discard(id(optimizer))
+        names, groups = iter(known), []
         for group in optimizer.param_groups:
             hyper = {key: summarize(value) for key, value in group.items() if key != "params"}
             ids = [tracker.identities.of(p) for p in group["params"]]
@@ -330,7 +339,8 @@ class Optimizers(Instrument):
         owner = self._ids.get(id(optimizer))  # alive: it was looked up when it was entered
         if owner is None:
             return
-        (self._empty.discard if _has_gradient(optimizer) else self._empty.add)(id(optimizer))
+        if owner in self._loose:
+            (self._empty.discard if _has_gradient(optimizer) else self._empty.add)(id(optimizer))
         session.used_rates[owner] = session.rates_of(optimizer)
         session.tracker.updates(optimizer)
         if session.switch.looks and session.tracker.has_other_gradients():
@@ -373,21 +383,32 @@ class Optimizers(Instrument):
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> bytes:
         optimizer = args[0]
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        head = self._head(type(optimizer), "step", Families.OPTIMIZER_STEP)
-        owner = orjson.dumps(self._ids.get(id(optimizer)))
-        given = b"" if closure is None else b'"closure":' + encode(closure)
-        if id(optimizer) in self._empty and len(args) == 1 and not kwargs:  # nor is it given any
+        key, owner = (id(optimizer), "step"), self._ids.get(id(optimizer))
+        head = self._heads.get(key)
+        if head is None or head[0] != owner:
+            head = self._head(key, type(optimizer), Families.OPTIMIZER_STEP, owner)
+        given = b""
+        if len(args) > 1 or kwargs:
+            closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+            given = b"" if closure is None else b'"closure":' + encode(closure)
+        elif key[0] in self._empty:
             given = b'"gradients":0'
-        parts = (head, owner, given, encode(result), place(sys._getframe(2)))
-        return b'%b,"owner":%b,"args":{%b},"result":%b,"where":%b' % parts
+        told = b"null" if result is None else encode(result)
+        return b'%b,"args":{%b},"result":%b,"where":%b' % (
+            head[1],
+            given,
+            told,
+            place(sys._getframe(2)),
+        )
 
-    def _head(self, cls: type, method: str, family: str) -> bytes:
-        """The fields that the records of all optimizers of a class begin with."""
-        head = self._heads.get((cls, method))
-        if head is None:
-            fields = {"api": f"{dotted(cls)}.{method}", "family": family}
-            head = self._heads[cls, method] = orjson.dumps(fields)[1:-1]
+    def _head(
+        self, key: tuple[int, str], cls: type, family: str, owner: str | None
+    ) -> tuple[str | None, bytes]:
+        """The fields that all records of a method of an optimizer begin with, and its id."""
+        fields = {"api": f"{dotted(cls)}.{key[1]}", "family": family, "owner": owner}
+        if len(self._heads) >= _MOST_HEADS:  # of optimizers that are dead by now
+            self._heads.clear()
+        head = self._heads[key] = owner, orjson.dumps(fields)[1:-1]
         return head
 
     # -- zero_grad
@@ -401,10 +422,14 @@ class Optimizers(Instrument):
             if not args:
                 return b'"api":"torch.optim.Optimizer.zero_grad"'
             optimizer = args[0]
-            head = self._head(type(optimizer), "zero_grad", Families.ZERO_GRAD)
-            owner = orjson.dumps(owner_of(optimizer) or self._owner_of_groups(optimizer))
-            parts = (head, owner, _set_to_none(args, kwargs), place(sys._getframe(2)))
-            return b'%b,"owner":%b,"args":%b,"where":%b' % parts
+            key = id(optimizer), "zero_grad"
+            owner = self._ids.get(key[0]) or self._owner_of_groups(optimizer)
+            head = self._heads.get(key)
+            if head is None or head[0] != owner:
+                head = self._head(key, type(optimizer), Families.ZERO_GRAD, owner)
+            is_plain = len(args) == 1 and not kwargs
+            given = _TO_NONE if is_plain else _set_to_none(args, kwargs)
+            return b'%b,"args":%b,"where":%b' % (head[1], given, place(sys._getframe(2)))
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             if args and (owner := owner_of(args[0])) is not None:
@@ -474,4 +499,4 @@ def _has_gradient(optimizer: Optimizer) -> bool:
 
 def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
     given = kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
-    return b'{"set_to_none":true}' if given else b'{"set_to_none":false}'
+    return _TO_NONE if given else b'{"set_to_none":false}'
