@@ -161,14 +161,11 @@ def function_wrapper(
 
     Args:
         function: what is wrapped.
-        templates: of its records.
-        session: whose emitters record it.
+        templates, session: of its records, and whose emitters write them.
         skip_inner: leave out calls made by another recorded function.
         is_rare: its calls are wanted in some steps only.
-        argument: encodes arguments when more than `encode` tells is wanted; where numbers come with
-            it, in the steps in which these look at all.
-        outcome: the same of the result.
-        sampled: when given, ``outcome`` is asked only while these numbers are due.
+        argument: encodes arguments; where numbers come with it, in steps in which these look.
+        outcome, sampled: the same of the result, while these numbers, if any, are due.
     """
     switch, local = session.switch, session.local
     argued, rarely = argument or (None, None)
@@ -205,8 +202,8 @@ def function_wrapper(
                 given = encode(args[0])
             else:
                 inside, outside, more = templates[(len(args), *kwargs) if kwargs else len(args)]
-                is_plain = rarely is not None and not rarely.is_sampled
-                text = encode if argued is None or is_plain else partial(argued, em)
+                looks = argued is not None and (rarely is None or rarely.is_sampled)
+                text = partial(argued, em) if looks and argued is not None else encode
                 given = more % tuple(map(text, (*args, *kwargs.values()) if kwargs else args))
             if outcome is None or (sampled is not None and not sampled.is_due):
                 told = encode(result)

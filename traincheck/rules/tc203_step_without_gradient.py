@@ -7,14 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from traincheck.rules._ledger import (
-    DISCOVERY,
-    GRADIENTS,
-    Moment,
-    StepFacts,
-    StepMonitor,
-    proof,
-)
+from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
+from traincheck.rules._loose import LooseTensors
 from traincheck.rules._streak import Streak, extend
 from traincheck.rules._vain import VainPasses
 from traincheck.schema.apis import Families
@@ -25,13 +19,7 @@ from traincheck.schema.words import joined
 
 _CONFIRMED = 2  # once may be a conditional branch
 _VAIN = 3  # steps for which backward() ran and gave nothing to anyone
-_LOOSE = 10  # steps of one that holds tensors of no model, of which none ever had a gradient
 _NEVER = 50  # steps of an optimizer that never had a gradient: no warm-up of another part
-_COPIES = (
-    "The optimizer holds copies of parameters, as clone(), detach() or state_dict() give them, or "
-    "tensors that the program has since replaced by others: {observed}."
-)
-_OWN = "Give the optimizer model.parameters(), or the very tensors that the loss is computed from."
 
 
 class StepWithoutGradient:
@@ -110,7 +98,7 @@ class EmptySteps(StepMonitor):
         super().__init__()
         self._runs: dict[str, _Run] = {}
         self._never: dict[str, Streak] = {}  # optimizers that had no gradient so far
-        self._loose: dict[str, Streak] = {}  # of these, those that hold tensors of no model
+        self._loose = LooseTensors()
         self._vain = VainPasses()
         self._has_passed = False  # a backward pass was seen
         self._told: set[str] = set()  # optimizers that are cut off, each of which is told once
@@ -119,7 +107,7 @@ class EmptySteps(StepMonitor):
         if not facts.is_whole:
             self._runs.clear()
             self._never.clear()
-            self._loose.clear()
+            self._loose.forget()
             self._vain = VainPasses()
             return []
         found: list[Violation] = []
@@ -146,7 +134,7 @@ class EmptySteps(StepMonitor):
         holder = ledger.holders[owner]
         is_fed = moment.present or not holder.ids.isdisjoint(ledger.ever_reached | facts.changed)
         if all(map(holder.is_loose, holder.ids)) and not ledger.has_gap:
-            return self._without_model(moment, facts)
+            return self._loose.judge(moment, facts, holder.label)
         if is_fed or ledger.has_gap:  # gradients of zeros too: of a loss that is weighted so
             self._never.pop(owner, None)
             self._vain.forget(owner)
@@ -167,31 +155,6 @@ class EmptySteps(StepMonitor):
         if any(map(holder.is_loose, holder.ids)):
             return []  # the pass may have been for these, whose gradients nobody looks at
         return self._cut_off(owner, parts, vain, moment, facts)
-
-    def _without_model(self, moment: Moment, facts: StepFacts) -> list[Violation]:
-        """Nobody looks at the gradients of such tensors; the call tells where there is none."""
-        owner, event = str(moment.call.owner), facts.event
-        passes = [m.call for m in facts.moments if m.family == Families.BACKWARD]
-        if moment.call.args.get("gradients") != 0:
-            self._told.add(owner)  # it had some: never again
-        if owner in self._told or not passes:
-            return []
-        streak = extend(self._loose, owner, event.step)
-        if streak.count < _LOOSE:
-            return []
-        self._told.add(owner)
-        label = self.ledger.holders[owner].label
-        found = proof(
-            ("TC203", Symptom.STEP_WITHOUT_GRADIENT),
-            facts,
-            step=streak.first,
-            subject=Subject(api=Families.OPTIMIZER_STEP),
-            message=f"{label} steps, and nothing that it holds ever has a gradient",
-            expected="gradients from backward() are there when the optimizer steps",
-            observed=f"none in {streak.count} steps of {label}, which holds tensors of no model",
-            evidence=[moment.call],
-        )
-        return [replace(found, likely_cause=_COPIES, fix=_OWN)]
 
     def _parts(self, ids: frozenset[int], called: set[str]) -> list[str]:
         """The outermost modules that ran, of which the optimizer holds all, and some not frozen."""

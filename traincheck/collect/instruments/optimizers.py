@@ -32,7 +32,6 @@ from traincheck.schema.apis import Families, Marks, is_loose
 
 _WRAPPED = "_traincheck_wrapped"
 _TO_NONE = b'{"set_to_none":true}'
-_MOST_HEADS = 4096
 _SCALARS = (int, float, str, type(None))
 
 
@@ -84,13 +83,13 @@ class Optimizers(Instrument):
         self._count = 0
         self._dead: deque[tuple[str, int]] = deque()  # id of ours and of the object
         self._signatures: dict[str, Any] = {}
-        # Of records: what those of an optimizer and a method begin with, and whose they are
-        self._heads: dict[tuple[int, str], tuple[str | None, bytes]] = {}
+        # What records begin with, by optimizer, class and method
+        self._heads: dict[tuple[str | None, type, str], bytes] = {}
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
-        self._loose: set[str] = set()  # those that hold tensors of no model, and of these
-        self._empty: set[int] = set()  # those that had no gradient at all when they stepped
+        # Those that hold tensors of no model: whether there was no gradient at all at the last step
+        self._loose: dict[str, bool] = {}
         self._between = Between(self.session)
         wants = self.session.tracker.wants
         self._looks_at_cleared = wants("gradient", "zero_grad")
@@ -157,6 +156,8 @@ class Optimizers(Instrument):
             self._seen.pop(owner, None)
             self._between.seen.pop(owner, None)
             self._trained.pop(owner, None)
+            self._loose.pop(owner, None)
+            self._heads = {head: text for head, text in self._heads.items() if head[0] != owner}
             if self._ids.get(key) == owner:
                 del self._ids[key]
 
@@ -224,11 +225,9 @@ class Optimizers(Instrument):
     ) -> None:
         tracker = self.session.tracker
         known = [name for name, _ in tracker.held(owner, optimizer)]
+        self._loose.pop(owner, None)
         if any(map(is_loose, known)):
-            self._loose.add(owner)
-        else:
-            self._loose.discard(owner)
-            self._empty.discard(id(optimizer))
+            self._loose[owner] = False
         names, groups = iter(known), []
         for group in optimizer.param_groups:
             hyper = {key: summarize(value) for key, value in group.items() if key != "params"}
@@ -340,7 +339,7 @@ class Optimizers(Instrument):
         if owner is None:
             return
         if owner in self._loose:
-            (self._empty.discard if _has_gradient(optimizer) else self._empty.add)(id(optimizer))
+            self._loose[owner] = not _has_gradient(optimizer)
         session.used_rates[owner] = session.rates_of(optimizer)
         session.tracker.updates(optimizer)
         if session.switch.looks and session.tracker.has_other_gradients():
@@ -383,32 +382,22 @@ class Optimizers(Instrument):
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> bytes:
         optimizer = args[0]
-        key, owner = (id(optimizer), "step"), self._ids.get(id(optimizer))
-        head = self._heads.get(key)
-        if head is None or head[0] != owner:
-            head = self._head(key, type(optimizer), Families.OPTIMIZER_STEP, owner)
+        key = owner, _, _ = self._ids.get(id(optimizer)), type(optimizer), "step"
+        head = self._heads.get(key) or self._head(key, Families.OPTIMIZER_STEP)
         given = b""
         if len(args) > 1 or kwargs:
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
             given = b"" if closure is None else b'"closure":' + encode(closure)
-        elif key[0] in self._empty:
+        elif owner is not None and self._loose.get(owner):
             given = b'"gradients":0'
         told = b"null" if result is None else encode(result)
-        return b'%b,"args":{%b},"result":%b,"where":%b' % (
-            head[1],
-            given,
-            told,
-            place(sys._getframe(2)),
-        )
+        parts = (head, given, told, place(sys._getframe(2)))
+        return b'%b,"args":{%b},"result":%b,"where":%b' % parts
 
-    def _head(
-        self, key: tuple[int, str], cls: type, family: str, owner: str | None
-    ) -> tuple[str | None, bytes]:
-        """The fields that all records of a method of an optimizer begin with, and its id."""
-        fields = {"api": f"{dotted(cls)}.{key[1]}", "family": family, "owner": owner}
-        if len(self._heads) >= _MOST_HEADS:  # of optimizers that are dead by now
-            self._heads.clear()
-        head = self._heads[key] = owner, orjson.dumps(fields)[1:-1]
+    def _head(self, key: tuple[str | None, type, str], family: str) -> bytes:
+        owner, cls, method = key
+        fields = {"api": f"{dotted(cls)}.{method}", "family": family, "owner": owner}
+        head = self._heads[key] = orjson.dumps(fields)[1:-1]
         return head
 
     # -- zero_grad
@@ -422,14 +411,12 @@ class Optimizers(Instrument):
             if not args:
                 return b'"api":"torch.optim.Optimizer.zero_grad"'
             optimizer = args[0]
-            key = id(optimizer), "zero_grad"
-            owner = self._ids.get(key[0]) or self._owner_of_groups(optimizer)
-            head = self._heads.get(key)
-            if head is None or head[0] != owner:
-                head = self._head(key, type(optimizer), Families.ZERO_GRAD, owner)
+            owner = self._ids.get(id(optimizer)) or self._owner_of_groups(optimizer)
+            key = owner, type(optimizer), "zero_grad"
+            head = self._heads.get(key) or self._head(key, Families.ZERO_GRAD)
             is_plain = len(args) == 1 and not kwargs
             given = _TO_NONE if is_plain else _set_to_none(args, kwargs)
-            return b'%b,"args":%b,"where":%b' % (head[1], given, place(sys._getframe(2)))
+            return b'%b,"args":%b,"where":%b' % (head, given, place(sys._getframe(2)))
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             if args and (owner := owner_of(args[0])) is not None:
