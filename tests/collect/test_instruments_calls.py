@@ -250,7 +250,7 @@ def test_arguments_of_a_record(tmp_path, args, kwargs, told, is_encoded):
     with recording(tmp_path) as run:
         session = CURRENT.session
         templates = CallTemplates("a.function", ("100%", "p"), {"p": 0.5}, owner=None)
-        argument = (lambda em, value: encode(value)) if is_encoded else None
+        argument = (lambda em: encode) if is_encoded else None
         wrapped = function_wrapper(function, templates, session, argument=argument)
         wrapped(*args, **kwargs)
     assert [call.args for call in run.calls("a.function")] == [told]

@@ -6,7 +6,6 @@ Wrappers never change what a call does, returns or raises; what goes wrong in th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -153,7 +152,7 @@ def function_wrapper(
     *,
     skip_inner: bool = False,
     is_rare: bool = False,
-    argument: tuple[Encode, Numbers | None] | None = None,
+    argument: Callable[[Emitter], Callable[[Any], bytes]] | None = None,
     outcome: Encode | None = None,
     sampled: Numbers | None = None,
 ) -> Callable[..., Any]:
@@ -161,14 +160,15 @@ def function_wrapper(
 
     Args:
         function: what is wrapped.
-        templates, session: of its records, and whose emitters write them.
+        templates: of its records.
+        session: whose emitters record it.
         skip_inner: leave out calls made by another recorded function.
         is_rare: its calls are wanted in some steps only.
-        argument: encodes arguments; where numbers come with it, in steps in which these look.
-        outcome, sampled: the same of the result, while these numbers, if any, are due.
+        argument: gives what encodes arguments, when more than `encode` tells is wanted.
+        outcome: encodes the result.
+        sampled: when given, ``outcome`` is asked only while these numbers are due.
     """
     switch, local = session.switch, session.local
-    argued, rarely = argument or (None, None)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if (
@@ -197,13 +197,12 @@ def function_wrapper(
         em.top, em.inner = parent, inner
         em.busy = True
         try:
-            if argued is None and len(args) == 1 and not kwargs:  # every other call
+            if argument is None and len(args) == 1 and not kwargs:  # every other call
                 inside, outside, _ = templates[1]
                 given = encode(args[0])
             else:
                 inside, outside, more = templates[(len(args), *kwargs) if kwargs else len(args)]
-                looks = argued is not None and (rarely is None or rarely.is_sampled)
-                text = partial(argued, em) if looks and argued is not None else encode
+                text = encode if argument is None else argument(em)
                 given = more % tuple(map(text, (*args, *kwargs.values()) if kwargs else args))
             if outcome is None or (sampled is not None and not sampled.is_due):
                 told = encode(result)

@@ -216,15 +216,14 @@ class Functional(Instrument):
                     )
 
 
-def _argument(
-    numbers: Numbers, api: str
-) -> tuple[Callable[[Emitter, Any], bytes], Numbers | None] | None:
-    """How arguments of ``api`` are encoded, if not plainly, and whose steps that is kept to."""
+def _argument(numbers: Numbers, api: str) -> Callable[[Emitter], Callable[[Any], bytes]] | None:
+    """What gives how arguments of ``api`` are encoded, if not plainly."""
     if api not in numbers.asked or api in SCORED:
         return None
-    if api in MASKED:
-        return numbers.of_mask, None
-    return numbers.of_argument, None if numbers.is_always_asked(api) else numbers
+    told = numbers.of_mask if api in MASKED else numbers.of_argument
+    if api in MASKED or numbers.is_always_asked(api):
+        return lambda em: functools.partial(told, em)
+    return lambda em: functools.partial(told, em) if numbers.is_sampled else encode
 
 
 def _outcome(numbers: Numbers, activation: Activation, em: Emitter, result: Any) -> bytes:
