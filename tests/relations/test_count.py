@@ -515,6 +515,24 @@ def test_an_optimizer_that_is_made_anew_steps_in_place_of_the_first():
     assert "Build the optimizer once" in found.fix
 
 
+def made_twice(*names: str) -> list[Event]:
+    """Two optimizers are made before training, of which these step, step by step."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer().optimizer()
+    for name in names:
+        trace.begin_step().zero_grad(name).forward().backward().optimizer_step(name)
+    return trace.build()
+
+
+def test_an_optimizer_that_was_replaced_before_it_stepped_is_not_missed():
+    once = claim(Families.OPTIMIZER_STEP, 1, owner="opt0")
+    assert all(e.holds for e in decide("count", once, made_twice("opt1", "opt1", "opt1")))
+    learned = learn(loop(10, states=0).build()).invariants
+    counts = [i for i in learned if i.hypothesis.relation == "count"]
+    assert not report_of(counts, made_twice(*["opt1"] * 10)).findings
+    turns = decide("count", once, made_twice("opt0", "opt1", "opt1"))
+    assert [step for step, *_ in broken(turns)] == [1, 2]
+
+
 def test_another_optimizer_does_not_step_in_place_of_one_unlike_it():
     once = claim(Families.OPTIMIZER_STEP, 1, owner="opt0")
     other = TraceBuilder().process().model("Net", MLP).optimizer(names=["Net.fc1.weight"])

@@ -51,6 +51,7 @@ class CountDecider:
         for params in self._params:
             if params["form"] not in _FORMS or params["times"] < 1:
                 raise ValueError(f"nothing is known of {dict(params)}")
+        self._owners = {owner for _, owner in self._keys if owner is not None}
         self._windows = Windows(wanted=frozenset({LOOSE, *self._keys}))
         # Whether the program was compiled when it was learned from, and is so now
         self._was_compiled = any(api == COMPILED for api, _ in self._keys)
@@ -67,7 +68,7 @@ class CountDecider:
     def observe(self, event: Event) -> Examples:
         self._short.observe(event)
         if isinstance(event, CallEvent):
-            self._windows.call(event)
+            self._windows.call(self._as_known(event))
             self._successors.call(event)
             if event.family in (Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP):
                 self._schedulers.add((event.owner, scheduler_of(event)))
@@ -83,6 +84,13 @@ class CountDecider:
         else:
             self._program.observe(event)
         return ()
+
+    def _as_known(self, event: CallEvent) -> CallEvent:
+        """The call, under the name of the optimizer that claims speak of, if it stands for it."""
+        if event.owner is None or event.owner in self._owners or not self._owners:
+            return event
+        owner = self._successors.stands_for(event.owner)
+        return event.replace(owner=owner) if owner in self._owners else event
 
     def _step(self, event: StepEvent) -> Examples:
         found: Examples = ()

@@ -6,6 +6,8 @@ from traincheck.relations._loop import Partners
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, OptimizerEvent
 
+_MANY = 64  # optimizers: they are made in the loop
+
 
 class Successors:
     """Follows which optimizers step, and which of them hold the same parameters."""
@@ -14,6 +16,7 @@ class Successors:
         self._made: dict[str, OptimizerEvent] = {}  # in order
         self._partners = Partners()
         self._stepped: set[str | None] = set()  # since the last window
+        self._ever: set[str | None] = set()
 
     def hold(self, event: OptimizerEvent) -> None:
         """Take note of what an optimizer holds."""
@@ -24,6 +27,7 @@ class Successors:
         """Take note of a step of an optimizer."""
         if event.family == Families.OPTIMIZER_STEP and event.exception is None:
             self._stepped.add(event.owner)
+            self._ever.add(event.owner)
 
     def turn(self) -> None:
         """A window is over."""
@@ -36,10 +40,24 @@ class Successors:
             return None
         for name in made[made.index(owner) + 1 :]:
             event = self._made[name]
-            is_like = event.cls == self._made[owner].cls and self._partners.share(owner, name)
-            if is_like and name in self._stepped:
+            if name in self._stepped and self._is_like(owner, name):
                 return event
         return None
+
+    def stands_for(self, owner: str) -> str | None:
+        """The one that an optimizer has replaced before it stepped once; None if there is none.
+
+        A program that makes its optimizer once more while it is set up loses nothing.
+        """
+        if owner not in self._made or len(self._made) > _MANY:
+            return None
+        made = list(self._made)
+        before = (one for one in made[: made.index(owner)] if one not in self._ever)
+        return next((one for one in before if self._is_like(one, owner)), None)
+
+    def _is_like(self, one: str, other: str) -> bool:
+        same_class = self._made[one].cls == self._made[other].cls
+        return same_class and self._partners.share(one, other)
 
 
 def label(event: OptimizerEvent) -> str:
