@@ -118,12 +118,15 @@ class CutGradients(StepMonitor):
     def _note_apart(self, missing: set[int], facts: StepFacts) -> None:
         """Models that are called to be trained, of which nothing has had a gradient."""
         self._apart = {i: noted for i, noted in self._apart.items() if i in missing}
-        for forward in facts.forwards if missing and facts.reached else ():
-            if not (forward.is_training and forward.call.grad_enabled):
+        books = self.ledger.parameters
+        reached = [books[i].name for i in facts.reached & books.keys()] if missing else []
+        for forward in facts.forwards if reached else ():
+            is_trained = forward.is_training and forward.call.grad_enabled
+            if not is_trained or any(map(forward.covers, reached)):
                 continue
             below = {
                 i
-                for i, parameter in self.ledger.parameters.items()
+                for i, parameter in books.items()
                 if parameter.requires_grad and any(map(forward.covers, parameter.names))
             }
             for identity in sorted(below, key=self.ledger.name) if below <= missing else ():
