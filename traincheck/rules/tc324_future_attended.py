@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, given
+from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, given, number
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import ATTENTION as SDPA
-from traincheck.schema.apis import MULTI_HEAD, Families
+from traincheck.schema.apis import MULTI_HEAD, SOFTMAXES, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -20,6 +20,7 @@ _LOSSES = frozenset({CROSS_ENTROPY, NLL})
 _PROOF = 2  # steps
 _NDIM = 2  # rows of tokens
 _WHOLE = frozenset({"int32", "int64"})
+_BY_HAND = "Fill the scores of later positions with -inf before softmax."
 _NO_TOKENS = ("mask", "position", "type", "label")  # in names of arguments
 
 
@@ -36,12 +37,14 @@ class FutureAttended:
 
     Fires on:
         Two training steps in which every call of scaled_dot_product_attention, or of
-        nn.MultiheadAttention, is over all tokens, with neither is_causal nor attn_mask.
+        nn.MultiheadAttention, is over all tokens, with neither is_causal nor attn_mask; and every
+        softmax over as many positions as there are tokens, in attention written by hand, gives
+        weight to all that come later.
 
     Stays quiet on:
         A model in which any attention is causal or masked (a mask of the padding alone is not told
-        from others), or over other positions; models of two texts; attention written by hand;
-        masked language models; evaluation; steps between the sampled ones.
+        from others), or over other positions; models of two texts; masked language models;
+        evaluation; steps between the sampled ones.
 
     Fix:
         Pass is_causal=True to scaled_dot_product_attention, or a mask as of
@@ -64,9 +67,9 @@ class FutureAttended:
         ),
     )
     needs = Needs(
-        calls=_LOSSES | {SDPA, MULTI_HEAD, Families.MODULE},
+        calls=_LOSSES | SOFTMAXES | {SDPA, MULTI_HEAD, Families.MODULE},
         kinds=frozenset({"batch", "step"}),
-        stats=_LOSSES | {"batch"},
+        stats=_LOSSES | SOFTMAXES | {"batch"},
     )
 
     def monitor(self) -> OpenAttention:
@@ -102,11 +105,12 @@ class OpenAttention(SingleEvents):
         return []
 
     def _call(self, step: _Step, event: CallEvent) -> None:
-        if event.api in (SDPA, MULTI_HEAD):
+        if event.api in (SDPA, MULTI_HEAD) or _share_hidden(event) is not None:
             step.calls.append(event)
         elif event.family == Families.MODULE and event.root:
-            calls, step.calls = _outermost(step.calls), []
             length = _length(event.args)
+            calls = [call for call in _outermost(step.calls) if _is_over(call, length)]
+            step.calls = []
             if calls and length and all(_is_open(call, length) for call in calls):
                 step.open.append((event, calls))
             elif calls:
@@ -143,8 +147,23 @@ def _length(args: Mapping[str, Any]) -> int | None:
     return texts[0] if len(texts) == 1 else None
 
 
+def _share_hidden(call: CallEvent) -> float | None:
+    """The share of later positions that a softmax gives no weight; None of anything else."""
+    if call.api not in SOFTMAXES:
+        return None
+    return number(tensor_summary(call.result), "hidden")
+
+
+def _is_over(call: CallEvent, length: int | None) -> bool:
+    """Whether it may be of attention: not a softmax over anything else."""
+    result = tensor_summary(call.result) if call.api in SOFTMAXES else None
+    return result is None or result.shape[-1] == length
+
+
 def _is_open(call: CallEvent, length: int) -> bool:
     """Whether each of so many positions attends to all of them."""
+    if call.api in SOFTMAXES:
+        return _share_hidden(call) == 0
     if call.args.get("attn_mask") is not None or call.args.get("is_causal") is True:
         return False
     query, key = (tensor_summary(call.args.get(name)) for name in ("query", "key"))
@@ -159,6 +178,9 @@ def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
     is_one = len(calls) == 1
     which = f"{names} is called" if is_one else f"all {len(calls)} calls of {names} are made"
     observed = f"{which} without is_causal and without attn_mask"
+    by_hand = any(call.api in SOFTMAXES for call in calls)
+    if by_hand:
+        observed = f"{which} over all positions, those behind each too"
     return Violation(
         check_id="TC324",
         step=root.step,
@@ -170,4 +192,5 @@ def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
         expected="attention that leaves out the tokens behind each position",
         observed=observed,
         evidence=(calls[0], root),
+        fix=_BY_HAND if by_hand else "",
     )

@@ -154,3 +154,45 @@ def test_a_recorded_model(tmp_path: Any, kind: str) -> None:
             assert quiet("TC324", run.events) is Verdict.HELD
         else:
             assert fires("TC324", run.events).first_step == 0
+
+
+def by_hand(hidden: float | None, length: int = LENGTH) -> tuple[str, dict[str, Any]]:
+    """Softmax over scores of attention. hidden: the share of later positions without weight."""
+    stats = {} if hidden is None else {"hidden": hidden}
+    return ("torch.Tensor.softmax", {"result": tensor((8, 4, length, length), **stats)})
+
+
+def written_by_hand(*shares: tuple[str, dict[str, Any]]) -> TraceBuilder:
+    trace = net()
+    loss = {"input": tensor((128, 27))}
+    loss["target"] = tensor((128,), "int64", min=0, max=26, shifted=1)
+    for _ in range(3):
+        trace.begin_step().zero_grad().forward()
+        for api, fields in shares:
+            trace.call(api, args={"dim": -1}, **fields)
+        root = {"family": Families.MODULE, "module": "LM", "root": True}
+        trace.call("__main__.LM.forward", args={"0": TOKENS}, **root)
+        trace.call(f"{F}cross_entropy", args=loss).backward().optimizer_step()
+    return trace
+
+
+def test_fires_on_attention_that_is_written_by_hand() -> None:
+    finding = fires("TC324", written_by_hand(by_hand(0.0), by_hand(0.0), by_hand(0.0, 8)).build())
+    assert finding.observed.startswith("all 2 calls of softmax are made over all positions")
+    assert "before softmax" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ([by_hand(1.0)], Verdict.HELD),
+        ([by_hand(0.0), by_hand(1.0)], Verdict.HELD),  # an encoder, and its decoder
+        ([by_hand(0.3)], Verdict.HELD),  # a prefix, or a window
+        ([by_hand(0.0, 8)], Verdict.NOT_TRIGGERED),  # experts
+        ([by_hand(None)], Verdict.NOT_TRIGGERED),
+    ],
+)
+def test_quiet_on_softmax_that_hides_or_is_over_something_else(
+    shares: list[tuple[str, dict[str, Any]]], verdict: Verdict
+) -> None:
+    assert quiet("TC324", written_by_hand(*shares).build()) is verdict
