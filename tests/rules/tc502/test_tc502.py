@@ -138,8 +138,9 @@ def test_ranks_that_draw_their_batches(tmp_path: Path, apart: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     torchrun = [harness.command("torchrun"), "--standalone", "--nproc-per-node", "2"]
-    command = [harness.command("traincheck-collect"), "-o", tmp_path / "t", "--", *torchrun, script]
-    harness.run(command, cwd=tmp_path, env={"APART": apart}).expect()
-    report = harness.check(tmp_path / "t")
+    out = tmp_path / "t"
+    command = [harness.command("traincheck-collect"), "-o", out, "--", *torchrun, script]
+    harness.run(command, cwd=tmp_path, env={"APART": apart}, out=out).expect()
+    report = harness.check(out)
     told = [finding["code"] for finding in report["findings"] if finding["severity"] == "error"]
     assert told == ([] if apart else ["TC502"])

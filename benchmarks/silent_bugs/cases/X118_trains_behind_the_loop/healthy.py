@@ -17,9 +17,8 @@ for epoch in range(8):
     seen = 0
     for batch in loader:
         seen += len(batch[1])
-        inputs, targets = batch
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(inputs), targets)
+        loss = F.cross_entropy(model(batch[0]), batch[1])
         loss.backward()
         optimizer.step()
     print(f"epoch {epoch}, {seen} digits, loss {loss.item():.4f}")
