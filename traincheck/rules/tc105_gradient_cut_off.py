@@ -131,21 +131,21 @@ class CutGradients(StepMonitor):
             }
             for identity in sorted(below, key=self.ledger.name) if below <= missing else ():
                 count, first = self._apart.get(identity) or (0, None)
-                first = first or self._violation(identity, facts.event.step, facts, cause=_LEFT_OUT)
+                if first is None:
+                    first = self._violation(identity, facts.event.step, facts)
+                    first = replace(first, likely_cause=_LEFT_OUT)
                 self._apart[identity] = count + 1, first
 
     def _runs_with_grad(self, identity: int, facts: StepFacts) -> bool:
         call = facts.uses.get(self.ledger.name(identity).rpartition(".")[0])
         return call is None or call.grad_enabled
 
-    def _violation(
-        self, identity: int, step: int | None, facts: StepFacts, cause: str = ""
-    ) -> Violation:
+    def _violation(self, identity: int, step: int | None, facts: StepFacts) -> Violation:
         name = self.ledger.name(identity)
         call = facts.uses.get(name.rpartition(".")[0])
         backward = [m.call for m in facts.moments if m.family == Families.BACKWARD]
         evidence: list[Event] = [*backward[-1:], *([call] if call is not None else [])]
-        violation = proof(
+        return proof(
             ("TC105", Symptom.NO_GRADIENT),
             facts,
             step=step,
@@ -155,7 +155,6 @@ class CutGradients(StepMonitor):
             observed=_how(call),
             evidence=evidence,
         )
-        return replace(violation, likely_cause=cause)
 
 
 def _how(call: CallEvent | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
+from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -64,27 +65,34 @@ class ClippedNorms(StepMonitor):
 
     def __init__(self) -> None:
         super().__init__()
-        self._count = 0
-        self._first: int | None = None
+        self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        clipped = _clipped(facts.moments) if facts.is_whole else []
-        self.triggered += bool(clipped)
-        in_vain = [pair for pair in clipped if not any(map(_norm, pair[0]))]
-        if not in_vain:
-            self._count = 0 if clipped or not facts.is_whole else self._count
+        if not facts.is_whole:
+            self._streaks.clear()
             return []
-        self._first = self._first if self._count else facts.event.step
-        self._count += 1
+        clipped = _clipped(facts.moments)
+        self.triggered += bool(clipped)
+        in_vain = [pair for pair in clipped if not any(number(call.result) for call in pair[0])]
+        if not in_vain:
+            if clipped:
+                self._streaks.clear()
+            return []
         calls, owner = in_vain[0]
-        return [self._violation(calls[0], owner, facts)] if self._count >= _CONFIRMED else []
+        streak = extend(self._streaks, Families.CLIP_NORM, facts.event.step)
+        if streak.count < _CONFIRMED:
+            return []
+        step = streak.first if streak.count == _CONFIRMED else facts.event.step
+        return [self._violation(calls[0], owner, step, facts)]
 
-    def _violation(self, call: CallEvent, owner: str, facts: StepFacts) -> Violation:
+    def _violation(
+        self, call: CallEvent, owner: str, step: int | None, facts: StepFacts
+    ) -> Violation:
         label = self.ledger.holders[owner].label
         return proof(
             ("TC224", Symptom.WRONG_ORDER),
             facts,
-            step=self._first if self._count == _CONFIRMED else facts.event.step,
+            step=step,
             subject=Subject(api=call.api),
             message=f"clip_grad_norm_() finds no gradient, and {label} applies some",
             expected="the norm of the gradients that the optimizer applies",
@@ -104,8 +112,6 @@ def _clipped(moments: Sequence[Moment]) -> list[tuple[list[CallEvent], str]]:
             calls = [*calls, moment.call]
         elif moment.family == Families.OPTIMIZER_STEP and moment.applied and calls:
             found.append((calls, str(moment.call.owner)))
-    return [(calls, owner) for calls, owner in found if None not in map(_norm, calls)]
-
-
-def _norm(call: CallEvent) -> float | None:
-    return number(call.result)
+    return [
+        (calls, owner) for calls, owner in found if None not in (number(c.result) for c in calls)
+    ]

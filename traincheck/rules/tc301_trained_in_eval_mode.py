@@ -46,9 +46,8 @@ class TrainedInEvalMode:
     Stays quiet on:
         A frozen part in evaluation mode; evaluation mode for adversarial examples beside a pass in
         training mode; a model without dropout and batch normalization, on the data that it is
-        trained on; a pretrained model without
-        dropout that is in evaluation mode from the first step on; a discriminator that another
-        optimizer trains.
+        trained on; a pretrained model without dropout that is in evaluation mode from the first
+        step on; a discriminator that another optimizer trains.
 
     Fix:
         Call model.train() after every evaluation, not only at the start of the epoch.
@@ -80,8 +79,8 @@ class TrainingMode(StepMonitor):
 
     def __init__(self) -> None:
         super().__init__()
-        self._was_training: set[str] = set()
-        self._loaders: dict[str, set[str]] = {}  # of passes in training mode, by model
+        # Of models that were in training mode: the loaders that fed them then
+        self._was_training: dict[str, set[str]] = {}
         self._others: dict[str, list[Violation]] = {}  # updates on others, since the last such pass
         self._streaks: dict[str, Streak] = {}
         self._eval: dict[str, CallEvent] = {}  # the last eval() by model
@@ -113,12 +112,11 @@ class TrainingMode(StepMonitor):
     ) -> list[Violation]:
         self.triggered += 1
         loaders = set[str]().union(*(forward.loaders for forward in passes))
-        known = self._loaders.setdefault(path, set())
+        known = self._was_training.get(path, set())
         if any(forward.is_training for forward in passes):
             others = self._others.pop(path, [])
             goes_on = not loaders.isdisjoint(known)
-            known |= loaders
-            self._was_training.add(path)
+            self._was_training[path] = known | loaders
             self._streaks.pop(path, None)
             return others if goes_on and len(others) >= _CONFIRMED else []
         affected = self._affected(path, passes, names)

@@ -109,13 +109,11 @@ class LastBatches(SingleEvents):
 
     def _enter(self, event: CallEvent) -> None:
         if event.api in TARGETED:
-            args = {"target": event.args.get("target")}
+            self._given |= {key for _, key in identified({"": event.args.get("target")})}
         elif event.family == Families.MODULE and event.root:
-            args = dict(event.args)
-        else:
-            self._backward = event if event.api == Families.BACKWARD else self._backward
-            return
-        self._given |= {key for _, key in identified(args)}
+            self._given |= {key for _, key in identified(event.args)}
+        elif event.api == Families.BACKWARD:
+            self._backward = event
 
     def _step(self, event: StepEvent) -> list[Violation]:
         fetched, self._fetched = self._fetched, {}

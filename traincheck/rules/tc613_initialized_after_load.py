@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import RANDOM_INITS, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-_INITS = frozenset(
-    f"torch.nn.init.{name}_"
-    for name in (
-        "normal", "uniform", "trunc_normal", "xavier_normal", "xavier_uniform", "kaiming_normal",
-        "kaiming_uniform", "orthogonal", "constant", "zeros", "ones", "eye", "dirac", "sparse",
-    )
-)  # fmt: skip
+_INITS = RANDOM_INITS | {
+    f"torch.nn.init.{name}_" for name in ("constant", "zeros", "ones", "eye", "dirac", "sparse")
+}
 _MATRIX = 2  # dims of a weight
 _FEWEST = 2  # weights
 _MOST = 100_000  # parameters that are initialized after a load

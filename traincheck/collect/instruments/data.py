@@ -209,13 +209,10 @@ class Data(Instrument):
         is_due = self._has_content and (session.switch.looks or not self._is_rare or not drawn)
         has_content = has_samples or is_due or session.numbers.follows_batches
         numbers = session.numbers.of_leaves(em, leaves) if session.numbers.batch else {}
-        if has_content or numbers:
-            texts = [
-                b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))
-                for path, leaf in leaves.items()
-            ]
-        else:
-            texts = [b"%b:%b" % (_quoted(path), encode(leaf)) for path, leaf in leaves.items()]
+        texts = [
+            b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))
+            for path, leaf in leaves.items()
+        ]
         body = b'%b,"index":%d,"leaves":{%b}' % (head, index, b",".join(texts))
         if has_samples:
             first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)

@@ -31,7 +31,6 @@ from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
 from traincheck.schema.apis import Families, Marks, is_loose
 
 _WRAPPED = "_traincheck_wrapped"
-_TO_NONE = b'{"set_to_none":true}'
 _SCALARS = (int, float, str, type(None))
 
 
@@ -414,9 +413,8 @@ class Optimizers(Instrument):
             owner = self._ids.get(id(optimizer)) or self._owner_of_groups(optimizer)
             key = owner, type(optimizer), "zero_grad"
             head = self._heads.get(key) or self._head(key, Families.ZERO_GRAD)
-            is_plain = len(args) == 1 and not kwargs
-            given = _TO_NONE if is_plain else _set_to_none(args, kwargs)
-            return b'%b,"args":%b,"where":%b' % (head, given, place(sys._getframe(2)))
+            parts = (head, _set_to_none(args, kwargs), place(sys._getframe(2)))
+            return b'%b,"args":%b,"where":%b' % parts
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             if args and (owner := owner_of(args[0])) is not None:
@@ -486,4 +484,4 @@ def _has_gradient(optimizer: Optimizer) -> bool:
 
 def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
     given = kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
-    return _TO_NONE if given else b'{"set_to_none":false}'
+    return b'{"set_to_none":true}' if given else b'{"set_to_none":false}'
