@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.rules._attention import KEYS, softmax_dim, text_length
 from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, given, number
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import ATTENTION as SDPA
@@ -19,9 +20,7 @@ from traincheck.schema.values import tensor_summary
 _LOSSES = frozenset({CROSS_ENTROPY, NLL})
 _PROOF = 2  # steps
 _NDIM = 2  # rows of tokens
-_WHOLE = frozenset({"int32", "int64"})
 _BY_HAND = "Fill the scores of later positions with -inf before softmax."
-_NO_TOKENS = ("mask", "position", "type", "label")  # in names of arguments
 
 
 class FutureAttended:
@@ -108,7 +107,7 @@ class OpenAttention(SingleEvents):
         if event.api in (SDPA, MULTI_HEAD) or _share_hidden(event) is not None:
             step.calls.append(event)
         elif event.family == Families.MODULE and event.root:
-            length = _length(event.args)
+            length = text_length(event.args)
             calls = [call for call in _outermost(step.calls) if _is_over(call, length)]
             step.calls = []
             if calls and length and all(_is_open(call, length) for call in calls):
@@ -135,21 +134,9 @@ def _outermost(calls: Sequence[CallEvent]) -> list[CallEvent]:
     return [call for call in calls if call.parent not in heads]
 
 
-def _length(args: Mapping[str, Any]) -> int | None:
-    """How many tokens the rows of the one text have that a model is given."""
-    texts = []
-    for name, value in args.items():
-        tensor = tensor_summary(value)
-        if tensor is None or tensor.dtype not in _WHOLE or len(tensor.shape) != _NDIM:
-            continue
-        if not are_next_tokens(tensor) and not any(part in name for part in _NO_TOKENS):
-            texts.append(tensor.shape[1])
-    return texts[0] if len(texts) == 1 else None
-
-
 def _share_hidden(call: CallEvent) -> float | None:
     """The share of later positions that a softmax gives no weight; None of anything else."""
-    if call.api not in SOFTMAXES:
+    if call.api not in SOFTMAXES or softmax_dim(call) not in (KEYS, None):
         return None
     return number(tensor_summary(call.result), "hidden")
 
