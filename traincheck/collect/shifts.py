@@ -46,12 +46,14 @@ class Shifts:
             maxlen=_MOST_LABELS
         )
         self._tokens: deque[torch.Tensor] = deque(maxlen=_MOST_LABELS)
+        self._fed: deque[torch.Tensor] = deque(maxlen=_MOST_LABELS)
         self._cut: int | None = None
 
     def clear(self) -> None:
         """A step begins."""
         self._labels.clear()
         self._tokens.clear()
+        self._fed.clear()
         self._cut = None
 
     def look(self, values: Iterable[Any]) -> None:
@@ -74,6 +76,11 @@ class Shifts:
                     if not any(tensor is labels for labels in found)
                 )
 
+    def feed(self, ids: Any) -> None:
+        """Remember tokens that a model embeds."""
+        if type(ids) in _PLAIN and _may_be_tokens(ids):
+            self._fed.append(ids.clone())
+
     def is_next(self, value: Any) -> bool:
         """Whether these labels are remembered."""
         return any(ref() is value for ref, _ in self._labels)
@@ -91,7 +98,10 @@ class Shifts:
         if value.dtype is not torch.int64:
             return {}
         with torch.no_grad():
-            return self._moved_on(value) or self._next(value)
+            found = self._moved_on(value) or self._next(value)
+            if int(found.get("shifted", ONCE)) == NOT_AT_ALL and self._is_fed(value):
+                found["fed"] = torch.tensor(1, device=value.device)
+            return found
 
     def _moved_on(self, value: torch.Tensor) -> Taken:
         """Whether a target is labels of next tokens, moved on once more."""
@@ -120,6 +130,13 @@ class Shifts:
                 if width == columns and _agree(tokens, labels) and _do_tell(labels):
                     found = {"shifted": torch.tensor(NOT_AT_ALL, device=value.device)}
         return found
+
+    def _is_fed(self, value: torch.Tensor) -> bool:
+        """Whether a target is tokens that a model was given to embed, position by position."""
+        return any(
+            tokens.numel() == value.numel() and _agree(tokens, value.reshape(tokens.shape))
+            for tokens in self._fed
+        )
 
 
 def _may_be_tokens(tensor: torch.Tensor) -> bool:

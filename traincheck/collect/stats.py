@@ -22,7 +22,7 @@ from traincheck.collect.fingerprint import LOW, fingerprint, has_memory
 from traincheck.collect.moves import Moves
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
-from traincheck.schema.apis import ATTENTION, IGNORED_LABEL, SOFTMAXES
+from traincheck.schema.apis import ATTENTION, EMBEDDING, IGNORED_LABEL, SOFTMAXES
 from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN, Needs, without_some
 
 SMALL = 1 << 16  # elements up to which arguments and parameters are looked at in every step
@@ -53,11 +53,14 @@ LOSSES = frozenset(
 MASKED = frozenset({ATTENTION})
 # Of these, only results: whether weights of attention leave out later positions.
 SCORED = SOFTMAXES
+# Of these, nothing but what they are given: it may be the target of a loss.
+FED = frozenset({EMBEDDING})
 EVERYTHING = (
     frozenset({"activation", "batch", "gradient", "input", "parameter", "update"})
     | LOSSES
     | MASKED
     | SCORED
+    | FED
 )
 # Layers that may be the first of a model, and what they may be given that was not scaled.
 _FIRST_LAYERS = frozenset({torch.nn.Conv2d, torch.nn.Linear})
@@ -197,6 +200,12 @@ class Numbers:
         taken = _argument(tensor) | self._shifts.of_argument(value)
         text = _with(plain, self._text(em, tensor, taken))
         return text if value.requires_grad else self.identified(text, value)
+
+    def of_tokens(self, em: Emitter, value: Any) -> bytes:
+        """`encode`; tokens that are embedded are remembered, to tell whether a loss gets them."""
+        if self.follows_batches and not _modes() and _level() is None:
+            self._shifts.feed(value)
+        return encode(value)
 
     def of_mask(self, em: Emitter, value: Any) -> bytes:
         """`encode` with the share of a boolean mask that is False."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.rules._losses import are_next_tokens
 from traincheck.schema.apis import ATTENTION as SDPA
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -18,10 +17,6 @@ from traincheck.schema.values import TensorSummary, tensor_summary
 ATTENTION = Needs(calls=frozenset({SDPA, Families.MODULE}), kinds=frozenset({"batch", "step"}))
 _MASK = "attention_mask"
 _AHEAD = 3  # batches
-QUERIES, KEYS = -2, -1  # dims of weights of attention
-_NDIM = 2  # rows of tokens
-_WHOLE = frozenset({"int32", "int64"})
-_NO_TOKENS = ("mask", "position", "type", "label")  # in names of arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,26 +124,6 @@ def attention_violation(
         observed=observed,
         evidence=(found.batch, found.calls[0], root),
     )
-
-
-def text_length(args: Mapping[str, Any]) -> int | None:
-    """How many tokens the rows of the one text have that a model is given."""
-    texts = []
-    for name, value in args.items():
-        tensor = tensor_summary(value)
-        if tensor is None or tensor.dtype not in _WHOLE or len(tensor.shape) != _NDIM:
-            continue
-        if not are_next_tokens(tensor) and not any(part in name for part in _NO_TOKENS):
-            texts.append(tensor.shape[1])
-    return texts[0] if len(texts) == 1 else None
-
-
-def softmax_dim(call: CallEvent) -> int | None:
-    """The dim that a softmax runs over, counted from the end; None where that is not known."""
-    result, dim = tensor_summary(call.result), call.args.get("dim")
-    if result is None or not isinstance(dim, int):
-        return None
-    return dim if dim < 0 else dim - len(result.shape)
 
 
 def _tokens(batch: BatchEvent) -> tuple[int, ...]:

@@ -83,6 +83,7 @@ from traincheck.rules.tc334_labels_of_zero import LabelsOfZero
 from traincheck.rules.tc335_several_classes import SeveralClasses
 from traincheck.rules.tc336_output_out_of_reach import OutputOutOfReach
 from traincheck.rules.tc337_softmax_over_queries import SoftmaxOverQueries
+from traincheck.rules.tc338_labels_not_shifted import LabelsNotShifted
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.tc402_ranks_step_unequally import RanksStepUnequally
 from traincheck.rules.tc403_ddp_bypassed import DdpBypassed
@@ -255,6 +256,7 @@ RULES: tuple[Rule, ...] = (
     SeveralClasses(),
     OutputOutOfReach(),
     SoftmaxOverQueries(),
+    LabelsNotShifted(),
     ReplicasDiffer(),
     RanksStepUnequally(),
     DdpBypassed(),

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from traincheck.rules._attention import KEYS, softmax_dim, text_length
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, given, number
+from traincheck.rules._causal import CALLS, is_attention, is_open, over_text, text_length
+from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, given
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import ATTENTION as SDPA
-from traincheck.schema.apis import MULTI_HEAD, SOFTMAXES, Families
+from traincheck.schema.apis import SOFTMAXES, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.values import tensor_summary
 
 _LOSSES = frozenset({CROSS_ENTROPY, NLL})
 _PROOF = 2  # steps
-_NDIM = 2  # rows of tokens
 _BY_HAND = "Fill the scores of later positions with -inf before softmax."
 
 
@@ -66,7 +62,7 @@ class FutureAttended:
         ),
     )
     needs = Needs(
-        calls=_LOSSES | SOFTMAXES | {SDPA, MULTI_HEAD, Families.MODULE},
+        calls=_LOSSES | CALLS | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
         stats=_LOSSES | SOFTMAXES | {"batch"},
     )
@@ -104,13 +100,13 @@ class OpenAttention(SingleEvents):
         return []
 
     def _call(self, step: _Step, event: CallEvent) -> None:
-        if event.api in (SDPA, MULTI_HEAD) or _share_hidden(event) is not None:
+        if is_attention(event):
             step.calls.append(event)
         elif event.family == Families.MODULE and event.root:
             length = text_length(event.args)
-            calls = [call for call in _outermost(step.calls) if _is_over(call, length)]
+            calls = over_text(step.calls, length)
             step.calls = []
-            if calls and length and all(_is_open(call, length) for call in calls):
+            if calls and length and all(is_open(call, length) for call in calls):
                 step.open.append((event, calls))
             elif calls:
                 step.is_hidden = True
@@ -126,38 +122,6 @@ class OpenAttention(SingleEvents):
         self._found += 1
         self._first = self._first or _violation(*step.open[0])
         return [self._first] if self._found == _PROOF else []
-
-
-def _outermost(calls: Sequence[CallEvent]) -> list[CallEvent]:
-    """Without what multi_head_attention_forward calls: it adds the mask of padding."""
-    heads = {call.span for call in calls if call.api == MULTI_HEAD}
-    return [call for call in calls if call.parent not in heads]
-
-
-def _share_hidden(call: CallEvent) -> float | None:
-    """The share of later positions that a softmax gives no weight; None of anything else."""
-    if call.api not in SOFTMAXES or softmax_dim(call) not in (KEYS, None):
-        return None
-    return number(tensor_summary(call.result), "hidden")
-
-
-def _is_over(call: CallEvent, length: int | None) -> bool:
-    """Whether it may be of attention: not a softmax over anything else."""
-    result = tensor_summary(call.result) if call.api in SOFTMAXES else None
-    return result is None or result.shape[-1] == length
-
-
-def _is_open(call: CallEvent, length: int) -> bool:
-    """Whether each of so many positions attends to all of them."""
-    if call.api in SOFTMAXES:
-        return _share_hidden(call) == 0
-    if call.args.get("attn_mask") is not None or call.args.get("is_causal") is True:
-        return False
-    query, key = (tensor_summary(call.args.get(name)) for name in ("query", "key"))
-    dim = 0 if call.api == MULTI_HEAD else -2
-    if query is None or key is None or min(len(query.shape), len(key.shape)) < _NDIM:
-        return False
-    return query.shape[dim] == key.shape[dim] == length
 
 
 def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:

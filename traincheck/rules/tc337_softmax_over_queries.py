@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from traincheck.rules._attention import KEYS, QUERIES, softmax_dim, text_length
+from traincheck.rules._causal import ALL, KEYS, QUERIES, softmax_dim, text_length
 from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, given, number
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import SOFTMAXES, Families
@@ -18,7 +18,6 @@ _LOSSES = frozenset({CROSS_ENTROPY, NLL})
 _PROOF = 2  # steps
 _NDIM = 3  # of weights of attention, at least
 _POSITIONS = 4
-_ALL = 0.999  # of the later positions
 
 
 class SoftmaxOverQueries:
@@ -48,7 +47,7 @@ class SoftmaxOverQueries:
         scores.softmax(dim=-1), where scores are query @ key.transpose(-2, -1).
 
     Source:
-        Vaswani et al., Attention Is All You Need, 2017, section 3.2.1
+        https://github.com/FudanNLP/fastNLP/issues/254, https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146
     """
 
     info = CheckInfo(
@@ -138,7 +137,7 @@ def _size(call: CallEvent) -> int:
 def _hides_keys(call: CallEvent) -> bool:
     """Whether the last dim is that of the keys, as those behind each position get nothing."""
     hidden = number(tensor_summary(call.result), "hidden")
-    return softmax_dim(call) == QUERIES and hidden is not None and hidden >= _ALL
+    return softmax_dim(call) == QUERIES and hidden is not None and hidden >= ALL
 
 
 def _violation(calls: list[CallEvent]) -> Violation:

@@ -40,6 +40,7 @@ STATS = {
         "by how many positions labels are ahead of the tokens of their batch, where that shows: 1 "
         "for a tensor of a batch or an argument of a model, 0, 1 or 2 for the target of a loss"
     ),
+    "fed": "1 for labels that a model embeds as they are, each at its position",
     "hidden": (
         "share of weights of attention to later positions that are next to nothing (below 1e-12), "
         "in [0, 1]; of the first head of the first sample, and its first 256 positions"

@@ -51,7 +51,7 @@ def steps(
 def test_fires_once_at_the_first_step() -> None:
     finding = fires("TC337", steps(softmax(-2), softmax(-2)).build())
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert finding.observed == "softmax over dim -2 of [8, 4, 16, 16]: the queries, 2 times in a step"
+    assert finding.observed.endswith("[8, 4, 16, 16]: the queries, 2 times in a step")
 
 
 @pytest.mark.parametrize(

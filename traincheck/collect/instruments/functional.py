@@ -19,7 +19,7 @@ from torch.nn import init
 from traincheck.collect.activations import FUNCTIONS, Activation
 from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.stats import MASKED, SCORED, Numbers
+from traincheck.collect.stats import FED, MASKED, SCORED, Numbers
 from traincheck.collect.summarize import encode
 from traincheck.collect.tracker import Tracker
 from traincheck.collect.wrap import CallTemplates, function_wrapper, hiding
@@ -220,6 +220,8 @@ def _argument(numbers: Numbers, api: str) -> Callable[[Emitter], Callable[[Any],
     """What gives how arguments of ``api`` are encoded, if not plainly."""
     if api not in numbers.asked or api in SCORED:
         return None
+    if api in FED:
+        return lambda em: functools.partial(numbers.of_tokens, em)
     told = numbers.of_mask if api in MASKED else numbers.of_argument
     if api in MASKED or numbers.is_always_asked(api):
         return lambda em: functools.partial(told, em)
