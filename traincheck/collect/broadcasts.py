@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from traincheck.collect.emit import Emitter
+from traincheck.collect.graphs import IS_TOLD, Input, Sizes, inputs, kind
 from traincheck.collect.uses import Use
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Schedule
@@ -29,10 +30,6 @@ _MOST_NODES = 12
 _MOST_FOUND = 4
 _MOST_SOURCES = 5  # nodes in a row, behind one that broadcasts
 
-# The base of nodes that programs write. Older torch does not tell the sizes of what flows in.
-_CUSTOM: type = getattr(torch._C, "_FunctionBase", object)
-_IS_TOLD = hasattr(_CUSTOM, "_input_metadata")
-
 # By the part of their names before ``Backward``.
 _REDUCTIONS = frozenset({"Mean", "Sum", "Nansum", "LinalgVectorNorm"})
 _ELEMENTWISE = frozenset({
@@ -43,19 +40,6 @@ _ELEMENTWISE = frozenset({
     "ToCopy", "Where", "Xlogy",
 })  # fmt: skip
 _FOLLOWED = _REDUCTIONS | _ELEMENTWISE
-_kinds: dict[type, str] = {}  # of the nodes of torch, which are as many as its functions
-
-_WHOLE = frozenset({int})  # not the symbols that stand for sizes
-
-Sizes = tuple[int, ...]
-
-
-class _Input(NamedTuple):
-    """What flows into a node: which output of which other node. sizes: None if not told."""
-
-    node: Any
-    output: int
-    sizes: Sizes | None
 
 
 class Broadcasts:
@@ -63,7 +47,7 @@ class Broadcasts:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.is_wanted = _IS_TOLD and session.tracker.wants("loss", MOMENT)
+        self.is_wanted = IS_TOLD and session.tracker.wants("loss", MOMENT)
         self._use = Use(_CALLS, _SCHEDULE)
 
     def before(self, em: Emitter, args: tuple[Any, ...]) -> None:
@@ -74,84 +58,58 @@ class Broadcasts:
             return
         node = args[0].grad_fn
         if node is not None and args[0].numel() == 1:
-            found = _broadcasts(_Input(node, args[0].output_nr, ()))
+            found = _broadcasts(Input(node, args[0].output_nr, ()))
             if found:
                 em.event("mark", {"text": Marks.BROADCASTS, "data": {"operations": found}})
 
 
-def _broadcasts(loss: _Input) -> list[dict[str, Any]]:
+def _broadcasts(loss: Input) -> list[dict[str, Any]]:
     """What broadcasts among the operations whose results are reduced to ``loss`` at once.
 
     Behind a reduction only results of the same size are followed, and no second one: what is
     reduced in between, over a dim, is meant to have that dim.
     """
     found: list[dict[str, Any]] = []
-    if _kind(loss.node) not in _FOLLOWED:  # as most are: cross_entropy, mse_loss
+    if kind(loss.node) not in _FOLLOWED:  # as most are: cross_entropy, mse_loss
         return found
     to_do = deque([(loss, True)])  # whether a reduction may come
     for _ in range(_MOST_NODES):
         if not to_do or len(found) == _MOST_FOUND:
             break
         here, may_reduce = to_do.popleft()
-        inputs = _inputs(here.node)
-        known = [each for each in inputs if each is not None and each.sizes is not None]
-        if _kind(here.node) not in _REDUCTIONS:
+        given = inputs(here.node)
+        known = [each for each in given if each is not None and each.sizes is not None]
+        if kind(here.node) not in _REDUCTIONS:
             size = prod(here.sizes or ())
             # One number for all, as a temperature is, makes no pairs
             if 1 < max((prod(each.sizes or ()) for each in known), default=0) < size:
-                found.append(_facts(here, inputs))
+                found.append(_facts(here, given))
             known = [each for each in known if prod(each.sizes or ()) == size]
             may_reduce = size == 1
         for each in known:
-            kind = _kind(each.node)
-            if kind in _ELEMENTWISE or (kind in _REDUCTIONS and may_reduce):
+            name = kind(each.node)
+            if name in _ELEMENTWISE or (name in _REDUCTIONS and may_reduce):
                 to_do.append((each, may_reduce))
     return found
 
 
-def _kind(node: Any) -> str | None:
-    """None of a node that a program wrote."""
-    cls = type(node)
-    kind = _kinds.get(cls)
-    if kind is None and not issubclass(cls, _CUSTOM):
-        kind = _kinds[cls] = cls.__name__.partition("Backward")[0]
-    return kind
-
-
-def _inputs(node: Any) -> list[_Input | None]:
-    """What flows into a node, by its place; None what is not differentiated."""
-    return [
-        None if source is None else _Input(source, index, _sizes(source, index))
-        for source, index in node.next_functions
-    ]
-
-
-def _sizes(node: Any, index: int) -> Sizes | None:
-    """Sizes of an output of a node; None where they are no whole numbers."""
-    try:
-        sizes = tuple(node._input_metadata[index].shape)
-    except Exception:  # nested tensors have no sizes, undefined outputs nothing at all
-        return None
-    return sizes if _WHOLE.issuperset(map(type, sizes)) else None
-
-
-def _facts(here: _Input, inputs: list[_Input | None]) -> dict[str, Any]:
+def _facts(here: Input, given: list[Input | None]) -> dict[str, Any]:
     return {
         "node": type(here.node).__name__,
         "shape": here.sizes,
-        "inputs": [None if each is None else _sources(each) for each in inputs],
+        "inputs": [None if each is None else _sources(each) for each in given],
     }
 
 
-def _sources(given: _Input) -> list[tuple[str, Sizes | None]]:
+def _sources(given: Input) -> list[tuple[str, Sizes | None]]:
     """Name and sizes of the node that an input is of, and those before while its size stays."""
     found: list[tuple[str, Sizes | None]] = []
-    here: _Input | None = given
+    here: Input | None = given
     while here is not None and len(found) < _MOST_SOURCES:
         found.append((type(here.node).__name__, here.sizes))
-        if _kind(here.node) is None or here.sizes is None:
+        if kind(here.node) is None or here.sizes is None:
             break
         size = prod(here.sizes)
-        rest = [each for each in _inputs(here.node) if each is not None]
+        rest = [each for each in inputs(here.node) if each is not None]
         here = rest[0] if len(rest) == 1 and prod(rest[0].sizes or ()) == size else None
     return found

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.graphs import signed
 from traincheck.schema.apis import IGNORED_LABEL
 
 NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions that labels are ahead of the tokens
@@ -201,15 +202,10 @@ def _cut(logits: torch.Tensor) -> int | None:
 def _length(node: Any) -> int | None:
     """Of a slice: as `_cut`."""
     sizes: Sequence[int] = node._saved_self_sym_sizes
-    dim, end = _signed(node._saved_dim) % len(sizes), _signed(node._saved_end)
+    dim, end = signed(node._saved_dim) % len(sizes), signed(node._saved_end)
     size = sizes[dim]
     if node._saved_start != 0 or node._saved_step != 1:
         return None
     if end >= size:
         return 0
     return size if dim == 1 and end in (-1, size - 1) else None
-
-
-def _signed(number: int) -> int:
-    """Graphs keep -1 as the largest number of 64 bits."""
-    return number - 2**64 if number >= 2**63 else number

@@ -1,47 +1,47 @@
-"""TC337: weights of attention that are normalized over another dim than that of the keys."""
+"""TC337: weights of attention that are normalized over another dim than is summed over."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from traincheck.rules._causal import ALL, KEYS, QUERIES, softmax_dim, text_length
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, given, number
+from traincheck.rules._causal import softmax_dim
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import SOFTMAXES, Families
+from traincheck.schema.apis import SOFTMAXES, Marks
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.events import CallEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
-_LOSSES = frozenset({CROSS_ENTROPY, NLL})
-_PROOF = 2  # steps
-_NDIM = 3  # of weights of attention, at least
-_POSITIONS = 4
+_ENOUGH = 2  # steps
+_POSITIONS = 4  # of fewer there may be as many heads
+_MOST_CALLS = 64  # of softmax, of one step
 
 
 class SoftmaxOverQueries:
     """TC337 softmax-over-queries: weights of attention do not add up to 1 over the keys.
 
     What it checks:
-        Softmax over scores of attention in a causal language model runs over the last dim, that of
-        the keys.
+        In attention written by hand, softmax runs over the dim that the product with the values
+        then sums over.
 
     Why it matters:
-        Over dim=1 it runs over the heads, over dim=-2 over the queries. Then a position does not
-        take a mean of what it sees but any multiple of it, and how much depends on positions behind
-        it, which it is not to see. With a causal mask of -inf, later positions become NaN over the
-        heads. The model trains, worse than it could.
+        Over dim=1 of four dims it runs over the heads, over dim=-2 over the queries. Then a
+        position does not take a mean of what it sees but any multiple of it. With a causal mask it
+        also depends on the positions behind it, and over the heads they become NaN. The model
+        trains, worse than it could.
 
     Fires on:
-        Two training steps in which softmax over squares of scores, in the last two dims of three or
-        more, never runs over the last: over the one before, where later positions get nothing; or
-        over any, where the target of a loss is the next tokens and the squares have as many rows.
+        Two steps in which weights, softmax of scores that are a product as of queries and keys, are
+        summed over another dim in the next product, of as many queries as keys.
 
     Stays quiet on:
-        A softmax over each of both dims, as for matching; squares of other sizes; attention whose
-        keys come in the dim before the last; models of anything but text, unless a mask shows which
-        dim is which; evaluation; steps between the sampled ones.
+        Attention to more or fewer keys than queries, for these may be clusters; weights that are
+        divided by their sum again, or multiplied by other weights; scores that are parameters, as
+        of a Markov chain; scaled_dot_product_attention and nn.MultiheadAttention, which know their
+        dims; compiled or checkpointed models, and torch 2.4, whose graphs do not tell; steps
+        between those that are looked at.
 
     Fix:
         scores.softmax(dim=-1), where scores are query @ key.transpose(-2, -1).
@@ -56,106 +56,112 @@ class SoftmaxOverQueries:
         code="TC337",
         severity="error",
         title="Weights of attention are normalized over the wrong dim",
-        likely_cause="{observed}; over the keys, the last one, they do not add up to 1.",
-        fix="Take softmax over the last dim: scores.softmax(dim=-1).",
+        likely_cause="The dim of softmax is wrong: the weights of a position do not add up to 1.",
+        fix="Take softmax over the dim of the keys: of query @ key.transpose(-2, -1), dim=-1.",
     )
     needs = Needs(
-        calls=_LOSSES | SOFTMAXES | {Families.MODULE},
-        kinds=frozenset({"batch", "step"}),
-        stats=_LOSSES | SOFTMAXES | {"batch"},
+        states=frozenset({"loss@attention"}), calls=SOFTMAXES, kinds=frozenset({"mark", "step"})
     )
 
     def monitor(self) -> Normalized:
         return Normalized()
 
 
-@dataclass(slots=True)
-class _Step:
-    """What a rank has done since its last step: softmax over squares of scores, by their size."""
+class _Weights(NamedTuple):
+    """shape: of what softmax gave. normalized: the dim it ran over.
 
-    others: list[CallEvent] = field(default_factory=list)  # over a dim that is not the last
-    over_keys: set[int] = field(default_factory=set)
-    lengths: set[int | None] = field(default_factory=set)  # of the rows that models are given
-    is_next: bool = False  # a target was the next tokens of them
+    kept, summed: dims of the matrix in the product, of queries and keys.
+    """
+
+    shape: tuple[int, ...]
+    normalized: int
+    kept: int
+    summed: int
+
+    @property
+    def is_wrong(self) -> bool:
+        queries, keys = self.shape[self.kept], self.shape[self.summed]
+        return self.normalized != self.summed and queries == keys >= _POSITIONS
+
+    @property
+    def text(self) -> str:
+        over = "that of the queries" if self.normalized == self.kept else "as of heads"
+        return (
+            f"softmax runs over dim {self.normalized} of {list(self.shape)}, {over}, and the "
+            f"product with the values sums over dim {self.summed}"
+        )
 
 
 class Normalized(SingleEvents):
-    """Joins each softmax of a step with what its losses were given."""
+    """Joins weights of attention with the calls of softmax that they are of."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._steps: defaultdict[int, _Step] = defaultdict(_Step)  # by rank
-        self._first: Violation | None = None
-        self._found = 0
+        self._calls: defaultdict[str, list[CallEvent]] = defaultdict(list)  # by stream, in a step
+        self._first: dict[tuple[int, int, int], Violation] = {}
+        self._steps: Counter[tuple[int, int, int]] = Counter()
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._found >= _PROOF:
-            return []
         if isinstance(event, StepEvent):
-            return self._conclude(self._steps.pop(event.rank, _Step()))
-        if isinstance(event, CallEvent) and event.grad_enabled and event.stage == "train":
-            self._call(self._steps[event.rank], event)
+            self._calls.clear()
+        elif isinstance(event, CallEvent):
+            calls = self._calls[event.stream]
+            if event.api in SOFTMAXES and event.grad_enabled and len(calls) < _MOST_CALLS:
+                calls.append(event)
+        elif isinstance(event, MarkEvent) and event.text == Marks.ATTENTION:
+            return self._judge(event)
         return []
 
-    def _call(self, step: _Step, event: CallEvent) -> None:
-        size = _size(event)
-        if size:
-            if softmax_dim(event) == KEYS:
-                step.over_keys.add(size)
-            else:
-                step.others.append(event)
-        elif event.family == Families.MODULE and event.root:
-            step.lengths.add(text_length(event.args))
-        elif (loss := as_loss(event, _LOSSES)) is not None:
-            step.is_next |= are_next_tokens(given(loss, "target"))
+    def _judge(self, mark: MarkEvent) -> list[Violation]:
+        self.triggered += 1
+        told = []
+        weights = [found for each in mark.data.get("weights", ()) if (found := _weights(each))]
+        wrong = {(len(w.shape), w.normalized, w.summed): w for w in weights if w.is_wrong}
+        for key, found in wrong.items():
+            if key not in self._first:
+                self._first[key] = self._violation(mark, found)
+            self._steps[key] += 1
+            if self._steps[key] == _ENOUGH:
+                told.append(self._first[key])
+        return told
 
-    def _conclude(self, step: _Step) -> list[Violation]:
-        if step.over_keys or step.others:
-            self.triggered += 1
-        wrong = [
-            call
-            for call in step.others
-            if _size(call) not in step.over_keys
-            and (_hides_keys(call) or (step.is_next and _size(call) in step.lengths))
-        ]
-        if not wrong:
-            return []
-        self._found += 1
-        self._first = self._first or _violation(wrong)
-        return [self._first] if self._found == _PROOF else []
+    def _violation(self, mark: MarkEvent, found: _Weights) -> Violation:
+        dims = len(found.shape)
+        call = next(
+            (
+                call
+                for call in self._calls[mark.stream]
+                if softmax_dim(call) == found.normalized - dims
+                and (result := tensor_summary(call.result)) is not None
+                and result.shape == found.shape
+            ),
+            None,
+        )
+        return Violation(
+            check_id="TC337",
+            step=mark.step,
+            rank=mark.rank,
+            stage=mark.stage,
+            subject=Subject(
+                api=call.api if call else "torch.nn.functional.softmax",
+                module=call.module if call else None,
+            ),
+            symptom=Symptom.UNMASKED,
+            message=found.text,
+            expected="softmax over the dim that is summed over, the keys",
+            observed=found.text,
+            evidence=(mark,) if call is None else (call, mark),
+        )
 
 
-def _size(call: CallEvent) -> int:
-    """Of the square that a softmax with a known dim gives; 0 of anything else."""
-    result = tensor_summary(call.result) if call.api in SOFTMAXES else None
-    if result is None or len(result.shape) < _NDIM or softmax_dim(call) is None:
-        return 0
-    rows, columns = result.shape[-2:]
-    return columns if rows == columns >= _POSITIONS else 0
-
-
-def _hides_keys(call: CallEvent) -> bool:
-    """Whether the last dim is that of the keys, as those behind each position get nothing."""
-    hidden = number(tensor_summary(call.result), "hidden")
-    return softmax_dim(call) == QUERIES and hidden is not None and hidden >= ALL
-
-
-def _violation(calls: list[CallEvent]) -> Violation:
-    call = calls[0]
-    result = tensor_summary(call.result)
-    shape = [] if result is None else list(result.shape)
-    over = "the queries" if softmax_dim(call) == QUERIES else "heads or samples"
-    times = "" if len(calls) == 1 else f", {len(calls)} times in a step"
-    observed = f"softmax over dim {call.args.get('dim')} of {shape}: {over}{times}"
-    return Violation(
-        check_id="TC337",
-        step=call.step,
-        rank=call.rank,
-        stage=call.stage,
-        subject=Subject(api=call.api, module=call.module),
-        symptom=Symptom.UNMASKED,
-        message=f"weights of attention do not add up to 1: {observed}",
-        expected="a softmax over the last dim, the keys",
-        observed=observed,
-        evidence=(call,),
-    )
+def _weights(told: Any) -> _Weights | None:
+    """What a mark tells, if it is well-formed."""
+    if not isinstance(told, Mapping):
+        return None
+    shape = told.get("shape")
+    dims: list[Any] = [told.get(name) for name in ("normalized", "kept", "summed")]
+    if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+        return None
+    if not all(isinstance(dim, int) and 0 <= dim < len(shape) for dim in dims):
+        return None
+    return _Weights(tuple(shape), *dims)

@@ -58,6 +58,7 @@ def is_operator(api: str) -> bool:
 class Marks:
     """Texts of the marks that traincheck makes; a user's mark with one of them is told apart."""
 
+    ATTENTION = "attention"
     BROADCASTS = "loss broadcasts"
     PROCESS = "process"  # the first of a file
     DROPPED = "dropped"  # where events are missing

@@ -189,7 +189,8 @@ class Needs:
             serve the training of another in training mode, and of batch norms of theirs that are
             evaluated with initial statistics; ``parameter@between``: marks of those
             that are not as their optimizer left them; ``input@given``: marks of what models are
-            given; ``loss@broadcast``: marks of operations of losses that broadcast.
+            given; ``loss@broadcast``: marks of operations of losses that broadcast;
+            ``loss@attention``: of weights of attention.
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,

@@ -368,6 +368,9 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             "loss broadcasts" (before a backward pass: elementwise operations of its loss whose
             result is larger than what it is differentiated by; for each of its inputs the nodes it
             comes from, as long as the size stays, or null if no gradient flows there),
+            "attention" (before a backward pass: weights of attention in its graph, their shape, the
+            dim over which softmax normalized them, and which of their dims the product with the
+            values keeps and sums over),
             "gradients replaced" (an optimizer steps with others than the last look found),
             "gradients kept" (where a step that was not recorded is followed by one that is: names
             of those that were applied there, and are not cleared when a backward pass begins),

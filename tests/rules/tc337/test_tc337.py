@@ -12,93 +12,66 @@ from torch import nn
 from torch.nn import functional
 
 from tests.builders import TraceBuilder
-from tests.checking import fires, net, quiet
+from tests.checking import BY_CODE, fires, net, quiet
 from tests.collect.recording import recording
 from tests.rules.losses import F, tensor
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Marks
+from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Verdict
 
 LENGTH, VOCABULARY = 16, 27
-TOKENS = tensor((8, LENGTH), "int64")
-SCORES = (8, 4, LENGTH, LENGTH)
+SCORES = [8, 4, LENGTH, LENGTH]
+KNOWS = hasattr(torch._C._FunctionBase, "_input_metadata")
 
 
-def softmax(dim: int | None, shape: tuple[int, ...] = SCORES, **stats: float) -> dict[str, Any]:
-    return {"args": {"dim": dim}, "result": tensor(shape, **stats)}
+def weights(normalized: int, kept: int = 2, summed: int = 3, shape: Any = None) -> dict[str, Any]:
+    shape = SCORES if shape is None else shape
+    return {"shape": shape, "normalized": normalized, "kept": kept, "summed": summed}
 
 
-def steps(
-    *scores: dict[str, Any],
-    shifted: int | None = 1,
-    given: dict[str, Any] | None = None,
-    count: int = 3,
-    grad: bool = True,
-) -> TraceBuilder:
+def steps(*told: Any, dim: int = -2, count: int = 3) -> TraceBuilder:
     trace = net()
-    stats = {"min": 0, "max": 26} | ({} if shifted is None else {"shifted": shifted})
-    loss = {"input": tensor((128, 27)), "target": tensor((128,), "int64", **stats)}
-    root = {"family": Families.MODULE, "module": "LM", "root": True, "grad_enabled": grad}
     for _ in range(count):
         trace.begin_step().zero_grad().forward()
-        for fields in scores:
-            trace.call(f"{F}softmax", grad_enabled=grad, **fields)
-        trace.call("__main__.LM.forward", args=given or {"0": TOKENS}, **root)
-        trace.call(f"{F}cross_entropy", args=loss, grad_enabled=grad)
+        trace.call(f"{F}softmax", args={"dim": dim}, result=tensor((8, 4, LENGTH, LENGTH)))
+        trace.mark(Marks.ATTENTION, weights=list(told))
         trace.backward().optimizer_step()
     return trace
 
 
 def test_fires_once_at_the_first_step() -> None:
-    finding = fires("TC337", steps(softmax(-2), softmax(-2)).build())
+    finding = fires("TC337", steps(weights(3), weights(2)).build())
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert finding.observed.endswith("[8, 4, 16, 16]: the queries, 2 times in a step")
+    assert "runs over dim 2 of [8, 4, 16, 16], that of the queries" in finding.observed
+    assert finding.subject.api == f"{F}softmax"
+
+
+def test_fires_over_heads_and_where_keys_come_first() -> None:
+    assert "as of heads" in fires("TC337", steps(weights(1)).build()).observed
+    fires("TC337", steps(weights(3, kept=3, summed=2)).build())
 
 
 @pytest.mark.parametrize(
-    ("dim", "shape", "over"),
+    "told",
     [
-        (1, SCORES, "heads or samples"),
-        (2, SCORES, "the queries"),
-        (1, (8, LENGTH, LENGTH), "the queries"),
-        (0, (8, LENGTH, LENGTH), "heads or samples"),
+        weights(3),
+        weights(2, kept=3, summed=2),
+        weights(2, shape=[8, 4, 16, 7]),  # clusters
+        weights(1, kept=3, summed=1, shape=[8, 4, 16, 1]),  # capsules
+        weights(2, shape=[8, 4, 2, 2]),
+        {"shape": "garbled"},
+        {"shape": [8, "x"], "normalized": 0, "kept": 0, "summed": 1},
+        weights(5),
+        None,
     ],
 )
-def test_fires_on_each_other_dim(dim: int, shape: tuple[int, ...], over: str) -> None:
-    assert over in fires("TC337", steps(softmax(dim, shape)).build()).observed
+def test_quiet_on_other_weights_and_on_what_is_garbled(told: Any) -> None:
+    assert quiet("TC337", steps(told).build()) is Verdict.HELD
 
 
-def test_fires_without_text_where_a_mask_tells_the_dims_apart() -> None:
-    given = {"0": tensor((8, LENGTH, 32))}
-    trace = steps(softmax(-2, hidden=1.0), given=given, shifted=None)
-    fires("TC337", trace.build())
-    for other in (softmax(-2, hidden=0.0), softmax(1, hidden=1.0), softmax(-2)):
-        assert quiet("TC337", steps(other, given=given, shifted=None).build()) is Verdict.HELD
-
-
-@pytest.mark.parametrize(
-    ("scores", "verdict"),
-    [
-        ([softmax(-1)], Verdict.HELD),
-        ([softmax(3)], Verdict.HELD),
-        ([softmax(-1), softmax(-2)], Verdict.HELD),  # matched both ways
-        ([softmax(-2, (8, 4, 9, 9))], Verdict.HELD),  # of something else than the text
-        ([softmax(1, (8, 4, LENGTH, 7))], Verdict.NOT_TRIGGERED),
-        ([softmax(1, (8, LENGTH))], Verdict.NOT_TRIGGERED),
-        ([softmax(1, (8, 4, 2, 2))], Verdict.NOT_TRIGGERED),
-        ([softmax(None)], Verdict.NOT_TRIGGERED),  # torch warns
-    ],
-)
-def test_quiet_on_the_last_dim_and_on_other_softmax(
-    scores: list[dict[str, Any]], verdict: Verdict
-) -> None:
-    assert quiet("TC337", steps(*scores).build()) is verdict
-
-
-def test_quiet_on_other_targets_in_evaluation_and_on_one_step() -> None:
-    for shifted in (None, 0):
-        assert quiet("TC337", steps(softmax(-2), shifted=shifted).build()) is Verdict.HELD
-    assert quiet("TC337", steps(softmax(-2), grad=False).build()) is Verdict.NOT_TRIGGERED
-    assert quiet("TC337", steps(softmax(-2), count=1).build()) is Verdict.HELD
+def test_quiet_in_one_step_and_without_attention() -> None:
+    assert quiet("TC337", steps(weights(2), count=1).build()) is Verdict.HELD
+    assert quiet("TC337", net().begin_step().forward().build()) is Verdict.NOT_TRIGGERED
 
 
 class Reader(nn.Module):
@@ -116,11 +89,13 @@ class Reader(nn.Module):
         return self.head((scores.softmax(self.dim) @ v).transpose(1, 2).flatten(2))
 
 
+@pytest.mark.skipif(not KNOWS, reason="this torch does not tell sizes")
 @pytest.mark.parametrize(("dim", "is_found"), [(-1, False), (-2, True), (1, True)])
-def test_a_recorded_model(tmp_path: Path, dim: int, is_found: bool) -> None:
+@pytest.mark.parametrize("needs", [None, BY_CODE["TC337"].needs])
+def test_a_recorded_model(tmp_path: Path, dim: int, is_found: bool, needs: Needs | None) -> None:
     model = Reader(dim)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with recording(tmp_path / "run") as run:
+    with recording(tmp_path / "run", needs=needs) as run:
         for _ in range(3):
             text = torch.randint(0, VOCABULARY, (4, LENGTH + 1))
             given, labels = text[:, :-1], text[:, 1:]
@@ -129,7 +104,8 @@ def test_a_recorded_model(tmp_path: Path, dim: int, is_found: bool) -> None:
             loss.backward()
             optimizer.step()
     if is_found:
-        assert fires("TC337", run.events).first_step == 0
-        assert quiet("TC324", run.events) is not Verdict.VIOLATED
+        finding = fires("TC337", run.events)
+        assert (finding.first_step, finding.subject.api) == (0, "torch.Tensor.softmax")
+        assert needs or quiet("TC324", run.events) is Verdict.NOT_TRIGGERED
     else:
         assert quiet("TC337", run.events) is Verdict.HELD

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.attention import Attention
 from traincheck.collect.broadcasts import Broadcasts
 from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import Emitter, hidden
@@ -29,7 +30,8 @@ class Autograd(Instrument):
 
     def install(self) -> None:
         self._looks_at_gradients = self.session.tracker.wants("gradient", "backward")
-        self._broadcasts = Broadcasts(self.session)
+        looks = (Broadcasts(self.session), Attention(self.session))
+        self._graph_looks = [look.before for look in looks if look.is_wanted]
         self._kept = Kept(self.session)
         self._glance = self.session.tracker.glance_gradients
         self.replace(torch.autograd, "backward", self._wrap_backward)
@@ -45,7 +47,7 @@ class Autograd(Instrument):
             original,
             self.session,
             self._describe,
-            before=self._before if self._looks_at_gradients or self._broadcasts.is_wanted else None,
+            before=self._before if self._looks_at_gradients or self._graph_looks else None,
             after=self._after if self._looks_at_gradients else None,
             looks=True,
             count=self._count,
@@ -84,8 +86,8 @@ class Autograd(Instrument):
         self.session.steps.backward(local.trainer)
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
-        if self._broadcasts.is_wanted:
-            self._broadcasts.before(em, args)
+        for look_at_graph in self._graph_looks:
+            look_at_graph(em, args)
         if self._looks_at_gradients:
             # The span that begins now; its own changes come after it
             look = self._kept.glance if self.session.applied else self._glance
