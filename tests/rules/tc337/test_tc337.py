@@ -39,6 +39,9 @@ def steps(*told: Any, dim: int = -2, count: int = 3) -> TraceBuilder:
     return trace
 
 
+BROKEN = steps(weights(2)).build()
+
+
 def test_fires_once_at_the_first_step() -> None:
     finding = fires("TC337", steps(weights(3), weights(2)).build())
     assert (finding.first_step, finding.violations) == (0, 1)
