@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from traincheck.collect.naming import class_of, table, walk
+from traincheck.collect.stats import is_countable
 from traincheck.collect.summarize import dotted
 
 # Plain attributes of modules that say how they work.
@@ -95,6 +96,16 @@ def family_of(module: nn.Module) -> str | None:
     return None
 
 
+def has_initial_statistics(norm: nn.modules.batchnorm._BatchNorm) -> bool:
+    """Whether a batch norm has seen no batch and was given no statistics, as far as can be told."""
+    counted, mean, var = norm.num_batches_tracked, norm.running_mean, norm.running_var
+    if counted is None or mean is None or var is None or is_lazy(mean):
+        return False
+    if not (is_countable(counted) and is_countable(mean) and is_countable(var)):
+        return False
+    return not counted.item() and not mean.any().item() and bool((var == 1).all().item())
+
+
 def _facts(module: nn.Module) -> dict[str, Any]:
     facts: dict[str, Any] = {"class": dotted(class_of(module))}
     flag = module.__dict__.get("requires_grad")
@@ -117,6 +128,8 @@ def _facts(module: nn.Module) -> dict[str, Any]:
             facts[key] = value
         elif isinstance(value, tuple) and all(isinstance(item, int) for item in value):
             facts[key] = list(value)
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and has_initial_statistics(module):
+        facts["initial"] = True
     parameters = table(module._parameters)
     facts["bias"] = parameters.get("bias") is not None
     weight = parameters.get("weight")

@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, hex128
 from traincheck.collect.stats import is_countable
+from traincheck.collect.structure import has_initial_statistics
 from traincheck.collect.uses import Use
 from traincheck.schema.apis import Marks
 
@@ -50,7 +51,8 @@ class Untrained:
         text, data = Marks.UNTRAINED, {"model": path, "weights": weights}
         if not training:
             norms = list(islice(_norms(module), _MOST_NORMS))
-            text = Marks.NORMS if norms and all(map(_is_initial, norms)) else Marks.SERVES
+            is_blank = norms and all(map(has_initial_statistics, norms))
+            text = Marks.NORMS if is_blank else Marks.SERVES
             if norms and _is_mean(module):
                 data["statistics"] = "copied"
         em.event("mark", {"text": text, "data": data})
@@ -90,12 +92,3 @@ def _is_mean(module: torch.nn.Module) -> bool:
         and is_countable(module.n_averaged)
         and module.n_averaged.item() > 1
     )
-
-
-def _is_initial(norm: _BatchNorm) -> bool:
-    counted, mean, var = norm.num_batches_tracked, norm.running_mean, norm.running_var
-    if counted is None or mean is None or var is None or is_lazy(mean):
-        return False
-    if not (is_countable(counted) and is_countable(mean) and is_countable(var)):
-        return False
-    return not counted.item() and not mean.any().item() and bool((var == 1).all().item())

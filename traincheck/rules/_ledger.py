@@ -199,6 +199,7 @@ class Ledger:
         self.replaced: set[str] = set()  # names that went to other objects while training
         self.off: set[str] = set()  # modules with an attribute requires_grad that is False
         self.droppers: set[str] = set()  # modules that leave out what is around them, by their name
+        self.blank: set[str] = set()  # batch norms that had seen no batch when they were found
         self.resting = Resting()
         self.passes = Passes()
         self._ids: dict[str, int] = {}
@@ -278,6 +279,8 @@ class Ledger:
             self.off = (self.off - modules.keys()) | off
             droppers = {path for path, f in modules.items() if _drops(f)}
             self.droppers = (self.droppers - modules.keys()) | droppers
+            blank = {path for path, f in modules.items() if f.get("initial")}
+            self.blank = (self.blank - modules.keys()) | blank
 
     def _enter_optimizer(self, event: OptimizerEvent) -> None:
         names: dict[int, str] = {}

@@ -40,14 +40,15 @@ class TrainedInEvalMode:
     Fires on:
         Two steps in a row that were trained in evaluation mode only, by a model that was trained in
         training mode before (eval() for validation, without train() after it), or that was never in
-        training mode and has dropout in its trained part. Two in evaluation mode on batches of
-        another loader, after which training goes on as before: a loop that evaluates, and updates.
+        training mode and has dropout in its trained part, or batch normalization there that never
+        saw a batch. Two in evaluation mode on batches of another loader, after which training goes
+        on as before: a loop that evaluates, and updates.
 
     Stays quiet on:
         A frozen part in evaluation mode; evaluation mode for adversarial examples beside a pass in
         training mode; a model without dropout and batch normalization, on the data that it is
-        trained on; a pretrained model without dropout that is in evaluation mode from the first
-        step on; a discriminator that another optimizer trains.
+        trained on; a pretrained model without dropout (its batch norms have statistics) that is in
+        evaluation mode from the first step on; a discriminator that another optimizer trains.
 
     Fix:
         Call model.train() after every evaluation, not only at the start of the epoch.
@@ -135,10 +136,11 @@ class TrainingMode(StepMonitor):
     def _affected(self, path: str, passes: list[Forward], names: set[str]) -> list[str]:
         """What works otherwise in evaluation mode, and should not."""
         idle = _idle_dropout(passes, names)
+        norms = {m for f in passes for m in f.norms if f"{m}.weight" in names}
         if path not in self._was_training:
-            return sorted(idle)
-        frozen_norms = [m for f in passes for m in f.norms if f"{m}.weight" in names]
-        return sorted({*idle, *frozen_norms, *self._droppers(passes, names)})
+            is_given = path.partition(".")[0] in self.ledger.loaded
+            return sorted(idle if is_given else idle | (norms & self.ledger.blank))
+        return sorted({*idle, *norms, *self._droppers(passes, names)})
 
     def _droppers(self, passes: list[Forward], names: set[str]) -> list[str]:
         """Modules, as DropPath, whose calls do not show what they do."""

@@ -10,7 +10,7 @@ from tests.builders import MLP, MLP_BN, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.models import model
 from tests.rules.window import dropout, evaluates, forward, norm
-from traincheck.schema.events import Event
+from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
 
 
@@ -50,6 +50,30 @@ def with_norm(modes: Sequence[bool], frozen: Sequence[str] = ()) -> TraceBuilder
         forward(trace.begin_step().zero_grad(), norm("Net.bn", on=mode), mode=mode)
         trace.backward().optimizer_step()
     return trace
+
+
+def blank(modes: Sequence[bool], *, loads: bool = False, is_initial: bool = True) -> TraceBuilder:
+    trace = TraceBuilder().process().model("Net", MLP_BN).optimizer()
+    facts = {"family": "batch norm", **({"initial": True} if is_initial else {})}
+    model({"bn": facts}, trace=trace)
+    if loads:
+        trace._add(CheckpointEvent, op="load_state_dict", target="Net")
+    for mode in modes:
+        forward(trace.begin_step().zero_grad(), norm("Net.bn", on=mode), mode=mode)
+        trace.backward().optimizer_step()
+    return trace
+
+
+def test_fires_on_batch_norm_that_never_saw_a_batch() -> None:
+    finding = fires("TC301", blank([False] * 3).build())
+    assert finding.first_step == 0
+    assert "Net.bn" in finding.observed
+
+
+def test_quiet_on_batch_norm_with_statistics() -> None:
+    assert quiet("TC301", blank([False] * 3, is_initial=False).build()) is Verdict.HELD
+    assert quiet("TC301", blank([False] * 3, loads=True).build()) is Verdict.HELD
+    assert quiet("TC301", blank([True] * 3).build()) is Verdict.HELD
 
 
 def test_fires_on_batch_norm_that_was_in_training_mode() -> None:
