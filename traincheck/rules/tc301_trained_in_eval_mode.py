@@ -69,7 +69,7 @@ class TrainedInEvalMode:
         ),
         fix="Call model.train() after evaluation, before the next training step.",
     )
-    needs = DISCOVERY | GRADIENTS | MODES | MODELS | Needs(kinds=frozenset({"batch"}))
+    needs = DISCOVERY | GRADIENTS | MODES | MODELS | Needs(kinds=frozenset({"batch", "checkpoint"}))
 
     def monitor(self) -> TrainingMode:
         return TrainingMode()
