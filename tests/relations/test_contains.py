@@ -643,3 +643,40 @@ def test_calls_that_are_not_seen_within_a_model_that_is_compiled(is_compiled: bo
     found = [example.holds for example in decide("contains", claim, trace.end_step().build())]
     assert all(found) is is_compiled
     assert found
+
+
+def with_loss(reduction: str, count: int = 12) -> TraceBuilder:
+    """Steps of a loss module, which passes its arguments on to a function."""
+    trace = net()
+    outer = {"family": Families.MODULE, "module": "CrossEntropyLoss", "training": True}
+    for step in range(count):
+        trace.begin_step().zero_grad()
+        span, start = 10_000 + step, trace._now_ns
+        trace.call(F_CROSS_ENTROPY, parent=span, args={"reduction": reduction})
+        trace.call(
+            "torch.nn.modules.loss.CrossEntropyLoss.forward", span=span, start_ns=start, **outer
+        )
+        trace.backward().optimizer_step()
+    return trace
+
+
+def test_what_a_loss_module_was_given_is_learned_of_the_program():
+    learned = learn(with_loss("mean").build())
+    found = [t for t in texts(learned, "contains") if "CrossEntropyLoss" in t]
+    assert len(found) == 1
+    assert found[0].startswith("In train.py, during every CrossEntropyLoss.forward")
+    assert "reduction='mean'" in found[0]
+
+
+def test_updates_may_take_more_batches_than_they_did():
+    def updated(every: int, steps: int) -> TraceBuilder:
+        trace = net()
+        for step in range(steps):
+            trace.begin_step().zero_grad().forward().backward()
+            if step % every == every - 1:
+                trace.optimizer_step()
+        return trace
+
+    learned = learn(updated(4, 48).build())
+    found = [t for t in texts(learned, "contains") if "at least once" in t]
+    assert found == ["Optimizer.step is called at least once in 16 training steps."]

@@ -26,7 +26,7 @@ MOMENT = "broadcast"  # in ``loss@broadcast``
 _CALLS = 4  # of a step in which is looked
 # A look takes up to 60 microseconds; what is wrong is so from the start.
 _SCHEDULE = Schedule(first=8, every=50)
-_MOST_NODES = 12
+_MOST_NODES = 48
 _MOST_FOUND = 4
 _MOST_SOURCES = 5  # nodes in a row, behind one that broadcasts
 

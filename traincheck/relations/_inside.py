@@ -38,6 +38,8 @@ _MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTI
 _OF_BACKWARD = frozenset({Families.ZERO_GRAD, Families.MODULE})
 _PATIENT = "steps enough to be patient"
 PATIENCE = 8  # steps: searches look where a gradient points before they go
+_LOSS_MODULES = "torch.nn.modules.loss."
+_AS_MANY = 4  # times the batches that an update took
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
 _MIN_CALLS = 2  # of the outer API, before its inside is worth a claim
 
@@ -104,6 +106,7 @@ class CallProposer:
         self._values: dict[tuple[str, str], dict[str, set[Any]]] = {}
         self._steps: Counter[str] = Counter()
         self._seen = 0  # steps
+        self._since = self._longest = 0  # steps without an update, which another one ended
         self._has_mode = False
 
     def words(self) -> Iterator[str]:
@@ -124,8 +127,15 @@ class CallProposer:
             self._seen += event.recorded
             for family, (counters, _) in LANDMARKS.items():
                 self._steps[family] += any(event.counters.get(name, 0) for name in counters)
+            self._count_updates(event)
         else:
             self._program.observe(event)
+
+    def _count_updates(self, step: StepEvent) -> None:
+        counters, _ = LANDMARKS[Families.OPTIMIZER_STEP]
+        self._since += 1
+        if any(step.counters.get(name, 0) for name in counters):
+            self._longest, self._since = max(self._longest, self._since), 0
 
     def _learn(self, outer: CallEvent, inside: Sequence[CallEvent]) -> None:
         self._calls[outer.api] += 1
@@ -144,7 +154,9 @@ class CallProposer:
                 params: dict[str, Any] = {"outer": STEP, "inner": family}
                 yield Hypothesis(relation="contains", params=params)
                 if family == Families.OPTIMIZER_STEP:
-                    yield Hypothesis(relation="contains", params={**params, "within": PATIENCE})
+                    # An update may take more batches than here
+                    within = max(PATIENCE, _AS_MANY * self._longest)
+                    yield Hypothesis(relation="contains", params={**params, "within": within})
         if self._has_mode:
             params = {"outer": STEP, "inner": Families.MODULE, "args": {_MODE_ARGUMENT: True}}
             yield Hypothesis(relation="contains", params=params)
@@ -168,7 +180,8 @@ class CallProposer:
 
     def _params(self, outer: str, inner: str, args: Mapping[str, Any]) -> dict[str, Any]:
         params = {"outer": outer, "inner": inner, "args": dict(sorted(args.items()))}
-        if is_private(outer) and self._program.name is not None:
+        is_own = is_private(outer) or _is_loss(outer)
+        if is_own and self._program.name is not None:
             params["program"] = self._program.name
         return params
 
@@ -183,14 +196,20 @@ class CallProposer:
             for name, found in values.items()
             if len(found) == 1 and None not in found and name != _MODE_ARGUMENT
         }
-        yield {}
+        if not _is_loss(outer):
+            yield {}
         if fixed:
             yield fixed
 
 
+def _is_loss(outer: str) -> bool:
+    """Whether it is a function that holds the arguments that the program gave it."""
+    return outer.startswith(_LOSS_MODULES)
+
+
 def _is_internal(outer: str, inner: str) -> bool:
     """Whether it is only how the library does its own work: another version may do otherwise."""
-    return is_library(outer) and is_library(inner)
+    return is_library(outer) and is_library(inner) and not _is_loss(outer)
 
 
 def _is_telling(event: CallEvent) -> bool:

@@ -182,16 +182,19 @@ class Exhaustion(StepMonitor):
         assert rate.first_idle is not None
         moment, facts = rate.first_idle
         label = self.ledger.holders[owner].label
-        if self._has_scheduler and rate.kept < _KEPT:
+        built = [group.hyper.get("lr") for group in self.ledger.holders[owner].made.groups]
+        is_scheduled = self._has_scheduler and any(built)  # else there is nothing to multiply
+        if is_scheduled and rate.kept < _KEPT:
             subject, often = Subject(api=Families.SCHEDULER_STEP), f"in its first {rate.idle} steps"
             cause = f"The schedule of {label} begins at zero, and is not stepped {often}{{where}}."
             fix = "Step a schedule that is made for updates after each; begin another above zero."
-        elif self._has_scheduler:
+        elif is_scheduled:
             subject, often = Subject(api=Families.SCHEDULER_STEP), f"for {_KEPT} steps of it"
             cause = f"The schedule{{where}} keeps the rate of {label} at zero {often}."
             fix = "Look at what the schedule gives for its first steps: 1 // 100 is zero."
         else:
-            subject, often = Subject(api=Families.OPTIMIZER_STEP), f"in all {rate.idle} steps"
+            which = "its first" if self._has_scheduler else "all"  # told while the run goes on
+            subject, often = Subject(api=Families.OPTIMIZER_STEP), f"in {which} {rate.idle} steps"
             cause = f"{label} was built with a learning rate of zero."
             fix = "Give the optimizer a learning rate above zero: lr=..."
         found = self._violation(owner, rate, moment, facts)

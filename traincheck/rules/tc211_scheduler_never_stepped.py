@@ -33,9 +33,10 @@ class SchedulerNeverStepped:
         the run, as the first epochs may be meant to have one rate, or after ten times as many.
 
     Stays quiet on:
-        Schedulers stepped by batch, epoch or at the end of three epochs; iterators that are left
-        before their end, as by next(iter(loader)); parts of a composed scheduler; training without
-        a scheduler or without a DataLoader; steps not recorded.
+        Schedulers stepped by batch, epoch or at the end of three epochs, or whose rates are set in
+        another way, as by ignite; iterators that are left before their end, as by
+        next(iter(loader)); parts of a composed scheduler; training without a scheduler or without a
+        DataLoader; steps not recorded.
 
     Fix:
         Call scheduler.step() after each step or epoch, whichever its schedule counts.
@@ -86,6 +87,7 @@ class UnusedSchedule(StepMonitor):
         self._before: dict[str, tuple[Counter[str], Counter[str]]] = {}  # passes and batches
         self._first_step: dict[str, int | None] = {}
         self._waiting: dict[str, tuple[int, Violation]] = {}  # by optimizer, after how many epochs
+        self._rates: dict[str, object] = {}  # by optimizer, while its scheduler is waited for
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
@@ -99,15 +101,22 @@ class UnusedSchedule(StepMonitor):
                 self._made[owner] = moment.call
                 self._before.pop(owner, None)  # another phase of training may begin late
                 self._first_step.pop(owner, None)
+                self._rates.pop(owner, None)
             elif moment.family == Families.SCHEDULER_STEP:
-                self.triggered += self._made.pop(owner, None) is not None
-                self._waiting.pop(owner, None)
+                self._is_used(owner)
             elif moment.family == Families.OPTIMIZER_STEP and owner in self._made:
                 found += self._step(owner, moment, facts)
         return found
 
+    def _is_used(self, owner: str) -> None:
+        self.triggered += self._made.pop(owner, None) is not None
+        self._waiting.pop(owner, None)
+
     def _step(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
-        if owner not in self.ledger.holders:
+        rate = facts.event.lr.get(owner)
+        if self._rates.setdefault(owner, rate) != rate:
+            self._is_used(owner)  # something sets what the schedule tells, or the rate by hand
+        if owner not in self.ledger.holders or owner not in self._made:
             return []
         epochs = self._epochs_of(owner)
         if epochs:

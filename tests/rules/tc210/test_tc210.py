@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.rules.window import schedule, scheduler_made
@@ -19,9 +20,16 @@ from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 
+def scheduled(rate: float) -> TraceBuilder:
+    """A model whose optimizer was built with another rate than its schedule begins with."""
+    trace = net(lr=0.1)
+    trace.optimizers["opt0"].hyper["lr"] = rate
+    return trace
+
+
 def loop(rates: Sequence[float], *, times: int = 1) -> list[Event]:
     """After each step the scheduler sets the next rate."""
-    trace = net(lr=rates[0])
+    trace = scheduled(rates[0])
     for rate in rates[1:]:
         trace.begin_step().zero_grad().forward().backward().optimizer_step()
         schedule(trace, lr=rate, times=times)
@@ -53,6 +61,15 @@ def test_fires_where_a_schedule_never_leaves_zero() -> None:
     assert (finding.first_step, finding.violations) == (0, 1)
     assert "train.py:90" in finding.likely_cause
     assert "keeps the rate of opt0 (Adam) at zero for 10 steps" in finding.likely_cause
+
+
+def test_a_schedule_cannot_multiply_zero() -> None:
+    trace = net(lr=0.0)
+    for _ in range(40):
+        trace.begin_step().zero_grad().forward().backward().optimizer_step()
+        schedule(trace, lr=0.0)
+    finding = fires("TC210", trace.build())
+    assert "was built with a learning rate of zero" in finding.likely_cause
 
 
 def test_quiet_where_a_long_first_epoch_has_a_rate_of_zero() -> None:
@@ -110,7 +127,7 @@ def test_fires_where_next_to_nothing_is_left() -> None:
 
 def at(rates: Sequence[float], *, steps: Sequence[int] = ()) -> list[Event]:
     """A rate for each update; the scheduler steps before some."""
-    trace = net(lr=rates[0])
+    trace = scheduled(rates[0])
     for step, rate in enumerate(rates):
         trace.begin_step().zero_grad()
         if step in steps:
@@ -144,7 +161,7 @@ def test_quiet_on_a_small_rate_beside_another_optimizer() -> None:
 
 def late(first: int, *, other: bool = False) -> list[Event]:
     """A rate of zero until the first step of the scheduler."""
-    trace = scheduler_made(net(lr=0.0))
+    trace = scheduler_made(scheduled(0.0))
     if other:
         trace.optimizer(lr=0.1)
     for _ in range(first):

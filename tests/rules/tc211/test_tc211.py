@@ -15,7 +15,7 @@ from tests.checking import BY_CODE, fires, net, quiet
 from tests.collect.recording import recording
 from tests.rules.window import batch, schedule, scheduler_made
 from traincheck.schema.apis import Families
-from traincheck.schema.events import Event
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Verdict
 
 
@@ -46,6 +46,16 @@ def test_waits_for_the_end_of_the_run_or_ten_times_as_long() -> None:
     told = [event.step for event in loop(32) if monitor.observe(event)]
     assert told == [90]  # the first step of the epoch after thirty
     assert monitor.finish() == []
+
+
+def test_quiet_when_the_rate_is_set_in_another_way() -> None:
+    events = [
+        event.replace(lr={"opt0": [1e-3 / (1 + event.step // 3)]})
+        if isinstance(event, StepEvent) and event.step is not None
+        else event
+        for event in loop(5)
+    ]
+    assert quiet("TC211", events) is Verdict.HELD
 
 
 def test_quiet_when_the_first_epochs_have_one_rate() -> None:

@@ -36,6 +36,11 @@ def test_fires_when_a_third_class_has_come_in_order() -> None:
     assert "shuffle=True" in finding.fix
 
 
+def test_fires_when_classes_meet_in_each_batch() -> None:
+    finding = fires("TC506", run_on(labelled((0, 1), (1, 2), (2, 3), (3, 4), (4, 5))))
+    assert "4 of the first 4 batches hold one class, or it and the next" in finding.observed
+
+
 @pytest.mark.parametrize(
     "batches",
     [
@@ -43,6 +48,7 @@ def test_fires_when_a_third_class_has_come_in_order() -> None:
         labelled((0, 0), (1, 1), (0, 0), (2, 2)),
         labelled((0, 7), (8, 15), (16, 23), (24, 31)),  # numbers of samples, say
         labelled((0, 0), (0, 0), (1, 1), (1, 1)),  # two classes only
+        labelled((0, 1), (1, 2), (0, 2), (1, 2)),  # by chance, at first
     ],
 )
 def test_quiet_on_other_orders(batches: list[dict[str, Any]]) -> None:
