@@ -80,7 +80,8 @@ class CutGradients(StepMonitor):
         super().__init__()
         self._arrival = Arrival()
         self._streak: dict[int, tuple[int, int | None]] = {}
-        self._held: list[Violation] = []  # of steps so few that the layers may be trained yet
+        # By parameter, of steps so few that its layer may be trained yet
+        self._held: dict[int, Violation] = {}
         self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: how often, and first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -96,8 +97,9 @@ class CutGradients(StepMonitor):
         self.triggered += 1
         cut = cut_off(self.ledger, facts, missing) if missing else set()
         self._note_apart(missing - cut, facts)
-        found: list[Violation] = []
-        held: list[Violation] = []
+        # Of another model now: what is held of one that is gone is true of all its life
+        found = [v for i, v in self._held.items() if i not in self.ledger.parameters]
+        held: dict[int, Violation] = {}
         streak: dict[int, tuple[int, int | None]] = {}
         for identity in sorted(cut, key=self.ledger.name):
             count, first = self._streak.get(identity, (0, facts.event.step))
@@ -107,13 +109,14 @@ class CutGradients(StepMonitor):
                 step = first if count + 1 == needed else facts.event.step
                 found.append(self._violation(identity, step, facts))
             elif count + 1 >= _CONFIRMED:
-                held.append(self._violation(identity, first, facts))
+                held[identity] = self._held.get(identity) or self._violation(identity, first, facts)
         self._streak, self._held = streak, held
         return found
 
     def finish(self) -> list[Violation]:
         """A run that ends before it is known whether those layers would be trained."""
-        return self._held + [first for count, first in self._apart.values() if count >= _ENOUGH]
+        apart = [first for count, first in self._apart.values() if count >= _ENOUGH]
+        return [*self._held.values(), *apart]
 
     def _note_apart(self, missing: set[int], facts: StepFacts) -> None:
         """Models that are called to be trained, of which nothing has had a gradient."""

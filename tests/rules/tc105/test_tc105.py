@@ -114,3 +114,38 @@ def test_quiet_on_optimizers_that_step_within_backward(tmp_path: Path) -> None:
             head.step()
             head.zero_grad()
     assert quiet("TC105", run.events) is Verdict.HELD
+
+
+class Headed(nn.Module):
+    """An extractor that runs without a graph, in front of a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extractor, self.head = nn.Linear(4, 16), nn.Linear(16, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            seen = self.extractor(x).relu()
+        return self.head(seen)
+
+
+def fit(model: nn.Module, steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).pow(2).mean().backward()
+        optimizer.step()
+
+
+def test_a_model_that_is_gone_was_never_trained(tmp_path: Path) -> None:
+    with recording(tmp_path) as run:
+        model = Headed()
+        fit(model, 12)
+        state = model.state_dict()
+        del model
+        model = Headed()
+        model.load_state_dict(state)
+        fit(model, 6)
+    finding = fires("TC105", run.events)
+    assert finding.first_step == 0
+    assert finding.variables == ("Headed.extractor.bias", "Headed.extractor.weight")
