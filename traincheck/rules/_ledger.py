@@ -195,6 +195,7 @@ class Ledger:
         self.ever_reached: set[int] = set()
         self.buffers: set[str] = set()
         self.loaded: set[str] = set()  # targets of load_state_dict
+        self.has_read = False  # a file of anything
         self.strided: set[str] = set()  # parameters that are not contiguous
         self.replaced: set[str] = set()  # names that went to other objects while training
         self.off: set[str] = set()  # modules with an attribute requires_grad that is False
@@ -230,8 +231,10 @@ class Ledger:
         elif isinstance(event, BatchEvent):
             self._batch = (event.loader, event.epoch, event.index)
             self.passes.enter(event)
-        elif isinstance(event, CheckpointEvent) and event.op == "load_state_dict":
-            self.loaded.add(event.target or "")
+        elif isinstance(event, CheckpointEvent):
+            if event.op == "load_state_dict":
+                self.loaded.add(event.target or "")
+            self.has_read |= event.op == "load"
         elif isinstance(event, MarkEvent):
             self._enter_mark(event)
         self._last = event

@@ -21,6 +21,7 @@ from traincheck.rules.tc113_layer_not_registered import LayerNotRegistered
 from traincheck.rules.tc114_written_between_steps import WrittenBetweenSteps
 from traincheck.rules.tc115_freeze_without_effect import FreezeWithoutEffect
 from traincheck.rules.tc116_model_in_no_optimizer import ModelInNoOptimizer
+from traincheck.rules.tc117_left_out_of_optimizers import LeftOutOfOptimizers
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
@@ -196,6 +197,7 @@ RULES: tuple[Rule, ...] = (
     WrittenBetweenSteps(),
     FreezeWithoutEffect(),
     ModelInNoOptimizer(),
+    LeftOutOfOptimizers(),
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),

@@ -7,10 +7,14 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from traincheck.schema.apis import Families
-from traincheck.schema.events import Event
+from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
 
 HEAD = {"weights": "__main__.Margin"}
+
+
+def loaded() -> TraceBuilder:
+    return net()._add(CheckpointEvent, op="load_state_dict", target="Margin")
 
 
 def loop(
@@ -20,7 +24,7 @@ def loop(
     training: bool = True,
     trace: TraceBuilder | None = None,
 ) -> list[Event]:
-    trace = trace or net()
+    trace = trace or loaded()
     trace.model("Margin", HEAD, frozen=["Margin.weights"] if frozen else [])
     trace.train(training, "Margin")
     return trace.steps(count).build()
@@ -53,3 +57,7 @@ def test_quiet_when_its_gradients_are_cleared() -> None:
         trace.call("torch.nn.Module.zero_grad", family=Families.ZERO_GRAD, module="Margin")
         trace.forward().backward().optimizer_step()
     assert quiet("TC116", trace.build()) is Verdict.HELD
+
+
+def test_quiet_on_a_model_that_begins_anew() -> None:
+    assert quiet("TC116", loop(trace=net())) is Verdict.HELD
