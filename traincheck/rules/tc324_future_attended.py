@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from traincheck.rules._causal import CALLS, is_attention, is_open, over_text, text_length
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, given
+from traincheck.rules._causal import CALLS, LOSSES, Read, Readers, is_open
+from traincheck.rules._losses import are_next_tokens, given
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import SOFTMAXES, Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-_LOSSES = frozenset({CROSS_ENTROPY, NLL})
 _PROOF = 2  # steps
 _BY_HAND = "Fill the scores of later positions with -inf before softmax."
 
@@ -62,23 +59,13 @@ class FutureAttended:
         ),
     )
     needs = Needs(
-        calls=_LOSSES | CALLS | {Families.MODULE},
+        calls=LOSSES | CALLS | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
-        stats=_LOSSES | SOFTMAXES | {"batch"},
+        stats=LOSSES | SOFTMAXES | {"batch"},
     )
 
     def monitor(self) -> OpenAttention:
         return OpenAttention()
-
-
-@dataclass(slots=True)
-class _Step:
-    """What a rank has done since its last step."""
-
-    calls: list[CallEvent] = field(default_factory=list)  # of attention, since the last model
-    open: list[tuple[CallEvent, Sequence[CallEvent]]] = field(default_factory=list)  # by models
-    is_hidden: bool = False  # in some model
-    is_next: bool = False  # a target was
 
 
 class OpenAttention(SingleEvents):
@@ -86,42 +73,28 @@ class OpenAttention(SingleEvents):
 
     def __init__(self) -> None:
         super().__init__()
-        self._steps: defaultdict[int, _Step] = defaultdict(_Step)  # by rank
+        self._readers = Readers()
         self._first: Violation | None = None
         self._found = 0
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._found >= _PROOF:
+        step = self._readers.observe(event) if self._found < _PROOF else None
+        if step is None or not any(are_next_tokens(given(loss, "target")) for loss in step.losses):
             return []
-        if isinstance(event, StepEvent):
-            return self._conclude(self._steps.pop(event.rank, _Step()))
-        if isinstance(event, CallEvent) and event.grad_enabled and event.stage == "train":
-            self._call(self._steps[event.rank], event)
-        return []
-
-    def _call(self, step: _Step, event: CallEvent) -> None:
-        if is_attention(event):
-            step.calls.append(event)
-        elif event.family == Families.MODULE and event.root:
-            length = text_length(event.args)
-            calls = over_text(step.calls, length)
-            step.calls = []
-            if calls and length and all(is_open(call, length) for call in calls):
-                step.open.append((event, calls))
-            elif calls:
-                step.is_hidden = True
-        elif (loss := as_loss(event, _LOSSES)) is not None:
-            step.is_next |= are_next_tokens(given(loss, "target"))
-
-    def _conclude(self, step: _Step) -> list[Violation]:
-        if not step.is_next or not (step.open or step.is_hidden):
+        reads = [read for read in step.reads if read.calls]
+        if not reads:
             return []
         self.triggered += 1
-        if step.is_hidden:
+        if not all(map(_is_open, reads)):
             return []
         self._found += 1
-        self._first = self._first or _violation(*step.open[0])
+        self._first = self._first or _violation(reads[0].root, reads[0].calls)
         return [self._first] if self._found == _PROOF else []
+
+
+def _is_open(read: Read) -> bool:
+    length = read.length or 0
+    return length > 0 and all(is_open(call, length) for call in read.calls)
 
 
 def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:

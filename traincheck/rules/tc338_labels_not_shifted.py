@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
 from math import log
 
-from traincheck.rules._causal import (
-    CALLS,
-    is_attention,
-    is_causal,
-    is_open,
-    over_text,
-    text_length,
-)
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, as_loss, given, loss_violation, number
+from traincheck.rules._causal import CALLS, LOSSES, Readers, TrainingStep, is_causal, is_open
+from traincheck.rules._losses import given, loss_violation, number
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import EMBEDDING, SOFTMAXES, Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import tensor_summary
 
-_LOSSES = frozenset({CROSS_ENTROPY, NLL})
 _NEAR_ZERO = 0.02  # of the loss of a guess
 _PROOF = 2  # steps
 
@@ -69,9 +59,9 @@ class LabelsNotShifted:
         fix="Give the model tokens[:, :-1], and the loss tokens[:, 1:].",
     )
     needs = Needs(
-        calls=_LOSSES | CALLS | {EMBEDDING, Families.MODULE},
+        calls=LOSSES | CALLS | {EMBEDDING, Families.MODULE},
         kinds=frozenset({"batch", "step"}),
-        stats=_LOSSES | SOFTMAXES | {EMBEDDING, "batch"},
+        stats=LOSSES | SOFTMAXES | {EMBEDDING, "batch"},
     )
 
     def __init__(self, share: float = _NEAR_ZERO) -> None:
@@ -81,48 +71,19 @@ class LabelsNotShifted:
         return CopiedLabels(self.share)
 
 
-@dataclass(slots=True)
-class _Step:
-    """What a rank has done since its last step."""
-
-    calls: list[CallEvent] = field(default_factory=list)  # of attention, since the last model
-    is_causal: bool = False  # some model was
-    is_open: bool = False
-    losses: list[CallEvent] = field(default_factory=list)
-
-
 class CopiedLabels(SingleEvents):
     """Joins the attention of a step with what its losses were given, and gave."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
         self._share = share
-        self._steps: defaultdict[int, _Step] = defaultdict(_Step)  # by rank
+        self._readers = Readers()
         self._first: CallEvent | None = None
         self._found = 0
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._found >= _PROOF:
-            return []
-        if isinstance(event, StepEvent):
-            return self._conclude(self._steps.pop(event.rank, _Step()))
-        if isinstance(event, CallEvent) and event.grad_enabled and event.stage == "train":
-            self._call(self._steps[event.rank], event)
-        return []
-
-    def _call(self, step: _Step, event: CallEvent) -> None:
-        if is_attention(event):
-            step.calls.append(event)
-        elif event.family == Families.MODULE and event.root:
-            length = text_length(event.args)
-            calls, step.calls = over_text(step.calls, length), []
-            step.is_causal |= any(map(is_causal, calls))
-            step.is_open |= any(is_open(call, length) for call in calls if length)
-        elif (loss := as_loss(event, _LOSSES)) is not None:
-            step.losses.append(loss)
-
-    def _conclude(self, step: _Step) -> list[Violation]:
-        if not step.losses or not step.is_causal or step.is_open:
+        step = self._readers.observe(event) if self._found < _PROOF else None
+        if step is None or not step.losses or not _is_causal(step):
             return []
         self.triggered += 1
         if not all(number(given(loss, "target"), "fed") for loss in step.losses):
@@ -132,6 +93,13 @@ class CopiedLabels(SingleEvents):
             return []
         self._found += 1
         return [_violation(self._first, step.losses[0])] if self._found == _PROOF else []
+
+
+def _is_causal(step: TrainingStep) -> bool:
+    """Whether some attention hides what comes later, and none shows all."""
+    calls = [(call, read.length) for read in step.reads for call in read.calls]
+    is_shown = any(length and is_open(call, length) for call, length in calls)
+    return any(is_causal(call) for call, _ in calls) and not is_shown
 
 
 def _is_low(loss: CallEvent, share: float) -> bool:
