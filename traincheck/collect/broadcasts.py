@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOMENT = "broadcast"  # in ``loss@broadcast``
 _CALLS = 4  # of a step in which is looked
-# A look takes up to 60 microseconds; what is wrong is so from the start.
+# A look takes up to 120 microseconds; what is wrong is so from the start.
 _SCHEDULE = Schedule(first=8, every=50)
 _MOST_NODES = 48
 _MOST_FOUND = 4

@@ -11,7 +11,6 @@ from traincheck.relations._counts import (
     COLLECTIVE,
     LANDMARKS,
     LOOSE,
-    LOSSES,
     Key,
     Page,
     Seen,
@@ -20,7 +19,7 @@ from traincheck.relations._counts import (
     scheduler_of,
 )
 from traincheck.relations._names import STEP, ProgramName, is_library
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import LOSS_MODULES, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
 
@@ -57,7 +56,7 @@ class CountProposer:
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
             inside = self._open.pop(event.span, ())
-            is_loss = event.api.startswith(LOSSES)
+            is_loss = event.api.startswith(LOSS_MODULES)
             if event.family == Families.MODULE and (is_loss or not is_library(event.api)):
                 self._own.update(inside)
             if event.parent is None:
@@ -114,7 +113,7 @@ class CountProposer:
             api, owner = key
             is_called = api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)
             # A loss is the same as a module and as a function: the function is counted.
-            if key == LOOSE or not is_called or api.startswith(LOSSES):
+            if key == LOOSE or not is_called or api.startswith(LOSS_MODULES):
                 continue
             found = bound(key, seen, self._backwards(), is_echo=is_echo)
             if found is not None and self._is_of_loop(key, found):

@@ -21,7 +21,6 @@ from traincheck.schema.words import counted
 _F = Families
 Key = tuple[str, str | None]  # an API or family, and whose call it is where owners are told apart
 BACKWARD: Key = (_F.BACKWARD, None)
-LOSSES = "torch.nn.modules.loss."
 DETACH = "torch.Tensor.detach"
 LOOSE: Key = (DETACH, "the loop")  # of these, what no other call makes: it may be for a log
 _OWNED = frozenset({_F.OPTIMIZER_STEP, _F.SCHEDULER_STEP})

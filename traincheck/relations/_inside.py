@@ -18,7 +18,7 @@ from traincheck.relations._names import (
 )
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import Variables, is_judged
-from traincheck.schema.apis import ATTENTION, COMPILED, Families
+from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -38,7 +38,6 @@ _MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTI
 _OF_BACKWARD = frozenset({Families.ZERO_GRAD, Families.MODULE})
 _PATIENT = "steps enough to be patient"
 PATIENCE = 8  # steps: searches look where a gradient points before they go
-_LOSS_MODULES = "torch.nn.modules.loss."
 _AS_MANY = 4  # times the batches that an update took
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
 _MIN_CALLS = 2  # of the outer API, before its inside is worth a claim
@@ -125,17 +124,17 @@ class CallProposer:
         elif isinstance(event, StepEvent):
             self._open.clear()  # no call reaches over the end of a step
             self._seen += event.recorded
-            for family, (counters, _) in LANDMARKS.items():
-                self._steps[family] += any(event.counters.get(name, 0) for name in counters)
-            self._count_updates(event)
+            self._count(event)
         else:
             self._program.observe(event)
 
-    def _count_updates(self, step: StepEvent) -> None:
-        counters, _ = LANDMARKS[Families.OPTIMIZER_STEP]
+    def _count(self, step: StepEvent) -> None:
         self._since += 1
-        if any(step.counters.get(name, 0) for name in counters):
-            self._longest, self._since = max(self._longest, self._since), 0
+        for family, (counters, _) in LANDMARKS.items():
+            if any(step.counters.get(name, 0) for name in counters):
+                self._steps[family] += 1
+                if family == Families.OPTIMIZER_STEP:
+                    self._longest, self._since = max(self._longest, self._since), 0
 
     def _learn(self, outer: CallEvent, inside: Sequence[CallEvent]) -> None:
         self._calls[outer.api] += 1
@@ -204,7 +203,7 @@ class CallProposer:
 
 def _is_loss(outer: str) -> bool:
     """Whether it is a function that holds the arguments that the program gave it."""
-    return outer.startswith(_LOSS_MODULES)
+    return outer.startswith(LOSS_MODULES)
 
 
 def _is_internal(outer: str, inner: str) -> bool:

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, are_next_tokens, as_loss, number
+from traincheck.rules._losses import OVER_CLASSES, are_next_tokens, as_loss, number
 from traincheck.schema.apis import ATTENTION as SDPA
 from traincheck.schema.apis import MULTI_HEAD, SOFTMAXES, Families
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.values import tensor_summary
 
-LOSSES = frozenset({CROSS_ENTROPY, NLL})
 CALLS = SOFTMAXES | {SDPA, MULTI_HEAD}
 _KEYS = -1  # the dim of weights of attention
 _ALL = 0.999  # of the later positions
@@ -58,7 +57,7 @@ class Readers:
             length = _text_length(event.args)
             step.reads.append(Read(event, length, _over_text(step.waiting, length)))
             step.waiting = []
-        elif (loss := as_loss(event, LOSSES)) is not None:
+        elif (loss := as_loss(event, OVER_CLASSES)) is not None:
             step.losses.append(loss)
         return None
 

@@ -12,6 +12,7 @@ from traincheck.schema.values import TensorSummary, tensor_summary
 F = "torch.nn.functional."
 CROSS_ENTROPY = f"{F}cross_entropy"
 NLL = f"{F}nll_loss"
+OVER_CLASSES = frozenset({CROSS_ENTROPY, NLL})
 CTC = f"{F}ctc_loss"
 BCE = f"{F}binary_cross_entropy"
 BCE_LOGITS = f"{F}binary_cross_entropy_with_logits"

@@ -103,19 +103,19 @@ class UnusedSchedule(StepMonitor):
                 self._first_step.pop(owner, None)
                 self._rates.pop(owner, None)
             elif moment.family == Families.SCHEDULER_STEP:
-                self._is_used(owner)
+                self._wait_no_more(owner)
             elif moment.family == Families.OPTIMIZER_STEP and owner in self._made:
                 found += self._step(owner, moment, facts)
         return found
 
-    def _is_used(self, owner: str) -> None:
+    def _wait_no_more(self, owner: str) -> None:
         self.triggered += self._made.pop(owner, None) is not None
         self._waiting.pop(owner, None)
 
     def _step(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
         rate = facts.event.lr.get(owner)
         if self._rates.setdefault(owner, rate) != rate:
-            self._is_used(owner)  # something sets what the schedule tells, or the rate by hand
+            self._wait_no_more(owner)  # something sets what the schedule tells, or the rate by hand
         if owner not in self.ledger.holders or owner not in self._made:
             return []
         epochs = self._epochs_of(owner)

@@ -7,8 +7,7 @@ from math import prod
 from typing import Any
 
 from traincheck.rules._losses import (
-    CROSS_ENTROPY,
-    NLL,
+    OVER_CLASSES,
     are_next_tokens,
     as_loss,
     given,
@@ -22,7 +21,6 @@ from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import tensor_summary
 
-_LOSSES = frozenset({CROSS_ENTROPY, NLL})
 _TWICE = 2
 
 
@@ -65,9 +63,9 @@ class LabelsShiftedTwice:
         fix="Give the model its inputs as labels, or leave the shift in the model out.",
     )
     needs = Needs(
-        calls=_LOSSES | {Families.MODULE},
+        calls=OVER_CLASSES | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
-        stats=_LOSSES | {"batch"},
+        stats=OVER_CLASSES | {"batch"},
     )
 
     def monitor(self) -> ShiftedLabels:
@@ -100,7 +98,7 @@ class ShiftedLabels(SingleEvents):
             if event.root and event.grad_enabled:
                 self._look(f"{event.module or event.api} argument ", event.args)
             return
-        call = as_loss(event, _LOSSES)
+        call = as_loss(event, OVER_CLASSES)
         target = None if call is None else given(call, "target")
         if call is None or target is None:
             return

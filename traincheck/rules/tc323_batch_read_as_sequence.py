@@ -8,8 +8,7 @@ from typing import Any
 
 from traincheck.rules._losses import (
     BCE_LOGITS,
-    CROSS_ENTROPY,
-    NLL,
+    OVER_CLASSES,
     F,
     as_loss,
     given,
@@ -22,12 +21,11 @@ from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
-_OF_CLASSES = frozenset({CROSS_ENTROPY, NLL})
 _OF_VALUES = frozenset(
     {BCE_LOGITS}
     | {f"{F}{n}" for n in ("binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss")}
 )
-_LOSSES = _OF_CLASSES | _OF_VALUES
+_LOSSES = OVER_CLASSES | _OF_VALUES
 _MOST_READS = 4096  # before a loss: a program may have none
 _ENOUGH = 3  # losses; two sizes may be equal by chance in a batch or two, not in all
 
@@ -167,7 +165,7 @@ def _samples(call: CallEvent, columns: int) -> int | None:
     if outputs is None or target is None:
         return None
     rows, *rest = outputs.shape or (1,)
-    if call.api in _OF_CLASSES:
+    if call.api in OVER_CLASSES:
         return rows if len(rest) == 1 and target.shape[:1] == (rows,) else None
     return rows if len(rest) <= 1 and prod(rest) != columns else None
 

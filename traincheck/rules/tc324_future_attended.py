@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules._causal import CALLS, LOSSES, Read, Readers, is_open
-from traincheck.rules._losses import are_next_tokens, given
+from traincheck.rules._causal import CALLS, Read, Readers, is_open
+from traincheck.rules._losses import OVER_CLASSES, are_next_tokens, given
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import SOFTMAXES, Families
 from traincheck.schema.claims import Needs
@@ -59,9 +59,9 @@ class FutureAttended:
         ),
     )
     needs = Needs(
-        calls=LOSSES | CALLS | {Families.MODULE},
+        calls=OVER_CLASSES | CALLS | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
-        stats=LOSSES | SOFTMAXES | {"batch"},
+        stats=OVER_CLASSES | SOFTMAXES | {"batch"},
     )
 
     def monitor(self) -> OpenAttention:

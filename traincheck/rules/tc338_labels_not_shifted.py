@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from math import log
+from math import inf, log
 
-from traincheck.rules._causal import CALLS, LOSSES, Readers, TrainingStep, is_causal, is_open
-from traincheck.rules._losses import given, loss_violation, number
+from traincheck.rules._causal import CALLS, Readers, TrainingStep, is_causal, is_open
+from traincheck.rules._losses import OVER_CLASSES, given, loss_violation, number
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import EMBEDDING, SOFTMAXES, Families
 from traincheck.schema.claims import Needs
@@ -59,9 +59,9 @@ class LabelsNotShifted:
         fix="Give the model tokens[:, :-1], and the loss tokens[:, 1:].",
     )
     needs = Needs(
-        calls=LOSSES | CALLS | {EMBEDDING, Families.MODULE},
+        calls=OVER_CLASSES | CALLS | {EMBEDDING, Families.MODULE},
         kinds=frozenset({"batch", "step"}),
-        stats=LOSSES | SOFTMAXES | {EMBEDDING, "batch"},
+        stats=OVER_CLASSES | SOFTMAXES | {EMBEDDING, "batch"},
     )
 
     def __init__(self, share: float = _NEAR_ZERO) -> None:
@@ -92,7 +92,7 @@ class CopiedLabels(SingleEvents):
         if not all(_is_low(loss, self._share) for loss in step.losses):
             return []
         self._found += 1
-        return [_violation(self._first, step.losses[0])] if self._found == _PROOF else []
+        return [_violation(self._first, _mean(step.losses[0]))] if self._found == _PROOF else []
 
 
 def _is_causal(step: TrainingStep) -> bool:
@@ -102,23 +102,26 @@ def _is_causal(step: TrainingStep) -> bool:
     return any(is_causal(call) for call, _ in calls) and not is_shown
 
 
+def _mean(loss: CallEvent) -> float:
+    """Over all labels; infinite where it is not known."""
+    result = tensor_summary(loss.result)
+    is_mean = loss.args.get("reduction") == "mean"
+    return result.value if is_mean and result is not None and result.value is not None else inf
+
+
 def _is_low(loss: CallEvent, share: float) -> bool:
-    """Whether a mean over all labels is next to nothing."""
-    result, scores = tensor_summary(loss.result), given(loss, "input")
-    if result is None or result.value is None or scores is None or len(scores.shape) < 2:  # noqa: PLR2004
+    """Whether it is next to nothing, compared with that of a guess among all classes."""
+    scores = given(loss, "input")
+    if scores is None or len(scores.shape) < 2:  # noqa: PLR2004
         return False
-    if loss.args.get("reduction") != "mean":
-        return False
-    return result.value < share * log(max(scores.shape[1], 2))
+    return _mean(loss) < share * log(max(scores.shape[1], 2))
 
 
-def _violation(first: CallEvent, last: CallEvent) -> Violation:
-    result = tensor_summary(last.result)
-    value = 0.0 if result is None or result.value is None else result.value
+def _violation(first: CallEvent, mean: float) -> Violation:
     return loss_violation(
         "TC338",
         first,
         "the labels are the tokens that the model is given, each at its position",
         expected="labels that are one token ahead of what the model is given",
-        observed=f"the same tokens as labels and as inputs; the loss falls to {value:.2g}",
+        observed=f"the same tokens as labels and as inputs; the loss falls to {mean:.2g}",
     )

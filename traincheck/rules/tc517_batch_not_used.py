@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from traincheck.rules._loaders import identified
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import TARGETED, Families
+from traincheck.schema.apis import LOSS_MODULES, TARGETED, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -188,7 +188,7 @@ def _is_input(place: _Place) -> bool:
 
 def _is_loss(event: CallEvent) -> bool:
     """Whether a module of torch that is a loss was called: its function tells what it was given."""
-    return event.api.startswith("torch.nn.modules.loss.")
+    return event.api.startswith(LOSS_MODULES)
 
 
 def _violation(place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:

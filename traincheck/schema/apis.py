@@ -85,6 +85,7 @@ MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())
 
 GRAD = "torch.autograd.grad"
 EMBEDDING = "torch.nn.functional.embedding"
+LOSS_MODULES = "torch.nn.modules.loss."  # whose functions tell what they were given
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 MULTI_HEAD = "torch.nn.functional.multi_head_attention_forward"
 MULTI_HEAD_MODULE = "torch.nn.modules.activation.MultiheadAttention.forward"
