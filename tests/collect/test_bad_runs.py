@@ -190,7 +190,10 @@ def test_file_size_limit_does_not_harm_training(tmp_path):
     assert_unharmed(bare, harness.run(limited), out)
     assert sum(path.stat().st_size for path in harness.event_files(out)) <= 64 * 1024
     notes = json.loads((out / "manifest.json").read_text())["notes"]
-    assert any("ends within a record" in note for note in notes)
+    assert any("could not write all of its records" in note for note in notes)
+    # One run in some two hundred reaches the limit with the last byte of a record
+    is_cut = any(not path.read_bytes().endswith(b"\n") for path in harness.event_files(out))
+    assert any("ends within a record" in note for note in notes) == is_cut
 
 
 @pytest.fixture
