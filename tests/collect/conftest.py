@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.collect import variables
+from traincheck.collect import looker, variables
 from traincheck.collect.device import finish, read, start
 from traincheck.collect.fingerprint import components, seed_of_parts
 
@@ -18,6 +18,7 @@ def mix(tensor):
 @pytest.fixture
 def far(monkeypatch):
     """The CPU is taken for a device, as far as looks go."""
-    monkeypatch.setattr(variables, "is_on_device", lambda tensor: True)
+    monkeypatch.setattr(looker, "is_on_device", lambda tensor: True)
     monkeypatch.setattr(variables, "is_plain_cpu", lambda tensor: False)
     monkeypatch.setattr(variables, "fingerprint", mix)
+    monkeypatch.setattr(looker, "fingerprint", mix)

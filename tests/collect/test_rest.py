@@ -10,8 +10,8 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.collect import tracker
+from traincheck.collect.looker import Looker
 from traincheck.collect.stats import Numbers
-from traincheck.collect.variables import Looker
 
 
 def models(count, kind=torch.optim.Adam, **options):

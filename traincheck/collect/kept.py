@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import holds_zeros
-from traincheck.collect.variables import is_on_device
+from traincheck.collect.looker import is_on_device
 from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ class LateLook:
 
     after: the span after which it was.
     is_new: nothing that was seen before is to be compared with it.
-    is_told: a change is recorded, not only remembered.
+    is_told: a change is recorded, not only remembered. is_glance: it was before the span began.
     are_values: of each part, whether it holds elements of the tensor; none when it was cleared.
     seed: of dtype and shape. prefix: of the fingerprint.
     """
@@ -35,6 +35,7 @@ class LateLook:
     after: int | None
     is_new: bool = False
     is_told: bool = True
+    is_glance: bool = False
     are_values: tuple[bool, ...] = ()
     seed: int = 0
     prefix: str = ""

@@ -15,6 +15,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from traincheck.collect.emit import Emitter
+from traincheck.collect.looker import Looker
 from traincheck.collect.naming import (
     Identities,
     LiveModules,
@@ -33,7 +34,7 @@ from traincheck.collect.stats import Numbers
 from traincheck.collect.structure import structure
 from traincheck.collect.summarize import dotted
 from traincheck.collect.turns import Turns
-from traincheck.collect.variables import BUFFER, GRADIENT, PARAMETER, Looker, Variable
+from traincheck.collect.variables import BUFFER, GRADIENT, PARAMETER, Variable
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
@@ -418,7 +419,7 @@ class Tracker:
             if gradient.identity
         ]
         if found:
-            self.looker.look_all(em, found, after)
+            self.looker.glance(em, found, after)
         return found
 
     def look_buffers(self, em: Emitter, after: int, root: Root) -> None:

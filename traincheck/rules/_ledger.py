@@ -275,6 +275,8 @@ class Ledger:
             self._page.has_own = True
         elif event.text == Marks.KEPT:
             self._page.kept = event
+        elif event.text == Marks.WRITTEN:
+            self._page.written += [event]
         elif event.text == Marks.MODEL:
             self.strided.update(event.data.get("strided") or ())
             modules = event.data.get("modules") or {}
@@ -406,13 +408,17 @@ class Ledger:
                     looks[look.after].append((look, identity))
                 else:
                     stray = True
+        written = {(mark.after, name) for mark in page.written for name in mark.names}
         moments: list[Moment] = []
         cleared: set[int] = set()
         reached: set[int] = set()
         for entry, identity, batch in zip(page.entries, page.ids, page.batches):
             if isinstance(entry, CallEvent):
                 for look, parameter in looks.get(entry.span, ()):
-                    self._gradient(look, parameter, cleared, reached)
+                    if (entry.span, look.name) in written:  # before it began, by the program
+                        written.discard((entry.span, look.name))
+                    else:
+                        self._gradient(look, parameter, cleared, reached)
                 moments.append(self._moment(entry, cleared, reached)._replace(batch=batch))
                 cleared, reached = set(), set()
             elif stray and identity is not None and entry.after not in spans:
@@ -483,6 +489,7 @@ class _Page:
     uncertain: set[int] = field(default_factory=set)
     numbers: dict[int, StateEvent] = field(default_factory=dict)
     kept: MarkEvent | None = None
+    written: list[MarkEvent] = field(default_factory=list)
     has_own: bool = False
 
     def use(self, call: CallEvent, batch: tuple[str, int, int] | None) -> None:

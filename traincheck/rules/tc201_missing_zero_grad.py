@@ -36,10 +36,10 @@ class MissingZeroGrad:
 
     Stays quiet on:
         zero_grad() at the head or at the end of the loop, of the optimizer or of the model;
-        gradients set to None by hand; accumulation over several backward() between two steps; the
-        generator's backward() that reaches a discriminator; closures (LBFGS); the first step; steps
-        that GradScaler skips; gradients that a step which was not recorded has left, where no
-        optimizer has applied them.
+        gradients set to None, or written in each step, by hand (as of fp32 masters of the weights);
+        accumulation over several backward() between two steps; the generator's backward() that
+        reaches a discriminator; closures (LBFGS); the first step; steps that GradScaler skips;
+        gradients that a step which was not recorded has left, where no optimizer has applied them.
 
     Fix:
         Call optimizer.zero_grad() once per optimizer step.
@@ -94,7 +94,8 @@ class GradientWindow(StepMonitor):
             for window in self._windows.values():
                 window.used -= moment.cleared
                 window.piled -= moment.cleared
-                window.piled |= window.used & moment.reached
+                if moment.family == Families.BACKWARD:  # what changes elsewhere the program writes
+                    window.piled |= window.used & moment.reached
             if moment.family == Families.ZERO_GRAD:
                 self._note(moment)
             if (

@@ -78,6 +78,7 @@ class Marks:
     SERVES = "serves"
     UNTRAINED = "untrained"
     WORKER = "worker"
+    WRITTEN = "gradients written"
 
 
 MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())

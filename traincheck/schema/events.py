@@ -374,6 +374,8 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             "gradients replaced" (an optimizer steps with others than the last look found),
             "gradients kept" (where a step that was not recorded is followed by one that is: names
             of those that were applied there, and are not cleared when a backward pass begins),
+            "gradients written" (names of those that are others when the backward pass "after"
+            begins than when the last one ended),
             "process group", "instrument disabled", "fault" (the first of its kind), "dropped"
             (events are missing here), or what a user gave `traincheck.mark`; "user: " is put before
             one of these.
@@ -399,6 +401,12 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
     def names(self) -> tuple[str, ...]:
         """The variables that it names, beside those of `values`."""
         return self._texts("names")
+
+    @property
+    def after(self) -> int | None:
+        """The span that it is about, where it is about one."""
+        after = self.data.get("after")
+        return after if isinstance(after, int) else None
 
     @property
     def owners(self) -> tuple[str, ...]:
