@@ -21,7 +21,8 @@ Tell = Callable[[Finding], None]
 class Watched:
     """What a run consists of, from its events. Models and optimizers are those of all ranks.
 
-    parameters: root of a model -> its parameters by name, with their numbers of elements.
+    parameters: root of a model, or what an optimizer holds of no module -> its parameters by name,
+    with their numbers of elements.
     optimizers: id -> class. processes: rank and pid; workers: those that serve another's loop.
     """
 
@@ -43,8 +44,8 @@ class Watched:
     def _variable(self, event: StateEvent) -> None:
         if event.role != "parameter" or event.change not in ("new", "replaced", "gone"):
             return
-        root = event.name.partition(".")[0].partition("[")[0]
-        members = self.parameters.setdefault(root, {})
+        root, bracket, _ = event.name.partition(".")[0].partition("[")
+        members = self.parameters.setdefault(f"tensors of {root}" if bracket else root, {})
         if event.change == "gone":
             members.pop(event.name, None)
         else:

@@ -1,10 +1,10 @@
-"""An outermost module as the recorder knows it, and the thread that works with it."""
+"""What variables hang from, an outermost module as a rule, and the thread that works with it."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from itertools import chain
 from operator import methodcaller
 from threading import get_ident
@@ -19,14 +19,20 @@ _ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
 _MOST_CHECKS = 256  # and then one in each forward
 _values: Any = methodcaller("values")  # not of dict: TorchScript modules have something else
 
-Slot: TypeAlias = tuple[dict[str, Any], str]  # where a module keeps a tensor: its dict and the key
+# Where a tensor is kept: in a dict of a module, under this key
+Slot: TypeAlias = tuple[MutableMapping[str, Any], str]
 
 
 class Root:
-    """An outermost module and the variables below it.
+    """An outermost module and the variables below it; or tensors that an optimizer holds loose.
 
     It keeps dicts of modules, never a module, and lets go of them, and so of the tensors in them,
-    when the module dies.
+    when the module dies. Of loose tensors it keeps none.
+
+    Args:
+        holder: the module, or the optimizer.
+        name: what the names of the variables begin with.
+        is_loose: no module owns the variables.
 
     is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
     it: of the last forward with gradients, or update. size: elements of its parameters.
@@ -34,11 +40,12 @@ class Root:
     that are not known may still ask whether they are below it by now.
     """
 
-    def __init__(self, module: torch.nn.Module, name: str) -> None:
+    def __init__(self, holder: Any, name: str, *, is_loose: bool = False) -> None:
         own = weakref.ref(self)
         forget = _forget  # models that a package holds outlive the names of this file
-        self.ref = weakref.ref(module, lambda _: forget(own()))
+        self.ref: weakref.ref[Any] = weakref.ref(holder, lambda _: forget(own()))
         self.name = name
+        self.is_loose = is_loose
         self.thread = this_thread()
         self.is_tracked = False
         self.is_lent = False
@@ -49,8 +56,8 @@ class Root:
         # Dicts of its modules, and what was in them: how many, under which keys, which objects
         self.holders: list[Any] = []
         self.seen: tuple[list[int], list[str], list[int]] = ([], [], [])
-        self.parameters: dict[str, tuple[dict[str, Any], str, Variable, Variable]] = {}
-        self.buffers: dict[str, tuple[dict[str, Any], str, Variable]] = {}
+        self.parameters: dict[str, tuple[MutableMapping[str, Any], str, Variable, Variable]] = {}
+        self.buffers: dict[str, tuple[MutableMapping[str, Any], str, Variable]] = {}
 
     def called(self) -> None:
         """A forward begins."""

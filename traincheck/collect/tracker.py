@@ -6,7 +6,7 @@ When the instruments say so, look at them; what a look tells is the business of 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from collections.abc import Set as AbstractSet
 from threading import get_ident
 from typing import Any
@@ -35,7 +35,7 @@ from traincheck.collect.structure import structure
 from traincheck.collect.summarize import dotted
 from traincheck.collect.turns import Turns
 from traincheck.collect.variables import BUFFER, GRADIENT, PARAMETER, Variable
-from traincheck.schema.apis import Marks
+from traincheck.schema.apis import Marks, is_loose
 from traincheck.schema.claims import Needs
 
 _FEW_MODULES = 512  # known ones, dead or alive
@@ -88,7 +88,7 @@ class Tracker:
         if self.wants("parameter", "ranks"):
             self.looker.compares_ranks = True
             for root in self._live_roots():
-                for _, _, parameter, _ in root.parameters.values():
+                for _, _, parameter, _ in root.parameters.values() if not root.is_loose else ():
                     parameter.exact_only = True
 
     # -- modules
@@ -221,12 +221,12 @@ class Tracker:
         em.event("mark", {"text": Marks.MODEL, "data": facts})
 
     def _follow(
-        self, em: Emitter, name: str, role: str, slot: Slot, cls: str, known: Any
+        self, em: Emitter, name: str, role: str, slot: Slot, cls: str | None, known: Any
     ) -> Variable:
         tensor = slot[0][slot[1]]
         identity = self.identities.of(tensor)
         self._turns.meet(tensor)
-        if role == PARAMETER:
+        if role == PARAMETER and not (is_loose(name) and self.name_of(tensor)):
             if self.name_of(tensor) != name:
                 self.names_version += 1
             self._by_parameter[id(tensor)] = (weakref.ref(tensor), name, cls)
@@ -271,6 +271,34 @@ class Tracker:
                 roots[id(top)] = top
         for root in sorted(roots.values(), key=lambda m: class_of(m).__name__):
             self.track(em, self.find(root)[1])
+
+    def hold(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
+        """Follow what an optimizer holds and no module owns, as a root for each group."""
+        for index, group in enumerate(optimizer.param_groups):
+            name = f"{owner}[{index}]"
+            loose = {
+                f"{name}.{place}": tensor
+                for place, tensor in enumerate(group["params"])
+                if is_loose(self.name_of(tensor) or f"{name}.{place}") and not is_lazy(tensor)
+            }
+            root = self.roots.get(name)
+            if root is None and loose:
+                root = self.roots[name] = Root(optimizer, name, is_loose=True)
+            if root is not None and (loose or root.parameters):
+                self._hold(em, root, loose)
+
+    def _hold(self, em: Emitter, root: Root, loose: dict[str, torch.Tensor]) -> None:
+        old, root.parameters = root.parameters, {}
+        slots: MutableMapping[str, Any] = weakref.WeakValueDictionary(loose)
+        for name in loose:
+            known = old.get(name)
+            variable = self._follow(em, name, PARAMETER, (slots, name), None, known)
+            same = known is not None and variable is known[2]
+            gradient = known[3] if known and same else Variable(name, GRADIENT, None)
+            root.parameters[name] = (slots, name, variable, gradient)
+        root.holders = [{}, slots]
+        root.size = sum(tensor.numel() for tensor in loose.values())
+        self._gone(em, old, root.parameters)
 
     # -- looks
 
@@ -486,7 +514,7 @@ class Tracker:
             root.first_gradient = None
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)
-                if not isinstance(tensor, torch.nn.Parameter):
+                if tensor is None or not (root.is_loose or isinstance(tensor, torch.nn.Parameter)):
                     continue  # torch.func has put another in its place for a call
                 yield parameter, tensor
                 gradient.identity = 0 if tensor.grad is None else id(tensor.grad)
@@ -503,10 +531,15 @@ class Tracker:
                     if variable is not None and isinstance(value, torch.Tensor):
                         yield variable, value
 
-    def forget_optimizer(self, owner: str) -> None:
-        """An optimizer is dead."""
+    def forget_optimizer(self, em: Emitter, owner: str) -> None:
+        """An optimizer is dead; what it alone held belongs to whichever holds it now."""
         self._optimizer_state.pop(owner, None)
         self._plans.pop(owner, None)
+        for name in [name for name in self.roots if name.startswith(f"{owner}[")]:
+            names = self.roots.pop(name).parameters
+            self._gone(em, names, {})
+            self._by_parameter = {i: p for i, p in self._by_parameter.items() if p[1] not in names}
+            self.names_version += 1
 
     def _live_roots(self) -> list[Root]:
         """Those that this thread may look at: not while another computes gradients for them.

@@ -67,6 +67,8 @@ class Variables:
         change, role = event.change, event.role
         if role == "gradient" or change not in TELLING:
             return
+        if role == "parameter" and is_loose(event.name):
+            return  # what is said of every parameter is said of models
         known = self.by_role[role]
         if change in ("new", "replaced") or (event.name not in known and change != "gone"):
             if not may_stay(event):

@@ -192,6 +192,7 @@ class Ledger:
     def __init__(self) -> None:
         self.holders: dict[str, Holder] = {}
         self.parameters: dict[int, Parameter] = {}
+        self.loose: dict[int, Parameter] = {}  # that an optimizer holds and no module owns
         self.ever_reached: set[int] = set()
         self.buffers: set[str] = set()
         self.loaded: set[str] = set()  # targets of load_state_dict
@@ -320,7 +321,7 @@ class Ledger:
                 self._page.flipped.add(event.identity)
             if event.summary is not None and event.summary.stats:
                 self._page.numbers[event.identity] = event
-            known = self.parameters.get(event.identity)
+            known = self._books(event.name).get(event.identity)
             # The one case of nearly all events: a known parameter has other content.
             if (
                 known is None
@@ -328,6 +329,9 @@ class Ledger:
                 or known.requires_grad is not event.requires_grad
             ):
                 self._enter_parameter(event)
+
+    def _books(self, name: str) -> dict[int, Parameter]:
+        return self.loose if is_loose(name) else self.parameters
 
     def _enter_parameter(self, event: StateEvent) -> None:
         name, identity = event.name, event.identity
@@ -337,9 +341,10 @@ class Ledger:
         if event.change == "gone":
             return
         self._ids[name] = identity
-        parameter = self.parameters.get(identity)
+        books = self._books(name)
+        parameter = books.get(identity)
         if parameter is None:
-            parameter = self.parameters[identity] = Parameter({name}, event.requires_grad)
+            parameter = books[identity] = Parameter({name}, event.requires_grad)
         parameter.names.add(name)
         parameter.requires_grad = event.requires_grad
         if event.summary is not None:
@@ -352,12 +357,14 @@ class Ledger:
 
     def _forget_name(self, name: str, identity: int) -> None:
         self._ids.pop(name, None)
-        parameter = self.parameters.get(identity)
+        books = self._books(name)
+        parameter = books.get(identity)
         if parameter is None:
             return
         parameter.names.discard(name)
         if not parameter.names:
-            del self.parameters[identity]
+            del books[identity]
+        if identity not in self.parameters and identity not in self.loose:
             self._nonzero.discard(identity)
             self._present.discard(identity)
             self.ever_reached.discard(identity)
@@ -374,7 +381,8 @@ class Ledger:
         moments = self._walk(page) if event.recorded else []
         reached = frozenset[int]().union(*(moment.reached for moment in moments))
         self.ever_reached |= reached
-        self._nonzero.intersection_update(self.parameters)  # of those replaced nothing more is seen
+        # Of those replaced nothing more is seen
+        self._nonzero.intersection_update(self.parameters.keys() | self.loose.keys())
         return StepFacts(
             event=event,
             moments=moments,

@@ -100,6 +100,7 @@ class StepAwaited(StepMonitor):
         self._later = _Row()  # of those that did
         # Of each optimizer that never stepped: steps that it was made ready for, and the first
         self._ready: dict[str, tuple[int, list[Violation]]] = {}
+        self._zeroed: set[str] = set()  # in the step before: theirs may come in this one
         self._lines: set[str | None] = set()  # that call backward() before updates
         self._longest = 0  # of such that an update ended
         self._sum: list[Violation] = []  # of a first step that is not over
@@ -144,16 +145,19 @@ class StepAwaited(StepMonitor):
         """Optimizers whose gradients are cleared and computed, as for a step."""
         known = self.ledger.holders
         served = {i for owner in self._stepped & known.keys() for i in known[owner].names}
-        zeroed = {m.call.owner for m in facts.moments if m.family == Families.ZERO_GRAD}
-        for owner in zeroed - self._stepped if facts.is_whole else ():
-            holder = known.get(str(owner))
-            victims = facts.reached & (holder.names.keys() - served) if holder is not None else None
-            if holder is None or not victims:
+        zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
+        waiting = ((zeroed | self._zeroed) - self._stepped) & known.keys()
+        self._zeroed = zeroed if facts.is_whole else set()
+        for owner in waiting if facts.is_whole else ():
+            holder = known[owner]
+            victims = facts.reached & (holder.names.keys() - served)
+            if not victims:
                 continue
-            count, first = self._ready.get(str(owner), (0, []))
+            count, first = self._ready.get(owner, (0, []))
             if not first:
                 first = self._violations(victims, holder.label, facts)
-            self._ready[str(owner)] = (count + 1, first)
+            self._ready[owner] = (count + 1, first)
+            self._zeroed.discard(owner)
 
     def _stopped(self, facts: StepFacts) -> list[Violation]:
         """Optimizers that have stepped, and gradients come and are cleared as when they did."""

@@ -132,7 +132,7 @@ class Optimizers(Instrument):
         em = session.local.em or session.emitter()
         em.busy = True
         try:
-            self._let_go()
+            self._let_go(em)
             owner, key, dead = f"opt{self._count}", id(optimizer), self._dead
             self._count += 1
             session.steps.created(owner)
@@ -145,12 +145,12 @@ class Optimizers(Instrument):
         finally:
             em.busy = False
 
-    def _let_go(self) -> None:
+    def _let_go(self, em: Emitter) -> None:
         """What is known of optimizers that have died since, of which a program may make many."""
         while self._dead:
             owner, key = self._dead.popleft()
             self.session.optimizers.pop(owner, None)
-            self.session.tracker.forget_optimizer(owner)
+            self.session.tracker.forget_optimizer(em, owner)
             self._signatures.pop(owner, None)
             self._seen.pop(owner, None)
             self._between.seen.pop(owner, None)
@@ -223,6 +223,7 @@ class Optimizers(Instrument):
         self, em: Emitter, owner: str, optimizer: Optimizer, change: str, at: str | None
     ) -> None:
         tracker = self.session.tracker
+        tracker.hold(em, owner, optimizer)
         known = [name for name, _ in tracker.held(owner, optimizer)]
         self._loose.pop(owner, None)
         if any(map(is_loose, known)):
