@@ -18,7 +18,7 @@ _OWN = "Give the optimizer model.parameters(), or the very tensors that the loss
 
 
 class LooseTensors:
-    """Nobody looks at the gradients of such tensors; the step tells where there is none."""
+    """Such tensors may be put there right before a step, which tells where there is no gradient."""
 
     def __init__(self) -> None:
         self._streaks: dict[str, Streak] = {}

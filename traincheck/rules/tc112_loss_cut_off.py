@@ -115,7 +115,7 @@ class CutOff(StepMonitor):
             return False
         if not any(map(holder.is_loose, holder.ids)):
             return True
-        # At the gradients of those nobody looks: then some of a model must be waiting for one
+        # Those may be others than at the last look: then some of a model must be waiting for one
         owned = self.ledger.parameters.keys() & holder.ids
         return any(self.ledger.parameters[identity].requires_grad for identity in owned)
 

@@ -153,7 +153,7 @@ class EmptySteps(StepMonitor):
         if not parts or vain is None or vain.count < _VAIN:
             return []
         if any(map(holder.is_loose, holder.ids)):
-            return []  # the pass may have been for these, whose gradients nobody looks at
+            return []  # the pass may have been for these, put there since the last look
         return self._cut_off(owner, parts, vain, moment, facts)
 
     def _parts(self, ids: frozenset[int], called: set[str]) -> list[str]:
