@@ -6,7 +6,6 @@ Beside such an optimizer it does.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from traincheck.rules._ledger import Holder, Ledger, Parameter, StepFacts
@@ -21,11 +20,14 @@ class Misheld:
 
     def __init__(self) -> None:
         self._dry: dict[str, Streak] = {}  # optimizers, in steps in a row without a gradient
-        self._shared: dict[frozenset[int], Streak] = {}  # what two hold, in steps that fed both
+        self._shared: dict[frozenset[int], Streak] = {}  # what two hold, each time both were fed
+        # By what they hold, those that were fed since: each update of a loop may be a step
+        self._fed: dict[frozenset[int], set[str]] = {}
 
     def clear(self) -> None:
         self._dry.clear()
         self._shared.clear()
+        self._fed.clear()
 
     def follow(self, stepped: Sequence[Holder], facts: StepFacts) -> None:
         applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
@@ -35,10 +37,13 @@ class Misheld:
             else:
                 self._dry.pop(holder.event.id, None)
         fed = _fed(stepped, facts)
-        held = Counter(holder.ids for holder in stepped if holder.event.id in fed)
-        for ids, count in held.items():
-            if count > 1:
-                extend(self._shared, ids, facts.event.step)
+        for holder in stepped:
+            if holder.event.id in fed:
+                turns = self._fed.setdefault(holder.ids, set())
+                turns.add(holder.event.id)
+                if len(turns) > 1:
+                    extend(self._shared, holder.ids, facts.event.step)
+                    turns.clear()
 
     def is_dry(self, holder: Holder) -> bool:
         streak = self._dry.get(holder.event.id)

@@ -244,8 +244,12 @@ def gan(
     critic: int = 1,
     wide: bool = False,
     eval_g: bool = False,
+    apart: bool = False,
 ) -> TraceBuilder:
-    """Steps of a GAN; "C" is a copy of G, which has another shape than G and D if ``wide``."""
+    """Steps of a GAN; "C" is a copy of G, which has another shape than G and D if ``wide``.
+
+    apart: each update is a step, as it is in a loop without a loader.
+    """
     trace = start().model("G").model("D").model("C", MLP_BN if wide else MLP).train()
     trace.optimizer(names=of_g).optimizer(names=of_d)
     if eval_g:
@@ -254,6 +258,8 @@ def gan(
         trace.begin_step()
         for _ in range(critic):
             trace.zero_grad("opt1").forward("D").backward(D).optimizer_step("opt1")
+        if apart:
+            trace.begin_step()
         trace.zero_grad("opt0").forward("G").forward("D").backward(G + D).optimizer_step("opt0")
     return trace
 
@@ -268,6 +274,14 @@ def test_fires_on_a_generator_whose_optimizer_holds_the_discriminator() -> None:
         assert finding.first_step == 0
         assert "opt0 (Adam) holds D.fc1.bias" in finding.observed
         assert "opt1 (Adam) holds D.fc1.bias" in finding.observed
+
+
+def test_fires_on_a_generator_where_each_update_is_a_step() -> None:
+    finding = fires("TC101", gan(D, apart=True).build())
+    assert finding.variables == tuple(sorted(G))
+    assert finding.first_step == 1
+    assert quiet("TC101", gan(D, apart=True, steps=7).build()) is Verdict.HELD
+    assert quiet("TC101", gan(G, apart=True).build()) is Verdict.HELD
 
 
 def test_fires_on_a_generator_whose_optimizer_holds_a_copy_of_it() -> None:
