@@ -321,7 +321,7 @@ class Ledger:
                 self._page.flipped.add(event.identity)
             if event.summary is not None and event.summary.stats:
                 self._page.numbers[event.identity] = event
-            known = self._books(event.name).get(event.identity)
+            known = self.parameters.get(event.identity) or self.loose.get(event.identity)
             # The one case of nearly all events: a known parameter has other content.
             if (
                 known is None
