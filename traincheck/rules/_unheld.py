@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from traincheck.rules._ledger import (
     DISCOVERY,
     GRADIENTS,
+    Holder,
     StepFacts,
     StepMonitor,
     proof,
@@ -22,6 +24,12 @@ UNHELD: Needs = (
     | GRADIENTS
     | Needs(calls=frozenset({Families.MODULE}), kinds=frozenset({"checkpoint"}))
 )
+
+_MASTERS = (
+    "{label} holds copies of {root}, as masters in float32 are, and nobody clears the gradients of "
+    "{root} itself: each backward() adds to those before."
+)
+_CLEAR = "Call zero_grad() of {root} once in every iteration, before backward()."
 
 
 class Unheld(StepMonitor):
@@ -76,7 +84,7 @@ class Unheld(StepMonitor):
         calls = [forward.call for forward in facts.forwards if forward.path == root]
         names = [p.name for p in self.ledger.parameters.values() if p.root == root]
         held = ", ".join(holder.label for holder in self.ledger.holders.values())
-        return proof(
+        found = proof(
             self._what,
             facts,
             step=streak.first,
@@ -86,3 +94,19 @@ class Unheld(StepMonitor):
             observed=f"gradients of {joined(names)}; the optimizers are {held}",
             evidence=(calls[0], facts.updates()[0].call),
         )
+        masters = next((h.label for h in self._fed(facts) if self._are_masters(h, root)), None)
+        if masters is None:
+            return found
+        cause, fix = (text.format(root=root, label=masters) for text in (_MASTERS, _CLEAR))
+        return replace(found, likely_cause=cause, fix=fix)
+
+    def _fed(self, facts: StepFacts) -> list[Holder]:
+        """Optimizers that had gradients to apply."""
+        owners = {moment.call.owner for moment in facts.updates() if moment.applied}
+        return [holder for owner, holder in self.ledger.holders.items() if owner in owners]
+
+    def _are_masters(self, holder: Holder, root: str) -> bool:
+        """Whether an optimizer holds what may be copies of all parameters of a model."""
+        books = self.ledger.loose | self.ledger.parameters
+        ours = sorted(p.shape for p in self.ledger.parameters.values() if p.root == root)
+        return ours == sorted(books[i].shape for i in holder.ids if i in books)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
+from torch import nn
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
@@ -61,3 +66,30 @@ def test_quiet_when_its_gradients_are_cleared() -> None:
         trace.call("torch.nn.Module.zero_grad", family=Families.ZERO_GRAD, module="Margin")
         trace.forward().backward().optimizer_step()
     assert quiet("TC117", trace.build()) is Verdict.HELD
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_tells_where_only_the_gradients_of_masters_are_replaced(
+    tmp_path: Path, clears: bool
+) -> None:
+    with recording(tmp_path / "run") as run:
+        model = nn.Linear(4, 1).bfloat16()
+        masters = [p.detach().float().requires_grad_() for p in model.parameters()]
+        optimizer = torch.optim.SGD(masters, lr=0.05)
+        for _ in range(20):
+            if clears:
+                model.zero_grad()
+            model(torch.randn(8, 4).bfloat16()).pow(2).mean().backward()
+            for master, parameter in zip(masters, model.parameters(), strict=True):
+                assert parameter.grad is not None
+                master.grad = parameter.grad.float()
+            optimizer.step()
+            with torch.no_grad():
+                for master, parameter in zip(masters, model.parameters(), strict=True):
+                    parameter.copy_(master)
+    if clears:
+        quiet("TC117", run.events)
+    else:
+        finding = fires("TC117", run.events)
+        assert "opt0 (SGD) holds copies of Linear" in finding.likely_cause
+        assert "zero_grad() of Linear" in finding.fix
