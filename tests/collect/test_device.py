@@ -31,8 +31,7 @@ def digest(tensor, **how):
 def made(dtype, count, generator):
     if dtype is torch.bool:
         return torch.randint(0, 2, (count,), generator=generator).bool()
-    size = torch.empty((), dtype=dtype).element_size()
-    bits = torch.randint(0, 256, (count * size,), generator=generator, dtype=torch.uint8)
+    bits = torch.randint(0, 256, (count * dtype.itemsize,), generator=generator, dtype=torch.uint8)
     return bits.view(dtype)
 
 

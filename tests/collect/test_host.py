@@ -346,9 +346,9 @@ def test_modules_without_a_mode_are_taken_for_training(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_nested_tensor_leaves_the_other_variables_in_place(tmp_path):
-    model = nn.Linear(4, 2)
-    model.register_buffer("ragged", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
     with recording(tmp_path) as run:
+        model = nn.Linear(4, 2)
+        model.register_buffer("ragged", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()

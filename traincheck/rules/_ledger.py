@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from traincheck.rules._forwards import Forward, Forwards
+from traincheck.rules._forwards import Forward
+from traincheck.rules._page import Page
 from traincheck.rules._passes import Passes
 from traincheck.rules._resting import Resting
 from traincheck.schema.apis import MODAL, SOFTMAXES, Families, Marks, is_loose
@@ -209,7 +210,7 @@ class Ledger:
         self._present: set[int] = set()
         self.has_gap = False  # events were lost: optimizers and parameters may be among them
         self._batch: tuple[str, int, int] | None = None
-        self._page = _Page()
+        self._page = Page()
         self._last: Event | None = None
         self._facts: StepFacts | None = None
 
@@ -371,7 +372,7 @@ class Ledger:
 
     def _turn(self, event: StepEvent) -> StepFacts:
         """Close the page of a step and begin the next."""
-        page, self._page = self._page, _Page()
+        page, self._page = self._page, Page()
         self.has_gap |= event.is_gap
         if not event.recorded:
             # Gradients came and went unseen; a look after the gap tells what there is, not since
@@ -406,7 +407,7 @@ class Ledger:
         ids = {self._ids[name] for name in mark.names if name in self._ids}
         return {o: h.ids & ids for o, h in self.holders.items() if o in mark.owners}
 
-    def _walk(self, page: _Page) -> list[Moment]:
+    def _walk(self, page: Page) -> list[Moment]:
         spans = {entry.span for entry in page.entries if isinstance(entry, CallEvent)}
         looks: dict[int, list[tuple[StateEvent, int]]] = defaultdict(list)
         stray = False
@@ -476,55 +477,6 @@ class Ledger:
             identity
             for identity, parameter in self.parameters.items()
             if call.module is None or any(name.startswith(below) for name in parameter.names)
-        }
-
-
-@dataclass(slots=True)
-class _Page:
-    """What was entered since the last step ended, in order.
-
-    entries: landmark calls, and looks at gradients. ids: of the parameters; None for a call.
-    """
-
-    entries: list[CallEvent | StateEvent] = field(default_factory=list)
-    ids: list[int | None] = field(default_factory=list)
-    batches: list[tuple[str, int, int] | None] = field(default_factory=list)
-    uses: dict[str, CallEvent] = field(default_factory=dict)
-    forwards: Forwards = field(default_factory=Forwards)
-    softmaxes: list[CallEvent] = field(default_factory=list)
-    changed: set[int] = field(default_factory=set)
-    flipped: set[int] = field(default_factory=set)
-    uncertain: set[int] = field(default_factory=set)
-    numbers: dict[int, StateEvent] = field(default_factory=dict)
-    kept: MarkEvent | None = None
-    written: list[MarkEvent] = field(default_factory=list)
-    has_own: bool = False
-
-    def use(self, call: CallEvent, batch: tuple[str, int, int] | None) -> None:
-        """Enter the call of a module."""
-        if call.root:
-            self.forwards.root(call, batch)
-            if call.grad_enabled:  # the rest may be a whole evaluation
-                self.add(call, None, batch)
-        if call.module is not None and call.module not in self.uses:
-            self.uses[call.module] = call
-
-    def add(
-        self,
-        entry: CallEvent | StateEvent,
-        identity: int | None,
-        batch: tuple[str, int, int] | None = None,
-    ) -> None:
-        self.entries.append(entry)
-        self.ids.append(identity)
-        self.batches.append(batch)
-
-    def gradients(self) -> dict[int, StateEvent]:
-        """The last look at each gradient that there is."""
-        return {
-            identity: entry
-            for entry, identity in zip(self.entries, self.ids)
-            if identity is not None and isinstance(entry, StateEvent) and entry.summary is not None
         }
 
 
