@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.builders import TraceBuilder
 from tests.checking import net
 from tests.rules.losses import tensor
 from traincheck.rules._attention import SDPA
@@ -25,14 +26,19 @@ def attending(
     trace = net()
     given = {"0": IDS, "attention_mask": IDS} if args is None else args
     for _ in range(2):
-        leaves = {"batch.input_ids": IDS, "batch.attention_mask": IDS, "batch.labels": IDS}
-        trace.begin_step().batch(leaves=leaves, tokens=tokens).zero_grad()
-        for _ in range(2):
-            key = tensor((4, 2, keys, 8))
-            attention = {"query": key, "key": key, "value": key, "attn_mask": attn_mask}
-            trace.call(SDPA, args={**attention, "is_causal": is_causal})
-        trace.call(
-            "__main__.Net.forward", family=Families.MODULE, module="Net", root=True, args=given
-        )
-        trace.backward().optimizer_step()
+        key = tensor((4, 2, keys, 8))
+        attention = {"query": key, "key": key, "value": key, "attn_mask": attn_mask}
+        attend(trace, tokens, {**attention, "is_causal": is_causal}, given)
     return trace.build()
+
+
+def attend(
+    trace: TraceBuilder, tokens: dict[str, Any], attention: dict[str, Any], given: dict[str, Any]
+) -> None:
+    """A step. attention, given: arguments of both attention calls, and of the model."""
+    leaves = {"batch.input_ids": IDS, "batch.attention_mask": IDS, "batch.labels": IDS}
+    trace.begin_step().batch(leaves=leaves, tokens=tokens).zero_grad()
+    for _ in range(2):
+        trace.call(SDPA, args=attention)
+    trace.call("__main__.Net.forward", family=Families.MODULE, module="Net", root=True, args=given)
+    trace.backward().optimizer_step()

@@ -7,11 +7,12 @@ from traincheck.schema.apis import ATTENTION as SDPA
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
-from traincheck.schema.values import tensor_summary
+from traincheck.schema.values import TensorSummary, tensor_summary
 
 _EXACT = 1e-6
 _HALF = 0.5
 _FEW = 0.02  # of positions; nearer to one half, right and wrong look the same
+_CERTAIN = 3  # shares of padding that agree; a causal mask over padding may come to one by chance
 
 
 class MaskInverted:
@@ -26,7 +27,9 @@ class MaskInverted:
         others leave out where it is True. With the wrong one, tokens see nothing but padding.
 
     Fires on:
-        A mask whose share of False is exactly the share of tokens, while the batch has padding.
+        A mask whose share of False is exactly the share of tokens, while the batch has padding. One
+        that differs between queries: in three batches with other shares of padding, and none that
+        says otherwise between them.
 
     Stays quiet on:
         Masks of tokens; masks that also are causal, or local; batches half of which is padding.
@@ -62,6 +65,7 @@ class Polarity:
     def __init__(self) -> None:
         self.triggered = 0
         self._passes = Passes()
+        self._agreed: set[float] = set()  # shares of padding, since a mask was right
 
     def observe(self, event: Event) -> list[Violation]:
         found = self._passes.observe(event)
@@ -70,13 +74,18 @@ class Polarity:
         padding = found.batch.tokens.get("padding", 0)
         if not padding or abs(padding - _HALF) < _FEW:
             return []
-        shares = [s for s in (_left_out(call, found) for call in found.calls) if s is not None]
-        if not shares:
+        masks = [mask for mask in (_mask(call, found) for call in found.calls) if mask is not None]
+        if not masks:
             return []
         self.triggered += 1
-        if any(abs(share - (1 - padding)) > _EXACT for share in shares):
+        if any(abs(_left_out(mask) - (1 - padding)) > _EXACT for mask in masks):
+            self._agreed.clear()
             return []
-        observed = f"it leaves out {shares[0]:.1%} of positions, and {padding:.1%} are padding"
+        self._agreed.add(padding)
+        if len(self._agreed) < _CERTAIN and not any(map(_is_of_keys, masks)):
+            return []
+        left_out = _left_out(masks[0])
+        observed = f"it leaves out {left_out:.1%} of positions, and {padding:.1%} are padding"
         return [
             attention_violation(
                 "TC317",
@@ -91,11 +100,21 @@ class Polarity:
         return []
 
 
-def _left_out(call: CallEvent, found: Pass) -> float | None:
-    """The share that the mask of a call leaves out, if it is a mask of the tokens of the batch."""
+def _mask(call: CallEvent, found: Pass) -> TensorSummary | None:
+    """The mask of a call, if it is one of the tokens of the batch whose numbers are known."""
     mask = tensor_summary(call.args.get("attn_mask"))
-    if mask is None or mask.dtype != "bool" or mask.stats is None or not mask.shape:
+    if mask is None or mask.dtype != "bool" or not mask.shape or "zeros" not in (mask.stats or {}):
         return None
     if mask.shape[-1] != found.shape[1] or mask.shape[0] != found.shape[0]:
         return None
-    return mask.stats.get("zeros")
+    return mask
+
+
+def _left_out(mask: TensorSummary) -> float:
+    """The share of positions that a mask leaves out."""
+    return (mask.stats or {})["zeros"]
+
+
+def _is_of_keys(mask: TensorSummary) -> bool:
+    """Whether it is the same for all queries."""
+    return len(mask.shape) < 3 or mask.shape[-2] == 1

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.checking import fires, quiet
-from tests.rules.attending import attending
+from tests.checking import fires, net, quiet
+from tests.rules.attending import IDS, attend, attending
 from tests.rules.losses import tensor
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
 PADDED = {"padding": 0.25, "left_padded": False}
@@ -33,6 +34,26 @@ def test_fires_when_it_leaves_the_tokens_out() -> None:
 )
 def test_quiet_on_masks_of_tokens(mask: dict[str, Any]) -> None:
     assert quiet("TC317", attending(PADDED, attn_mask=mask)) is Verdict.HELD
+
+
+def of_queries(*shares: tuple[float, float]) -> list[Event]:
+    """Steps with masks of all pairs of positions. shares: of padding, and left out."""
+    trace = net()
+    for padding, zeros in shares:
+        mask = tensor((4, 1, 16, 16), "bool", zeros=zeros)
+        attend(trace, {"padding": padding}, {"attn_mask": mask}, {"attention_mask": IDS})
+    return trace.build()
+
+
+def test_a_mask_of_pairs_is_inverted_where_several_batches_agree() -> None:
+    finding = fires("TC317", of_queries((0.25, 0.75), (0.3, 0.7), (0.1, 0.9), (0.2, 0.8)))
+    assert (finding.first_step, finding.last_step) == (2, 3)
+
+
+def test_quiet_on_a_causal_mask_that_leaves_as_much_out_by_chance() -> None:
+    by_chance = of_queries((0.25, 0.6), (0.25, 0.75), (0.3, 0.7), (0.1, 0.55), (0.2, 0.8))
+    assert quiet("TC317", by_chance) is Verdict.HELD
+    assert quiet("TC317", of_queries(*4 * [(0.25, 0.75)])) is Verdict.HELD
 
 
 @pytest.mark.parametrize(
