@@ -117,4 +117,4 @@ def _left_out(mask: TensorSummary) -> float:
 
 def _is_of_keys(mask: TensorSummary) -> bool:
     """Whether it is the same for all queries."""
-    return len(mask.shape) < 3 or mask.shape[-2] == 1
+    return all(size == 1 for size in mask.shape[1:-1])

@@ -41,17 +41,19 @@ def of_queries(*shares: tuple[float, float]) -> list[Event]:
     trace = net()
     for padding, zeros in shares:
         mask = tensor((4, 1, 16, 16), "bool", zeros=zeros)
-        attend(trace, {"padding": padding}, {"attn_mask": mask}, {"attention_mask": IDS})
+        heads = dict.fromkeys(("query", "key", "value"), tensor((4, 2, 16, 8)))
+        tokens = {"padding": padding, "left_padded": False}
+        attend(trace, tokens, {**heads, "attn_mask": mask}, {"attention_mask": IDS})
     return trace.build()
 
 
 def test_a_mask_of_pairs_is_inverted_where_several_batches_agree() -> None:
-    finding = fires("TC317", of_queries((0.25, 0.75), (0.3, 0.7), (0.1, 0.9), (0.2, 0.8)))
+    finding = fires("TC317", of_queries((0.3, 0.7), (0.25, 0.75), (0.2, 0.8), (0.1, 0.9)))
     assert (finding.first_step, finding.last_step) == (2, 3)
 
 
 def test_quiet_on_a_causal_mask_that_leaves_as_much_out_by_chance() -> None:
-    by_chance = of_queries((0.25, 0.6), (0.25, 0.75), (0.3, 0.7), (0.1, 0.55), (0.2, 0.8))
+    by_chance = of_queries((0.3, 0.6), (0.25, 0.75), (0.2, 0.8), (0.15, 0.55), (0.1, 0.9))
     assert quiet("TC317", by_chance) is Verdict.HELD
     assert quiet("TC317", of_queries(*4 * [(0.25, 0.75)])) is Verdict.HELD
 
