@@ -20,14 +20,17 @@ class Misheld:
 
     def __init__(self) -> None:
         self._dry: dict[str, Streak] = {}  # optimizers, in steps in a row without a gradient
-        self._shared: dict[frozenset[int], Streak] = {}  # what two hold, each time both were fed
-        # By what they hold, those that were fed since: each update of a loop may be a step
-        self._fed: dict[frozenset[int], set[str]] = {}
+        # Two optimizers, one of which holds all that the other does: each time both were fed
+        self._shared: dict[frozenset[str], Streak] = {}
+        self._fed: dict[str, frozenset[int]] = {}  # what those hold that were ever fed
+        # Which of two were fed since: each update of a loop may be a step
+        self._turns: dict[frozenset[str], set[str]] = {}
 
     def clear(self) -> None:
         self._dry.clear()
         self._shared.clear()
         self._fed.clear()
+        self._turns.clear()
 
     def follow(self, stepped: Sequence[Holder], facts: StepFacts) -> None:
         applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
@@ -39,10 +42,17 @@ class Misheld:
         fed = _fed(stepped, facts)
         for holder in stepped:
             if holder.event.id in fed:
-                turns = self._fed.setdefault(holder.ids, set())
-                turns.add(holder.event.id)
-                if len(turns) > 1:
-                    extend(self._shared, holder.ids, facts.event.step)
+                self._take_turn(holder.event.id, holder.ids, facts.event.step)
+
+    def _take_turn(self, owner: str, ids: frozenset[int], step: int | None) -> None:
+        self._fed[owner] = ids
+        for other, theirs in self._fed.items():
+            if other != owner and (ids <= theirs or theirs <= ids):
+                pair = frozenset((owner, other))
+                turns = self._turns.setdefault(pair, {other})
+                turns.add(owner)
+                if len(turns) == len(pair):
+                    extend(self._shared, pair, step)
                     turns.clear()
 
     def is_dry(self, holder: Holder) -> bool:
@@ -50,9 +60,11 @@ class Misheld:
         return streak is not None and streak.count >= _CERTAIN
 
     def is_twin(self, holder: Holder) -> bool:
-        """Whether another holds the very same, while both have gradients of their own."""
-        streak = self._shared.get(holder.ids)
-        return streak is not None and streak.count >= _CERTAIN
+        """Whether another holds the same, or some of it, while both have gradients of their own."""
+        return any(streak.count >= _CERTAIN for streak in self._of(holder))
+
+    def _of(self, holder: Holder) -> list[Streak]:
+        return [streak for pair, streak in self._shared.items() if holder.event.id in pair]
 
     def instead_of(
         self, root: str, stepped: Sequence[Holder], facts: StepFacts, ledger: Ledger
@@ -75,7 +87,7 @@ class Misheld:
     def since(self, blamed: Sequence[Holder]) -> int | None:
         """The first step of what is certain since this one."""
         streaks = [self._dry.get(holder.event.id) for holder in blamed]
-        streaks += [self._shared.get(holder.ids) for holder in blamed]
+        streaks += [streak for holder in blamed for streak in self._of(holder)]
         return next((s.first for s in streaks if s and s.count == _CERTAIN), None)
 
 

@@ -23,10 +23,11 @@ class LossBroadcasts:
         answer is then the mean of all targets, for every sample.
 
     Fires on:
-        Such a pair of shapes.
+        Such a pair of shapes. Input (N,) and target (N, N): that of (N,) and (N, 1) before it.
 
     Stays quiet on:
-        Equal shapes; one number, or one row, as target of all; losses without gradients.
+        Equal shapes; one number, or one row, as target of all, or as prediction of other numbers;
+        losses without gradients.
 
     Fix:
         Give both the same shape: prediction.squeeze(-1) or target.unsqueeze(-1).
@@ -69,7 +70,8 @@ class Shapes:
         if prediction.shape == target.shape:
             return []
         pairs = _broadcast(prediction.shape, target.shape)
-        if pairs <= max(math.prod(prediction.shape), math.prod(target.shape)):
+        is_more = pairs > max(math.prod(prediction.shape), math.prod(target.shape))
+        if not is_more and not _is_square(prediction.shape, target.shape):
             return []
         name = call.api.rpartition(".")[2]
         observed = f"input {list(prediction.shape)}, target {list(target.shape)}"
@@ -85,6 +87,11 @@ class Shapes:
 
     def finish(self) -> list[Violation]:
         return []
+
+
+def _is_square(prediction: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether there is a target for each pair of samples, as where the target was broadcast."""
+    return len(prediction) == 1 and prediction[0] > 1 and target == prediction * 2
 
 
 def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> int:

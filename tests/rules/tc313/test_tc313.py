@@ -27,9 +27,22 @@ def test_fires_on_a_column_and_a_row(api: str) -> None:
     assert "4096 pairs" in finding.message
 
 
+def test_fires_on_a_target_that_was_broadcast_before() -> None:
+    finding = fires("TC313", run((64,), (64, 64)))
+    assert "input [64], target [64, 64]" in finding.observed
+
+
 @pytest.mark.parametrize(
     ("prediction", "target"),
-    [((64, 1), (64, 1)), ((64,), (64,)), ((64, 1), (1,)), ((64, 80, 3), (64, 1, 3)), ((8,), ())],
+    [
+        ((3,), (64, 3)),
+        ((1,), (1, 1)),
+        ((64, 1), (64, 1)),
+        ((64,), (64,)),
+        ((64, 1), (1,)),
+        ((64, 80, 3), (64, 1, 3)),
+        ((8,), ()),
+    ],
 )
 def test_quiet_on_one_target_for_many(prediction: Shape, target: Shape) -> None:
     assert quiet("TC313", run(prediction, target)) is Verdict.HELD
