@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ _CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for i
 # After steps that had an update, of which some may be left out on purpose: at the end, or before it
 _CONFIRMED_LATER, _SURE = 30, 300
 _CONFIRMED_AS_SUM = 64  # backward passes of an only step, which may be accumulation
+_BY_HAND = 2  # steps
 
 
 class MissingStep:
@@ -43,9 +45,9 @@ class MissingStep:
         Accumulation over several backward(); the gradients of several tasks, cleared and computed
         one after the other for one step; one of two optimizers that waits for its turn;
         backward() for saliency or Fisher information after training, which another line calls;
-        updates by hand without an optimizer; an optimizer around another one that steps (SAM);
-        steps that GradScaler skips, or the program now and then; a run that ends in the first
-        accumulation.
+        updates by hand, with or without an optimizer beside them; an optimizer around another one
+        that steps (SAM); steps that GradScaler skips, or the program now and then; a run that ends
+        in the first accumulation.
 
     Fix:
         Call optimizer.step() after loss.backward(), or scaler.step(optimizer) with GradScaler.
@@ -63,7 +65,11 @@ class MissingStep:
         likely_cause="optimizer.step() is missing from the loop or is never reached: {observed}.",
         fix="Call optimizer.step() after loss.backward(){where} in every iteration.",
     )
-    needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCALER_STEP}))
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(calls=frozenset({Families.SCALER_STEP}), states=frozenset({"parameter@step"}))
+    )
 
     def monitor(self) -> StepAwaited:
         return StepAwaited()
@@ -104,12 +110,15 @@ class StepAwaited(StepMonitor):
         self._lines: set[str | None] = set()  # that call backward() before updates
         self._longest = 0  # of such that an update ended
         self._sum: list[Violation] = []  # of a first step that is not over
+        # Steps that changed a parameter of an optimizer which never stepped
+        self._moved: Counter[int] = Counter()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         counters = facts.event.counters
         families = {moment.family for moment in facts.moments}
         stepping = (Families.OPTIMIZER_STEP, Families.SCALER_STEP)
         self._stepped |= {str(m.call.owner) for m in facts.moments if m.family in stepping}
+        self._note_moved(facts)
         self._note_ready(facts)
         is_updated = (
             counters.get("optimizer_step", 0)
@@ -141,6 +150,15 @@ class StepAwaited(StepMonitor):
         ]
         return late or beside or self._sum
 
+    def _note_moved(self, facts: StepFacts) -> None:
+        for owner, holder in self.ledger.holders.items():
+            if owner not in self._stepped:
+                self._moved.update(facts.changed.intersection(holder.names))
+
+    def _is_by_hand(self, identity: int) -> bool:
+        """Whether the program updates it itself. A limit on weights changes them once."""
+        return self._moved[identity] >= _BY_HAND
+
     def _note_ready(self, facts: StepFacts) -> None:
         """Optimizers whose gradients are cleared and computed, as for a step."""
         known = self.ledger.holders
@@ -150,7 +168,8 @@ class StepAwaited(StepMonitor):
         self._zeroed = zeroed if facts.is_whole else set()
         for owner in waiting if facts.is_whole else ():
             holder = known[owner]
-            victims = facts.reached & (holder.names.keys() - served)
+            ready = facts.reached & (holder.names.keys() - served)
+            victims = {i for i in ready if not self._is_by_hand(i)}
             if not victims:
                 continue
             count, first = self._ready.get(owner, (0, []))
@@ -189,10 +208,11 @@ class StepAwaited(StepMonitor):
 
     def _wait(self, facts: StepFacts) -> list[Violation]:
         waiting = {key: h for key, h in self.ledger.holders.items() if key not in self._stepped}
-        victims = {i for holder in waiting.values() for i in holder.names} & facts.reached
+        reached = {i for holder in waiting.values() for i in holder.names} & facts.reached
+        self.triggered += bool(reached)
+        victims = {i for i in reached if not self._is_by_hand(i)}
         if not victims:
             return []
-        self.triggered += 1
         labels = [h.label for h in waiting.values() if not victims.isdisjoint(h.names)]
         found = self._violations(victims, ", ".join(labels), facts)
         return self._never.add(found, _CONFIRMED)

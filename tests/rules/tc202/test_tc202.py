@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
+from torch import nn
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import BY_CODE, fires, net, quiet
+from tests.collect.recording import recording
 from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
 
@@ -248,3 +253,22 @@ def test_quiet_on_two_that_step_and_on_one_that_may_wait() -> None:
     late.begin_step().zero_grad("opt0").zero_grad("opt1").forward().backward()
     late.optimizer_step("opt0").optimizer_step("opt1")
     assert quiet("TC202", late.build()) is Verdict.HELD
+
+
+@pytest.mark.parametrize("clears", ["optimizer", "model"])
+@pytest.mark.parametrize("writes", [True, False])
+def test_updates_by_hand_beside_an_optimizer(tmp_path: Path, clears: str, writes: bool) -> None:
+    """As of Langevin dynamics, for which none has a class."""
+    with recording(tmp_path / "run") as run:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(14):
+            (optimizer if clears == "optimizer" else model).zero_grad()
+            model(torch.randn(8, 4)).pow(2).mean().backward()
+            for parameter in model.parameters() if writes else ():
+                assert parameter.grad is not None
+                parameter.data.add_(parameter.grad, alpha=-0.1)
+    if writes:
+        assert quiet("TC202", run.events) is Verdict.HELD
+    else:
+        assert fires("TC202", run.events).first_step == 0

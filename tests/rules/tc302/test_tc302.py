@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.checking import BY_CODE, fires, net, quiet
 from tests.rules.window import batch, dropout, forward
+from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -38,6 +39,30 @@ def test_fires_without_eval() -> None:
     assert finding.first_step == 0
     assert finding.subject.module == "Net"
     assert finding.stage == "eval"
+
+
+def transformed(*, mode: bool) -> list[Event]:
+    """A dataset whose transform is a module: it runs before its batch is there."""
+    trace = net()
+    for step in range(4):
+        trace.begin_step().call(
+            "__main__.Normalize.forward",
+            family=Families.MODULE,
+            module="Normalize",
+            root=True,
+            training=True,
+        )
+        batch(trace, step)
+        forward(trace.zero_grad(), dropout("Net.drop", on=True)).backward().optimizer_step()
+        for index in range(3):
+            batch(trace, index, loader="loader1")
+            forward(trace, dropout("Net.drop", on=mode), mode=mode, grad=False)
+    return trace.build()
+
+
+def test_a_transform_trains_on_nothing() -> None:
+    assert fires("TC302", transformed(mode=True)).first_step == 0
+    assert quiet("TC302", transformed(mode=False)) is Verdict.HELD
 
 
 def test_quiet_with_eval() -> None:
