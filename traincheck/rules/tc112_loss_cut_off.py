@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traincheck.rules._ledger import (
     DISCOVERY,
@@ -19,6 +19,11 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
 _CONFIRMED = 2
+_EMPTY = (
+    "The optimizer was made when nothing required a gradient, or of an empty list, and all is "
+    "frozen: {observed}."
+)
+_FILL = "Let what is to be trained require grad before the optimizer is made, and give it that."
 
 
 class LossCutOff:
@@ -35,7 +40,8 @@ class LossCutOff:
         Two steps in a row with a backward() that reaches no parameter, and a step() of an
         optimizer none of whose parameters ever had a gradient, nor changes: the loss was wrapped
         anew (torch.tensor(loss, requires_grad=True), Variable(...)), it was computed from
-        detached results, or requires_grad_() was called to silence an error.
+        detached results, or requires_grad_() was called to silence an error. Also of an optimizer
+        without any parameter, as where the adapters of a frozen model are not trainable.
 
     Stays quiet on:
         Gradients that reach any parameter, of this model or another; an optimizer that had
@@ -111,7 +117,10 @@ class CutOff(StepMonitor):
 
     def _is_cut_off(self, holder: Holder, facts: StepFacts) -> bool:
         touched = self.ledger.ever_reached | facts.changed | facts.uncertain
-        if facts.reached or not holder.ids or not touched.isdisjoint(holder.ids):
+        if not holder.ids:
+            is_any = self.ledger.ever_reached or facts.changed  # updated in another way
+            return not is_any and not self.ledger.has_gap
+        if facts.reached or not touched.isdisjoint(holder.ids):
             return False
         if not any(map(holder.is_loose, holder.ids)):
             return True
@@ -123,16 +132,18 @@ class CutOff(StepMonitor):
         self, holder: Holder, step: int | None, run: _Run, facts: StepFacts
     ) -> Violation:
         names = sorted(holder.names.values())
-        return proof(
+        held = f"no gradient ever reached {joined(names)} of {holder.label}"
+        found = proof(
             ("TC112", Symptom.STEP_WITHOUT_GRADIENT),
             facts,
             step=step,
             subject=Subject(api=Families.BACKWARD),
             message=f"backward() reaches no parameter, and {holder.label} steps all the same",
             expected="backward() computes gradients of parameters",
-            observed=f"no gradient ever reached {joined(names)} of {holder.label}",
+            observed=held if names else f"{holder.label} holds no parameter",
             evidence=[run.backward],
         )
+        return found if names else replace(found, likely_cause=_EMPTY, fix=_FILL)
 
 
 def _went_back(call: CallEvent) -> bool:

@@ -35,6 +35,19 @@ def test_it_is_the_only_finding() -> None:
     assert codes == ["TC112"]
 
 
+def empty(*, frozen: bool) -> TraceBuilder:
+    """The optimizer was given nothing."""
+    trace = TraceBuilder().process().model("Net", MLP, frozen=ALL if frozen else [])
+    return trace.optimizer(names=())
+
+
+def test_an_optimizer_without_any_parameter() -> None:
+    finding = fires("TC112", cut_off(empty(frozen=True), 4).build())
+    assert (finding.first_step, finding.observed) == (0, "opt0 (Adam) holds no parameter")
+    assert "of an empty list" in finding.likely_cause
+    assert quiet("TC112", empty(frozen=False).steps(4).build()) is Verdict.HELD
+
+
 @pytest.mark.parametrize(
     "events",
     [
