@@ -22,6 +22,7 @@ from traincheck.rules.tc114_written_between_steps import WrittenBetweenSteps
 from traincheck.rules.tc115_freeze_without_effect import FreezeWithoutEffect
 from traincheck.rules.tc116_model_in_no_optimizer import ModelInNoOptimizer
 from traincheck.rules.tc117_left_out_of_optimizers import LeftOutOfOptimizers
+from traincheck.rules.tc118_masters_not_copied_back import MastersNotCopiedBack
 from traincheck.rules.tc201_missing_zero_grad import MissingZeroGrad
 from traincheck.rules.tc202_missing_step import MissingStep
 from traincheck.rules.tc203_step_without_gradient import StepWithoutGradient
@@ -198,6 +199,7 @@ RULES: tuple[Rule, ...] = (
     FreezeWithoutEffect(),
     ModelInNoOptimizer(),
     LeftOutOfOptimizers(),
+    MastersNotCopiedBack(),
     MissingZeroGrad(),
     MissingStep(),
     StepWithoutGradient(),

@@ -13,6 +13,7 @@ from traincheck.rules._ledger import (
     StepMonitor,
     proof,
 )
+from traincheck.rules._masters import are_masters
 from traincheck.rules._streak import Streak
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -94,7 +95,8 @@ class Unheld(StepMonitor):
             observed=f"gradients of {joined(names)}; the optimizers are {held}",
             evidence=(calls[0], facts.updates()[0].call),
         )
-        masters = next((h.label for h in self._fed(facts) if self._are_masters(h, root)), None)
+        fed = (h.label for h in self._fed(facts) if are_masters(self.ledger, h, root))
+        masters = next(fed, None)
         if masters is None:
             return found
         cause, fix = (text.format(root=root, label=masters) for text in (_MASTERS, _CLEAR))
@@ -104,9 +106,3 @@ class Unheld(StepMonitor):
         """Optimizers that had gradients to apply."""
         owners = {moment.call.owner for moment in facts.updates() if moment.applied}
         return [holder for owner, holder in self.ledger.holders.items() if owner in owners]
-
-    def _are_masters(self, holder: Holder, root: str) -> bool:
-        """Whether an optimizer holds what may be copies of all parameters of a model."""
-        books = self.ledger.loose | self.ledger.parameters
-        ours = sorted(p.shape for p in self.ledger.parameters.values() if p.root == root)
-        return ours == sorted(books[i].shape for i in holder.ids if i in books)

@@ -1,0 +1,28 @@
+"""Optimizers over copies of a model's parameters, as masters in float32 are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from traincheck.rules._ledger import Holder, Ledger, Parameter
+
+
+def are_masters(ledger: Ledger, holder: Holder, root: str) -> bool:
+    """Whether an optimizer holds what may be copies of all that is trained of a model.
+
+    One for each parameter, or flat ones of the same size in all, as fp16 utilities make them.
+    """
+    books = ledger.loose | ledger.parameters
+    theirs = [books[identity] for identity in holder.ids if identity in books]
+    ours = [p for p in ledger.parameters.values() if p.root == root and p.requires_grad]
+    if not theirs or not ours or len(theirs) > len(ours):
+        return False
+    if len(theirs) == len(ours):
+        return sorted(p.shape for p in theirs) == sorted(p.shape for p in ours)
+    is_flat = all(len(p.shape) == 1 for p in theirs)
+    return is_flat and _size(theirs) == _size(ours)
+
+
+def _size(parameters: Iterable[Parameter]) -> int:
+    return sum(prod(parameter.shape) for parameter in parameters)
