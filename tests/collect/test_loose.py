@@ -162,3 +162,26 @@ def test_images_that_are_optimized_with_closures(tmp_path):
         for _ in range(4):
             optimizer.step(closure)
     assert report_of(run.events).findings == []
+
+
+@pytest.mark.parametrize("renews", [True, False])
+def test_an_optimizer_whose_tensors_are_replaced_behind_its_back(tmp_path, renews):
+    """As where the points of a scene are pruned."""
+    with recording(tmp_path) as run:
+        points = torch.zeros(8, requires_grad=True)
+        optimizer = torch.optim.SGD([points], lr=0.1)
+        for step in range(60):
+            optimizer.zero_grad()
+            (points * torch.randn(points.shape)).sum().backward()
+            optimizer.step()
+            if step == 4:
+                points = points.detach()[:5].clone().requires_grad_()
+                if renews:
+                    optimizer.param_groups[0]["params"] = [points]
+    if renews:
+        quiet("TC203", run.events)
+    else:
+        finding = fires("TC203", run.events)
+        assert finding.first_step == 5
+        assert "other tensors in the place" in finding.likely_cause
+        assert "param_groups" in finding.fix

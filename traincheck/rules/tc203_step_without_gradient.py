@@ -39,8 +39,9 @@ class StepWithoutGradient:
         a row of one that never had a gradient, though what it holds runs with grad and backward()
         ran right before, and what that computed for others, if anything, is cleared unused: a
         generator whose images are detached in its own loss. Ten of one that holds tensors of no
-        model, and none of them ever has a gradient after backward(): copies of parameters. Else
-        fifty steps of one that holds a whole model.
+        model, and none of them ever has a gradient after backward(): copies of parameters. Fifty of
+        one that has none any more, after calls of backward() in lines that used to bring some: the
+        tensors were replaced by others. Else fifty steps of one that holds a whole model.
 
     Stays quiet on:
         A single step() before training, as schedulers ask for; an iteration in which nothing is to
