@@ -20,6 +20,7 @@ from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, hex128
 from traincheck.collect.stats import is_countable
 from traincheck.collect.structure import has_initial_statistics
+from traincheck.collect.summarize import dotted
 from traincheck.collect.uses import Use
 from traincheck.schema.apis import Marks
 
@@ -48,7 +49,8 @@ class Untrained:
         weights = self._weights(module)
         if weights is None:
             return
-        text, data = Marks.UNTRAINED, {"model": path, "weights": weights}
+        cls = dotted(type(module))
+        text, data = Marks.UNTRAINED, {"model": path, "class": cls, "weights": weights}
         if not training:
             norms = list(islice(_norms(module), _MOST_NORMS))
             is_blank = norms and all(map(has_initial_statistics, norms))

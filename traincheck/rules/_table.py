@@ -128,6 +128,7 @@ from traincheck.rules.tc610_random_state_not_restored import RandomStateNotResto
 from traincheck.rules.tc611_average_forgotten import AverageForgotten
 from traincheck.rules.tc612_count_begins_anew import CountBeginsAnew
 from traincheck.rules.tc613_initialized_after_load import InitializedAfterLoad
+from traincheck.rules.tc614_average_never_updated import AverageNeverUpdated
 from traincheck.rules.tc701_non_finite_value import NonFiniteValue
 from traincheck.rules.tc702_exploding_gradient import ExplodingGradient
 from traincheck.rules.tc703_vanishing_gradient import VanishingGradient
@@ -303,6 +304,7 @@ RULES: tuple[Rule, ...] = (
     AverageForgotten(),
     CountBeginsAnew(),
     InitializedAfterLoad(),
+    AverageNeverUpdated(),
     NonFiniteValue(),
     ExplodingGradient(),
     VanishingGradient(),

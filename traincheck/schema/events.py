@@ -360,9 +360,9 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             evaluation mode change each time), "initial norm statistics" (a model that no optimizer
             holds is evaluated, and its batch norms never saw a batch), "untrained" (a model in
             training mode that is called without grad and held by no optimizer), "serves" (the same
-            in evaluation mode); of these three "weights" differ once they are written to, and
-            "statistics" are "copied" where batch norms of a plain mean of weights are those of the
-            last model in it;
+            in evaluation mode); of these three "weights" differ once they are written to, "class"
+            is that of the outermost module, and "statistics" are "copied" where batch norms of a
+            plain mean of weights are those of the last model in it;
             "parameters between steps" (names of those that are not as their optimizer left them),
             "given" (numbers of the inputs of a model, in training or in evaluation),
             "loss broadcasts" (before a backward pass: elementwise operations of its loss whose
