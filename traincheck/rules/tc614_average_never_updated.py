@@ -71,7 +71,8 @@ class IdleAverages(SingleEvents):
     def judge(self, event: Event) -> list[Violation]:
         if not isinstance(event, MarkEvent) or event.text not in _LOOKS or not event.step:
             return []
-        if not _AVERAGE.search(str(event.data.get("class"))):
+        root = re.split("[.#]", event.model)[0]  # which has the name of its class
+        if not (_AVERAGE.search(str(event.data.get("class"))) or _AVERAGE.search(root)):
             return []
         self.triggered += 1
         model, resting = event.model, self._resting[event.rank]

@@ -22,12 +22,14 @@ AVERAGES = (
 OTHERS = ("__main__.Net", "__main__.Emanuel", "mine.Teacher", "mine.Swan")
 
 
-def evaluated(*weights: str, cls: str = AVERAGES[0], apart: int = 25) -> list[Event]:
+def evaluated(
+    *weights: str, cls: str = AVERAGES[0], apart: int = 25, model: str = "Copy"
+) -> list[Event]:
     """An evaluation with each of these weights, so many steps after the one before."""
     trace = net()
     for content in weights:
         trace.steps(apart)
-        trace.begin_step().mark(Marks.SERVES, model="Ema", weights=content, **{"class": cls})
+        trace.begin_step().mark(Marks.SERVES, model=model, weights=content, **{"class": cls})
         trace.zero_grad().forward().backward().optimizer_step()
     return trace.build()
 
@@ -38,7 +40,13 @@ BROKEN = evaluated("a", "a", "a")
 @pytest.mark.parametrize("cls", AVERAGES)
 def test_fires_at_the_third_evaluation(cls: str) -> None:
     finding = fires("TC614", evaluated("a", "a", "a", "a", cls=cls))
-    assert (finding.first_step, finding.subject.module, finding.violations) == (77, "Ema", 1)
+    assert (finding.first_step, finding.subject.module, finding.violations) == (77, "Copy", 1)
+
+
+def test_fires_on_a_part_of_an_average() -> None:
+    """As where its class has a ``__call__`` of its own."""
+    found = evaluated("a", "a", "a", cls="torch.nn.Linear", model="EMA#2.ema_model")
+    assert fires("TC614", found).subject.module == "EMA#2.ema_model"
 
 
 @pytest.mark.parametrize("cls", OTHERS)
