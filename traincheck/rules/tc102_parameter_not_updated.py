@@ -18,6 +18,7 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 _STUCK_STEPS = 3
 _STUCK_OPTIMIZER_STEPS = 2
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
+_LOST = 1e-12  # norm of a gradient: Adam divides by its square root and 1e-8
 _FAINT = 1.2e-7  # resolution of float32 at 1: a schedule may begin below
 
 
@@ -38,9 +39,9 @@ class ParameterNotUpdated:
 
     Stays quiet on:
         A learning rate of zero, or near it at an end of its schedule; steps that GradScaler skips;
-        gradients of zero; parameters in float32 that have moved, and whose gradients, or all of
-        their optimizer, are now below a thousandth of the largest: training has converged, and
-        what is left of updates is rounded away; frozen parameters; a bias beside a weight that
+        gradients of zero, or next to nothing; parameters in float32 that have moved, and whose
+        gradients, or all of their optimizer, are now below a thousandth of the largest: training
+        has converged, and what is left of updates is rounded away; frozen parameters; a bias beside a weight that
         moves, for in front of a normalization its gradient is rounding noise; a scale in float32
         beside a bias that moves, as small steps are rounded away at one; optimizers that are given
         a closure, which may stop when converged; steps not recorded; looks that cannot tell.
@@ -127,7 +128,7 @@ class UpdateEffect(StepMonitor):
         return parameter is not None and parameter.requires_grad and not parameter.is_empty
 
     def _converged(self, awaited: set[int], holder: Holder, facts: StepFacts) -> set[int]:
-        """Those that moved once and rest now, as next to nothing is left of their gradients."""
+        """Those that rest, as next to nothing is left of their gradients, or never came."""
         self._moved |= awaited & facts.changed
         norms = {i: norm for i in awaited if (norm := number(facts.gradients.get(i), "norm"))}
         for identity, norm in norms.items():
@@ -140,6 +141,7 @@ class UpdateEffect(StepMonitor):
             for key in (i, holder.event.id)
             if self._gradients.is_faded(key, self.ledger.parameters[i].dtype)
         }
+        still |= {i for i, norm in norms.items() if norm < _LOST} - facts.changed
         for identity in still:
             self._parameters.pop(identity, None)
         return still

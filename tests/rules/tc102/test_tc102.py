@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
+from torch import nn
 
 from tests.builders import MLP, MLP_BN, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
 from tests.rules.numbers import norm, numbered
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
@@ -236,3 +241,17 @@ def test_a_bias_may_rest_beside_a_weight_of_another_name(weight: str) -> None:
             assert fires("TC102", events).variables == (f"Net.fc.{weight}",)
         else:
             assert quiet("TC102", events) is Verdict.HELD
+
+
+@pytest.mark.parametrize("share", [1e-18, 1.0])
+def test_a_gradient_of_next_to_nothing_moves_nothing(tmp_path: Path, share: float) -> None:
+    """As behind attention that leaves nearly everything out."""
+    with recording(tmp_path / "run") as run:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        for _ in range(6):
+            optimizer.zero_grad()
+            hidden = model[0](torch.randn(8, 4))
+            (model[1](hidden.detach()) + share * hidden[:, :2]).pow(2).mean().backward()
+            optimizer.step()
+    assert quiet("TC102", run.events) is Verdict.HELD
