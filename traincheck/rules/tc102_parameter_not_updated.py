@@ -41,10 +41,11 @@ class ParameterNotUpdated:
         A learning rate of zero, or near it at an end of its schedule; steps that GradScaler skips;
         gradients of zero, or next to nothing; parameters in float32 that have moved, and whose
         gradients, or all of their optimizer, are now below a thousandth of the largest: training
-        has converged, and what is left of updates is rounded away; frozen parameters; a bias beside a weight that
-        moves, for in front of a normalization its gradient is rounding noise; a scale in float32
-        beside a bias that moves, as small steps are rounded away at one; optimizers that are given
-        a closure, which may stop when converged; steps not recorded; looks that cannot tell.
+        has converged, and what is left of updates is rounded away; frozen parameters; a bias beside
+        a weight that moves, for in front of a normalization its gradient is rounding noise; a scale
+        in float32 beside a bias that moves, as small steps are rounded away at one; optimizers that
+        are given a closure, which may stop when converged; steps not recorded; looks that cannot
+        tell.
 
     Fix:
         Print the update's size beside the parameter's: keep parameters in float32 if it is lost to
