@@ -438,7 +438,7 @@ class ChangeDecider:
             expected = f"the {what} of {variable.name} changes"
             observed = "it has no gradient" if role == "gradient" else "it stays as it was"
             symptom = _symptom(role, requires_grad=requires_grad, is_held=is_held)
-            if symptom is Symptom.FROZEN and not is_held and _OF_COPIES.search(variable.name):
+            if symptom is Symptom.FROZEN and _OF_COPIES.search(variable.name):
                 symptom = Symptom.STATE_UNCHANGED  # nobody wanted a gradient for it
         if role != "buffer" and not requires_grad:
             observed += "; requires_grad is False"
