@@ -311,6 +311,21 @@ def test_stop_ends_it_with_all_that_is_there(tmp_path: Path) -> None:
     assert list(reader.events()) == events
 
 
+def test_stop_knows_what_was_written_before_it(tmp_path: Path) -> None:
+    """The launcher ends the manifest and stops the reader, while this is about to look."""
+    write_manifest(tmp_path, RUNNING)
+    events = healthy_run(2)
+    append(file_of(tmp_path, events[0]), b"".join(encode(e) + b"\n" for e in events))()
+
+    def stop() -> bool:
+        end(tmp_path)()
+        return True
+
+    reader = TailReader(tmp_path, stop=stop, sleep=lambda _: None)
+    assert list(reader.events()) == events
+    assert reader.manifest == ENDED
+
+
 def test_torn_and_garbled_lines_are_counted_as_in_a_replay(tmp_path: Path) -> None:
     write_manifest(tmp_path, RUNNING)
     events = healthy_run(2)

@@ -130,8 +130,9 @@ class TailReader:
 
     def _is_over(self, following: _Following, quiet_s: float) -> bool:
         """Whether what is in the files now is all that will be. Asked before they are read."""
+        is_stopped = self._stop()  # before the manifest: who stops us has written the end of it
         self.manifest = read_manifest(self.path)[0] or self.manifest
-        if (self.manifest is not None and self.manifest.ended) or self._stop():
+        if (self.manifest is not None and self.manifest.ended) or is_stopped:
             return True
         dead_after_s = self._patience.dead_after_s
         if quiet_s < dead_after_s or not self._is_local() or self._is_alive(following):
