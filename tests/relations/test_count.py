@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder
+from tests.collect.recording import recording
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.relations._counts import DETACH
 from traincheck.schema.apis import COMPILED, Families
@@ -542,3 +546,41 @@ def test_another_optimizer_does_not_step_in_place_of_one_unlike_it():
         assert {symptom for _, symptom, _ in broken(decide("count", once, events))} == {
             Symptom.MISSING_CALL
         }
+
+
+class Scale(nn.Module):
+    """A transform of one sample, as those of torchvision are modules."""
+
+    def forward(self, sample: torch.Tensor) -> torch.Tensor:
+        return sample * 2
+
+
+class Images(Dataset):
+    transform = Scale()
+    images, labels = torch.rand(48, 6), torch.randint(0, 3, (48,))
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.transform(self.images[index]), self.labels[index]
+
+
+def transformed(folder, *, batch: int) -> list[Event]:
+    with recording(folder) as run:
+        data = Images()
+        _ = data[0]  # one sample by hand first: then each window holds one batch
+        net = nn.Linear(6, 3)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for images, labels in DataLoader(data, batch):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(images), labels).backward()
+            optimizer.step()
+    return run.events
+
+
+def test_a_transform_is_called_as_often_as_there_are_samples(tmp_path):
+    learned = learn(transformed(tmp_path / "reference", batch=4))
+    assert not [claim for claim in texts(learned, "count") if "Scale" in claim]
+    assert any("Linear.forward" in claim for claim in texts(learned, "count"))
+    assert not report_of(learned.invariants, transformed(tmp_path / "run", batch=8)).findings

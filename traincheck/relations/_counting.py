@@ -17,6 +17,7 @@ from traincheck.relations._counts import (
     Windows,
     bound,
     scheduler_of,
+    takes_part,
 )
 from traincheck.relations._names import STEP, ProgramName, is_library
 from traincheck.schema.apis import LOSS_MODULES, Families
@@ -48,6 +49,10 @@ class CountProposer:
         self._own: set[str] = set()  # called by the program itself
         self._modules: dict[str, set[str]] = defaultdict(set)  # whose forward an API was
         self._seen: dict[Key, Seen] = defaultdict(Seen)
+        # Classes of outermost modules: those that a gradient flows through, and others, which may
+        # be called for each sample of a batch
+        self._models: set[str] = set()
+        self._transforms: set[str] = set()
         self._later = 0
         self._calls: Counter[str] = Counter()  # of each module, since the last window
         self._schedulers: dict[str | None, set[str]] = defaultdict(set)  # optimizer -> classes
@@ -67,6 +72,8 @@ class CountProposer:
                 self._schedulers[event.owner].add(scheduler_of(event))
             key = self._windows.call(event)
             if key is not None and event.family == Families.MODULE:
+                if event.parent is None:
+                    (self._models if takes_part(event) else self._transforms).add(key[0])
                 self._modules[key[0]].add(event.module or "")
                 self._calls[event.module or ""] += 1
         elif isinstance(event, CollectiveEvent):
@@ -114,6 +121,8 @@ class CountProposer:
             is_called = api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)
             # A loss is the same as a module and as a function: the function is counted.
             if key == LOOSE or not is_called or api.startswith(LOSS_MODULES):
+                continue
+            if api in self._transforms - self._models:
                 continue
             found = bound(key, seen, self._backwards(), is_echo=is_echo)
             if found is not None and self._is_of_loop(key, found):

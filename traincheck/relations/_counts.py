@@ -214,6 +214,15 @@ class Windows:
         return page
 
 
+def takes_part(event: CallEvent) -> bool:
+    """Whether a gradient may flow through a call: not through a transform of a sample."""
+    result = tensor_summary(event.result)
+    if result is None or result.requires_grad:
+        return True
+    given = map(tensor_summary, event.args.values())
+    return any(tensor is not None and tensor.requires_grad for tensor in given)
+
+
 @dataclass(slots=True)
 class Seen:
     """Counts of one key. first: in the first window. later: count -> windows, the first left out.
