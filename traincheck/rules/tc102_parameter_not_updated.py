@@ -34,23 +34,20 @@ class ParameterNotUpdated:
         the dtype, in an optimizer that does nothing.
 
     Fires on:
-        The same parameter unchanged in 3 such steps in a row, or all parameters of an optimizer in
-        2 in a row.
+        A parameter unchanged in 3 such steps in a row, or all of an optimizer in 2 in a row.
 
     Stays quiet on:
         A learning rate of zero, or near it at an end of its schedule; steps that GradScaler skips;
         gradients of zero, or next to nothing; parameters in float32 that have moved, and whose
-        gradients, or all of their optimizer, are now below a thousandth of the largest: training
-        has converged, and what is left of updates is rounded away; frozen parameters; a bias beside
-        a weight that moves, for in front of a normalization its gradient is rounding noise; a scale
-        in float32 beside a bias that moves, as small steps are rounded away at one; optimizers that
-        are given a closure, which may stop when converged; steps not recorded; looks that cannot
-        tell.
+        gradients, or all of their optimizer, are now below a thousandth of the largest (converged:
+        what is left is rounded away); frozen parameters; a bias beside a weight that moves (in
+        front of a normalization its gradient is rounding noise); a scale in float32 beside a bias
+        that moves (small steps are rounded away at one); closures, which may stop when converged;
+        steps not recorded; looks that cannot tell.
 
     Fix:
         Print the update's size beside the parameter's: keep parameters in float32 if it is lost to
-        rounding; check that the parameter is contiguous; check what the optimizer's step really
-        does.
+        rounding; check that the parameter is contiguous, and what the optimizer's step really does.
 
     Source:
         https://github.com/pytorch/pytorch/issues/118115, https://elanapearl.github.io/blog/2025/the-bug-that-taught-me-pytorch/
