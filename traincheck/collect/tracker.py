@@ -201,11 +201,8 @@ class Tracker:
             for key, parameter in parameters.items():
                 if is_there(parameter):
                     name = f"{prefix}.{key}"
-                    known = old_parameters.get(name)
-                    variable = self._follow(em, name, PARAMETER, (parameters, key), cls, known)
-                    same = known is not None and variable is known[2]
-                    gradient = known[3] if known and same else Variable(name, GRADIENT, cls)
-                    root.parameters[name] = (parameters, key, variable, gradient)
+                    slot, known = (parameters, key), old_parameters.get(name)
+                    root.parameters[name] = self._follow_parameter(em, name, slot, cls, known)
             for key, buffer in buffers.items():
                 if is_there(buffer):
                     name = f"{prefix}.{key}"
@@ -219,6 +216,14 @@ class Tracker:
         for key, value in facts["tokens"].items():  # models that differ say nothing
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
         em.event("mark", {"text": Marks.MODEL, "data": facts})
+
+    def _follow_parameter(
+        self, em: Emitter, name: str, slot: Slot, cls: str | None, known: Any
+    ) -> tuple[MutableMapping[str, Any], str, Variable, Variable]:
+        """A parameter, and its gradient: another one where another object has the name."""
+        variable = self._follow(em, name, PARAMETER, slot, cls, known)
+        is_same = known is not None and variable is known[2]
+        return (*slot, variable, known[3] if is_same else Variable(name, GRADIENT, cls))
 
     def _follow(
         self, em: Emitter, name: str, role: str, slot: Slot, cls: str | None, known: Any
@@ -291,11 +296,8 @@ class Tracker:
         old, root.parameters = root.parameters, {}
         slots: MutableMapping[str, Any] = weakref.WeakValueDictionary(loose)
         for name in loose:
-            known = old.get(name)
-            variable = self._follow(em, name, PARAMETER, (slots, name), None, known)
-            same = known is not None and variable is known[2]
-            gradient = known[3] if known and same else Variable(name, GRADIENT, None)
-            root.parameters[name] = (slots, name, variable, gradient)
+            found = self._follow_parameter(em, name, (slots, name), None, old.get(name))
+            root.parameters[name] = found
         root.holders = [{}, slots]
         root.size = sum(tensor.numel() for tensor in loose.values())
         self._gone(em, old, root.parameters)
@@ -535,8 +537,9 @@ class Tracker:
         """An optimizer is dead; what it alone held belongs to whichever holds it now."""
         self._optimizer_state.pop(owner, None)
         self._plans.pop(owner, None)
-        for name in [name for name in self.roots if name.startswith(f"{owner}[")]:
-            names = self.roots.pop(name).parameters
+        loose = [name for name in self.roots if name.startswith(f"{owner}[")]
+        if loose:
+            names = {k: v for name in loose for k, v in self.roots.pop(name).parameters.items()}
             self._gone(em, names, {})
             self._by_parameter = {i: p for i, p in self._by_parameter.items() if p[1] not in names}
             self.names_version += 1

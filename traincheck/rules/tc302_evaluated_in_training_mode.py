@@ -99,7 +99,6 @@ class EvaluationMode(StepMonitor):
         self._batches = batches
         self._rounds = rounds
         self._trained_on: set[str] = set()  # loaders
-        self._models: set[str] = set()  # that have parameters
         self._evaluated: set[str] = set()  # models, in evaluation mode
         self._suspects: dict[str, _Suspect] = {}
         self._updated: set[str] = set()
@@ -107,7 +106,7 @@ class EvaluationMode(StepMonitor):
     def judge(self, facts: StepFacts) -> list[Violation]:
         for forward in facts.forwards:
             if forward.call.grad_enabled:
-                if self._is_model(forward):
+                if forward.loaders - self._trained_on and self._is_model(forward):
                     self._trained_on |= forward.loaders
             elif not forward.is_training:
                 self.triggered += 1
@@ -128,11 +127,8 @@ class EvaluationMode(StepMonitor):
         A transform has none: it may run for the first sample of a loader, when the last batch was
         of another.
         """
-        if forward.path not in self._models:
-            books = self.ledger.parameters.values()
-            if any(forward.covers(name) for parameter in books for name in parameter.names):
-                self._models.add(forward.path)
-        return forward.path in self._models
+        books = self.ledger.parameters.values()
+        return any(forward.covers(name) for parameter in books for name in parameter.names)
 
     def finish(self) -> list[Violation]:
         """Only now is it known that it was never otherwise."""

@@ -360,7 +360,10 @@ class Optimizers(Instrument):
     ) -> None:
         session, optimizer = self.session, args[0]
         owner = self._ids.get(id(optimizer), "")
-        self._looks_left = 0
+        if self._looks_left:
+            self._looks_left = 0
+            if self._look_without_update in session.at_step_end:
+                session.at_step_end.remove(self._look_without_update)
         if session.switch.looks:
             if self._looks_at_parameters:
                 session.tracker.look_parameters(em, span, self._trains(owner, optimizer))
