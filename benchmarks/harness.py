@@ -88,6 +88,7 @@ def run(
 
 def _run(words: tuple[str, ...], env: Variables | None, cwd: Path | None, timeout_s: float) -> Done:
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in (env or {}).items()}}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed tool is not compiled at each start
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.perf_counter()
         process = subprocess.Popen(words, env=environ, cwd=cwd, stdout=out, stderr=err)

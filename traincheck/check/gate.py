@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from traincheck.schema.claims import Context, Hypothesis, Invariant, Precondition
+from traincheck.check.thinning import Thinned
+from traincheck.schema.claims import Context, Hypothesis, Invariant, Precondition, Schedule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Example, Violation
 from traincheck.schema.protocols import Relation
 
 _MOST_KNOWN = 256  # answers remembered
+_MOST_ASKED = 1 << 14  # contexts of claims remembered
 
 
 def within_program(invariants: Iterable[Invariant], program: str | None) -> tuple[Invariant, ...]:
@@ -31,15 +33,6 @@ def within_program(invariants: Iterable[Invariant], program: str | None) -> tupl
 
 
 @dataclass(slots=True)
-class _Known:
-    """An answer in which all examples hold. counts: by index of the question; times: how often."""
-
-    examples: tuple[tuple[int, Example], ...]
-    counts: dict[int, int]
-    times: int = 1
-
-
-@dataclass(slots=True)
 class _Question:
     """A claim under a precondition, and the invariants that ask it. triggered: its examples."""
 
@@ -48,19 +41,50 @@ class _Question:
     triggered: int = 0
 
 
+@dataclass(slots=True)
+class _Asked:
+    """The questions about a claim that are asked in a context; times: how often, by now."""
+
+    context: Context  # kept, so that its id is not another's
+    questions: tuple[_Question, ...]
+    times: int = 0
+
+    def count(self, times: int) -> None:
+        for question in self.questions:
+            question.triggered += times
+
+
+@dataclass(slots=True)
+class _Known:
+    """An answer in which all examples hold, and what it answers; times: how often it came again."""
+
+    examples: tuple[tuple[int, Example], ...]
+    asked: list[_Asked]
+    times: int = 0
+
+
 class Gate:
     """Runs one relation's decider for many invariants and lets through what breaks one of them.
 
     Args:
         relation: whose decider judges.
         invariants: all of this relation. What several of them claim is decided once.
+        schedule: where calls or looks were thinned, the steps in which they were not.
+
+    Attributes:
+        decider: who is fed without a call in between gives what it answers to `judge`.
     """
 
-    def __init__(self, relation: Relation, invariants: Sequence[Invariant]) -> None:
+    def __init__(
+        self,
+        relation: Relation,
+        invariants: Sequence[Invariant],
+        schedule: Schedule | None = None,
+    ) -> None:
         claims: dict[bytes, Hypothesis] = {}
         self._questions: list[_Question] = []
         known: dict[tuple[bytes, Precondition], _Question] = {}
-        by_claim: dict[bytes, list[int]] = {}
+        by_claim: dict[bytes, list[_Question]] = {}
         # Equal preconditions become one object, so that each context is tested once for all.
         shared: dict[Precondition, Precondition] = {}
         for invariant in invariants:
@@ -71,27 +95,22 @@ class Gate:
             if question is None:
                 question = _Question(None if condition.is_always else condition, [])
                 known[key, condition] = question
-                by_claim.setdefault(key, []).append(len(self._questions))
+                by_claim.setdefault(key, []).append(question)
                 self._questions.append(question)
             question.invariants.append(invariant)
-        self._decider = relation.decider(list(claims.values()))
-        self._asked = [by_claim[key] for key in claims]  # claim -> questions
-        # A decider that has the same to say in every step says it with the same object.
+        decider = relation.decider(list(claims.values()))
+        self.decider = decider if schedule is None else Thinned(decider, schedule)
+        self._by_claim = [by_claim[key] for key in claims]
+        # A decider gives equal contexts as one object, and what it has to say in every step, too.
+        self._asked: dict[tuple[int, int], _Asked] = {}  # by claim and id of the context
         self._known: dict[int, _Known] = {}
 
     def observe(self, event: Event) -> Sequence[Violation]:
         """Violations in the order the decider gives their examples."""
-        examples = self._decider.observe(event)
-        if not examples:
-            return ()
-        known = self._known.get(id(examples))
-        if known is not None and known.examples is examples:
-            known.times += 1
-            return ()
-        return self._judge(examples)
+        return self.judge(self.decider.observe(event))
 
     def finish(self) -> Sequence[Violation]:
-        return self._judge(self._decider.finish())
+        return self.judge(self.decider.finish())
 
     @property
     def triggered(self) -> int:
@@ -106,52 +125,55 @@ class Gate:
             for invariant in question.invariants
         }
 
-    def _judge(self, examples: Iterable[tuple[int, Example]]) -> list[Violation]:
-        found = []
-        counts: dict[int, int] = {}
-        # Many invariants share a precondition, and a decider gives them the same context.
-        tested: dict[tuple[int, int], bool] = {}
-        keep_alive: list[Context] = []  # so that no context is freed and its id used again
+    def judge(self, examples: Iterable[tuple[int, Example]]) -> Sequence[Violation]:
+        """What of the decider's examples breaks an invariant."""
+        if not examples:
+            return ()
+        known = self._known.get(id(examples))
+        if known is not None and known.examples is examples:
+            known.times += 1
+            return ()
+        found: list[Violation] = []
+        answered = []
         for claim, example in examples:
-            for index in self._asked[claim]:
-                question = self._questions[index]
-                condition = question.condition
-                if condition is not None and not _holds(condition, example, tested, keep_alive):
-                    continue
-                counts[index] = counts.get(index, 0) + 1
-                if not example.holds:
+            asked = self._asked.get((claim, id(example.context)))
+            if asked is None:
+                asked = self._ask(claim, example.context)
+            asked.times += 1
+            answered.append(asked)
+            if not example.holds:
+                for question in asked.questions:
                     found += [_violation(invariant, example) for invariant in question.invariants]
-        if found or not isinstance(examples, tuple):
-            self._count(counts, 1)
-        else:
+        if not found and isinstance(examples, tuple):
             if len(self._known) >= _MOST_KNOWN:
-                self._settle()
-            self._known[id(examples)] = _Known(examples, counts)
+                self._count_known()
+            self._known[id(examples)] = _Known(examples, answered)
         return found
+
+    def _ask(self, claim: int, context: Context) -> _Asked:
+        """Test the preconditions of a claim in a context that was not met before."""
+        if len(self._asked) >= _MOST_ASKED:
+            self._settle()
+        questions = (q for q in self._by_claim[claim] if _is_met(q.condition, context))
+        asked = self._asked[claim, id(context)] = _Asked(context, tuple(questions))
+        return asked
 
     def _settle(self) -> None:
         """Count what is remembered, and forget it."""
+        self._count_known()
+        for asked in self._asked.values():
+            asked.count(asked.times)
+        self._asked.clear()
+
+    def _count_known(self) -> None:
         for known in self._known.values():
-            self._count(known.counts, known.times)
+            for asked in known.asked:
+                asked.count(known.times)
         self._known.clear()
 
-    def _count(self, counts: dict[int, int], times: int) -> None:
-        for index, count in counts.items():
-            self._questions[index].triggered += count * times
 
-
-def _holds(
-    condition: Precondition,
-    example: Example,
-    tested: dict[tuple[int, int], bool],
-    keep_alive: list[Context],
-) -> bool:
-    key = (id(condition), id(example.context))
-    answer = tested.get(key)
-    if answer is None:
-        answer = tested[key] = condition.holds(example.context)
-        keep_alive.append(example.context)
-    return answer
+def _is_met(condition: Precondition | None, context: Context) -> bool:
+    return condition is None or condition.holds(context)
 
 
 def _violation(invariant: Invariant, example: Example) -> Violation:

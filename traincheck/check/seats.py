@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from traincheck.check.gate import Gate
 from traincheck.rules._ledger import Bookkeeper
@@ -23,16 +24,25 @@ STEP_ENDS = Needs(kinds=frozenset({"step"}))
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """One running monitor and the checks it stands for. gets: the events it is to be given."""
+    """One running monitor and the checks it stands for. gets: the events it is to be given.
+
+    ask, judge: what a monitor does when it observes, in two parts, as nearly all events tell it
+    nothing: only what the first returns, if it is anything, is given to the second. That is a call
+    less for each event.
+    """
 
     monitor: Monitor
     gets: Needs
     needs: Needs
     check_ids: tuple[str, ...]
-    observe: Callable[[Event], Iterable[Violation]] = field(init=False)
+    ask: Callable[[Event], Iterable[Any]] = field(init=False)
+    judge: Callable[[Iterable[Any]], Iterable[Violation]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.observe = self.monitor.observe  # looked up once: 40 ns less for each event
+        if isinstance(self.monitor, Gate):
+            self.ask, self.judge = self.monitor.decider.observe, self.monitor.judge
+        else:
+            self.ask, self.judge = self.monitor.observe, _as_judged
 
     def triggered(self) -> dict[str, int]:
         if isinstance(self.monitor, Gate):
@@ -40,6 +50,11 @@ class Seat:
         if isinstance(self.monitor, (Bookkeeper, RankKeeper)):
             return {}
         return {self.check_ids[0]: self.monitor.triggered}
+
+
+def _as_judged(violations: Iterable[Any]) -> Iterable[Violation]:
+    """What a rule has found."""
+    return violations
 
 
 class RunSeats:

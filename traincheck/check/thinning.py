@@ -6,14 +6,13 @@ proves nothing, as where sampling skips steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from traincheck.check.gate import Gate
 from traincheck.schema.apis import EVAL_STAGE
-from traincheck.schema.claims import Invariant, Schedule
+from traincheck.schema.claims import Schedule
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import Violation
-from traincheck.schema.protocols import Relation
+from traincheck.schema.findings import Example
+from traincheck.schema.protocols import Decider
 
 
 def thinned(event: Event, schedule: Schedule) -> Event | None:
@@ -26,15 +25,16 @@ def thinned(event: Event, schedule: Schedule) -> Event | None:
     return event.skipped if isinstance(event, StepEvent) and event.recorded else event
 
 
-class ThinGate(Gate):
-    """A `Gate` for invariants about such calls or looks."""
+class Thinned:
+    """A decider of claims about such calls or looks."""
 
-    def __init__(
-        self, relation: Relation, invariants: Sequence[Invariant], schedule: Schedule
-    ) -> None:
-        super().__init__(relation, invariants)
+    def __init__(self, decider: Decider, schedule: Schedule) -> None:
+        self._decider = decider
         self._schedule = schedule
 
-    def observe(self, event: Event) -> Sequence[Violation]:
+    def observe(self, event: Event) -> Iterable[tuple[int, Example]]:
         less = thinned(event, self._schedule)
-        return () if less is None else super().observe(less)
+        return () if less is None else self._decider.observe(less)
+
+    def finish(self) -> Iterable[tuple[int, Example]]:
+        return self._decider.finish()

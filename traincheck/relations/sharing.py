@@ -212,7 +212,7 @@ class SharingDecider:
         for name, by in strange:
             found = _negative(event, name, OWN, "it updates a tensor that no model has")
             if not is_of_model(name):  # nor ever had
-                found = replace(found, symptom=Symptom.HOLDS_OTHERS, evidence=(event, by))
+                found = found.replace(symptom=Symptom.HOLDS_OTHERS, evidence=(event, by))
             yield index, found
         if held and not strange:
             yield index, _HOLDS

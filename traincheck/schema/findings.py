@@ -9,6 +9,7 @@ from enum import Enum
 from traincheck.schema.claims import Context
 from traincheck.schema.events import Event
 from traincheck.schema.excerpts import Row
+from traincheck.schema.record import Record
 
 SEVERITIES = ("info", "warning", "error")  # rising
 
@@ -84,8 +85,7 @@ class Subject:
     module: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class Example(Record, frozen=True, kw_only=True):
     """One decided instance of a hypothesis: the answer, its context, what to show if negative.
 
     step: where it belongs, not necessarily where it could be decided.
@@ -96,7 +96,7 @@ class Example:
     step: int | None = None
     rank: int = 0
     stage: str = "train"
-    subject: Subject = field(default_factory=Subject)
+    subject: Subject = Subject()
     expected: str = ""
     observed: str = ""
     evidence: tuple[Event, ...] = ()

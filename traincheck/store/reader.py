@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,9 @@ class TraceReader:
             TraceFormatError: lines there are, but none of them is an event; or a file cannot be
                 read.
         """
+        return chain.from_iterable(self._batches())
+
+    def _batches(self) -> Iterator[Sequence[Event]]:
         self._log = SkipLog()
         ahead = _READ_AHEAD_BYTES // len(self._files)
         chunk_bytes = max(_MIN_CHUNK_BYTES, min(CHUNK_BYTES, ahead))
@@ -111,8 +114,7 @@ class TraceReader:
             EventFile(path, rank, stream, self._log, chunk_bytes=chunk_bytes, process=process)
             for path, rank, stream in self._files
         ]
-        for batch in self._merged(files):
-            yield from batch
+        yield from self._merged(files)
         if not any(file.decoded for file in files):
             self._refuse()
 
