@@ -95,6 +95,16 @@ def test_a_target_of_tokens_needs_no_labels_beside_them():
     assert shifts.of_argument(NEXT.flatten()) == {}
 
 
+def test_texts_may_lie_in_columns():
+    shifts = Shifts()
+    shifts.look([TOKENS.t().contiguous()])
+    one = torch.tensor(1)
+    assert shifts.of_argument(NEXT.t().flatten()) == {"shifted": one, "columns": one}
+    assert shifts.of_argument(NEXT.t()) == {"shifted": one, "columns": one}
+    assert shifts.of_argument(NEXT.flatten()) == {}
+    assert shifts.of_argument(TOKENS.t().flatten()) == {"shifted": torch.tensor(0)}
+
+
 def test_next_tokens_of_one_input_count_before_those_of_another():
     shifts = Shifts()
     shifts.look([NEXT])  # an encoder
@@ -128,6 +138,64 @@ def test_ignored_labels_are_passed_over():
     labels[0, 2] += 1
     shifts.look([TOKENS, labels])
     assert not shifts.is_next(labels)
+
+
+LENGTHS = torch.tensor([[2], [5], [8], [3]])
+PADDED = (TOKENS + 1).masked_fill(torch.arange(LENGTH) >= LENGTHS, 0)
+IS_PADDING = PADDED == 0
+
+
+def hides(mask, text=PADDED, *, true_hides=True):
+    shifts = Shifts()
+    shifts.feed(text)
+    return shifts.are_hidden(mask, hides=true_hides)
+
+
+def test_masks_that_show_the_padding_alone():
+    assert hides(~IS_PADDING)
+    assert hides(IS_PADDING, true_hides=False)
+    assert hides(IS_PADDING[:, None, None, :], true_hides=False)
+    assert hides(torch.zeros(PADDED.shape).masked_fill(~IS_PADDING, float("-inf")))
+    assert hides(~IS_PADDING.flip(1), PADDED.flip(1))  # on the left
+    assert hides(~IS_PADDING, PADDED.t().contiguous())
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        IS_PADDING,
+        torch.zeros(PADDED.shape).masked_fill(IS_PADDING, float("-inf")),
+        torch.zeros(PADDED.shape),
+        torch.zeros(PADDED.shape, dtype=torch.bool),
+        torch.ones(PADDED.shape, dtype=torch.bool),
+        ~IS_PADDING & (torch.arange(LENGTH) > 0),  # a token is seen, too
+    ],
+)
+def test_masks_that_do_not(mask):
+    assert hides(mask) is False
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ~IS_PADDING[:, None, :].expand(-1, LENGTH, -1),  # between pairs of positions
+        ~IS_PADDING[:3],
+        torch.tensor(True),
+    ],
+)
+def test_masks_of_something_else(mask):
+    assert hides(mask) is None
+
+
+def test_what_is_shown_may_be_one_token_for_another_reason():
+    first = TOKENS.clone()
+    first[:, 0] = VOCABULARY  # as one that begins all rows
+    assert not hides(first != VOCABULARY, first)
+    scattered = TOKENS.clone()
+    scattered[0, 3], scattered[1, 2], scattered[1, 5] = [torch.tensor(VOCABULARY)] * 3
+    assert not hides(scattered != VOCABULARY, scattered)  # as one to be filled in
+    alike = torch.ones_like(PADDED).masked_fill(IS_PADDING, 0)
+    assert not hides(~IS_PADDING, alike)  # nothing but the mask again
 
 
 class Decoder(nn.Module):

@@ -1,4 +1,4 @@
-"""Labels that are the next tokens of their batch, whether a loss gets them, or gets them moved on.
+"""Tokens of a batch: labels that are the next ones, as a loss gets them; masks that hide them all.
 
 Looks at whole numbers on the CPU and at how logits were cut. Judges nothing, draws nothing.
 """
@@ -23,6 +23,7 @@ _MOST_TENSORS = 4  # of one shape in one batch
 _MOST_LABELS = 4  # remembered in one step
 _CHANGES = 8  # of tokens within rows; with fewer, shifts look like no shifts
 _NDIM = 2
+_HIDDEN = -1e4  # what is added to scores that are to be left out is less
 _NODES = 12  # of a graph, from the logits back
 _WHOLE = frozenset({torch.int32, torch.int64})
 _PLAIN = frozenset({torch.Tensor})
@@ -86,6 +87,28 @@ class Shifts:
         """Whether these labels are remembered."""
         return any(ref() is value for ref, _ in self._labels)
 
+    def are_hidden(self, mask: torch.Tensor, *, hides: bool) -> bool | None:
+        """Whether a mask over keys lets attention see the padding of tokens, and nothing else.
+
+        None where it is of no tokens that are known.
+
+        Args:
+            mask: of shape (rows, ..., positions), with nothing but ones between; additive, or
+                boolean.
+            hides: whether what is True in a boolean one is left out.
+        """
+        if mask.dim() < _NDIM or mask.numel() != len(mask) * mask.shape[-1]:
+            return None
+        shape = len(mask), mask.shape[-1]
+        texts = {id(t): t for t in (*self._fed, *self._tokens) if tuple(t.shape) == shape}
+        texts |= {id(t): t.t() for t in (*self._fed, *self._tokens) if tuple(t.t().shape) == shape}
+        if not texts:
+            return None
+        with torch.no_grad():
+            flat = mask.detach().reshape(shape)
+            hidden = (flat if hides else ~flat) if flat.dtype is torch.bool else flat < _HIDDEN
+            return any(_is_padding(text, ~hidden) for text in texts.values())
+
     def of_argument(self, value: torch.Tensor) -> Taken:
         """Of a loss: of its logits nothing, only how they were cut; of its target the shift.
 
@@ -118,9 +141,15 @@ class Shifts:
         return {}
 
     def _next(self, value: torch.Tensor) -> Taken:
-        """Whether a target is the next tokens of some, or else some themselves."""
+        """Whether a target is the next tokens of some, or else some themselves.
+
+        Texts lie in rows, or, for models that take the sequence first, in columns.
+        """
         found: Taken = {}
         for tokens in self._tokens if value.is_cpu else ():
+            if value.numel() == tokens.numel() and _is_next(tokens.t(), value.view_as(tokens).t()):
+                one = torch.tensor(ONCE, device=value.device)
+                return {"shifted": one, "columns": one}
             rows, columns = tokens.shape
             for width in (columns, columns - 1):
                 if value.numel() != rows * width:
@@ -149,6 +178,21 @@ def _may_be_tokens(tensor: torch.Tensor) -> bool:
         and tensor.shape[1] >= _COLUMNS
         and 0 < tensor.numel() <= _LARGEST
     )
+
+
+def _is_padding(text: torch.Tensor, shown: torch.Tensor) -> bool:
+    """Whether what is shown is one token, at the same end of all rows, as often as it comes.
+
+    And not as often in each row: else it may be there to be seen, as the one that begins them.
+    """
+    tokens = text[shown]
+    if not tokens.numel() or not torch.equal(shown, text == tokens[0]):
+        return False
+    counts, turns = shown.sum(1), shown.to(torch.int8).diff(dim=1)
+    if counts.min() == counts.max() or bool((turns < 0).any() and (turns > 0).any()):
+        return False
+    others = text[~shown]
+    return int((others != others[0]).sum()) >= _CHANGES
 
 
 def _is_next(tokens: torch.Tensor, labels: torch.Tensor) -> bool:

@@ -22,7 +22,7 @@ from traincheck.collect.fingerprint import LOW, fingerprint, has_memory
 from traincheck.collect.moves import Moves
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
-from traincheck.schema.apis import ATTENTION, EMBEDDING, IGNORED_LABEL, SOFTMAXES
+from traincheck.schema.apis import ATTENTION, EMBEDDING, IGNORED_LABEL, MULTI_HEAD, SOFTMAXES
 from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN, Needs, without_some
 
 SMALL = 1 << 16  # elements up to which arguments and parameters are looked at in every step
@@ -50,7 +50,7 @@ LOSSES = frozenset(
     )
 )  # fmt: skip
 # Of these, only masks are looked at: how much they leave out.
-MASKED = frozenset({ATTENTION})
+MASKED = frozenset({ATTENTION, MULTI_HEAD})
 # Of these, only results: whether weights of attention leave out later positions.
 SCORED = SOFTMAXES
 # Of these, nothing but what they are given: it may be the target of a loss.
@@ -207,14 +207,23 @@ class Numbers:
             self._shifts.feed(value)
         return encode(value)
 
-    def of_mask(self, em: Emitter, value: Any) -> bytes:
-        """`encode` with the share of a boolean mask that is False."""
+    def of_mask(self, em: Emitter, value: Any, *, hides: bool = False) -> bytes:
+        """`encode` with the share of a boolean mask that is False, and whether it hides all tokens.
+
+        hides: whether what is True in it is left out.
+        """
         plain = encode(value)
-        if type(value) is not torch.Tensor or value.dtype is not torch.bool:
+        if type(value) is not torch.Tensor or _modes() or _level() is not None:
             return plain
-        if not (value.is_cpu and 0 < value.numel() <= SMALL) or _modes() or _level() is not None:
+        if not (value.is_cpu and 0 < value.numel() <= SMALL):
             return plain
-        return _with(plain, self._text(em, value, {"zeros": 1 - value.to(torch.float32).mean()}))
+        taken: Taken = {}
+        if value.dtype is torch.bool and not hides:
+            taken["zeros"] = 1 - value.to(torch.float32).mean()
+        hidden = self._shifts.are_hidden(value, hides=hides) if self.is_sampled else None
+        if hidden is not None:
+            taken["inverted"] = torch.tensor(int(hidden))
+        return _with(plain, self._text(em, value, taken)) if taken else plain
 
     def of_scores(self, em: Emitter, result: Any) -> bytes:
         """`encode` with how much of the weights of later positions is next to nothing.

@@ -5,28 +5,76 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 from traincheck.rules._losses import OVER_CLASSES, are_next_tokens, as_loss, number
 from traincheck.schema.apis import ATTENTION as SDPA
 from traincheck.schema.apis import MULTI_HEAD, SOFTMAXES, Families
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.values import tensor_summary
+from traincheck.schema.values import TensorSummary, tensor_summary
 
 CALLS = SOFTMAXES | {SDPA, MULTI_HEAD}
+DECODER_LAYER = "torch.nn.modules.transformer.TransformerDecoderLayer.forward"
 _KEYS = -1  # the dim of weights of attention
 _ALL = 0.999  # of the later positions
 _NDIM = 2  # rows of tokens
+_COLUMN, _ROW = 0, 1  # along which the tokens of a text follow each other
 _WHOLE = frozenset({"int32", "int64"})
 _NO_TOKENS = ("mask", "position", "type", "label")  # in names of arguments
 
 
 class Read(NamedTuple):
-    """A call of a model on a text. length: of its rows. calls: of attention over all of them."""
+    """A call of a model on texts. texts: their shapes. attention: all calls of it inside.
+
+    decoders: calls of torch's decoder layers, whose attention to their own text goes by a mask.
+    """
 
     root: CallEvent
-    length: int | None
-    calls: Sequence[CallEvent]
+    texts: Sequence[tuple[int, ...]]
+    attention: Sequence[CallEvent]
+    decoders: Sequence[CallEvent] = ()
+
+    @property
+    def length(self) -> int | None:
+        """How many tokens the rows of the text have, if it is given one."""
+        return self.texts[0][_ROW] if len(self.texts) == 1 else None
+
+    @property
+    def calls(self) -> list[CallEvent]:
+        """Those over all of its text, without softmax over anything else."""
+        return [call for call in self.attention if _is_over(call, self.length)]
+
+    def over(self, target: TensorSummary) -> tuple[int, list[CallEvent]]:
+        """The length of the text whose next tokens a loss is given, and attention within it.
+
+        Of one text among others only what decoder layers do, or where its length tells it from
+        them.
+        """
+        lies = _COLUMN if number(target, "columns") else _ROW
+        wanted = prod(target.shape)
+        lengths = [shape[lies] for shape in self.texts]
+        fitting = {n for n, shape in zip(lengths, self.texts) if _fits(wanted, prod(shape), n)}
+        length = lengths[0] if len(lengths) == 1 else fitting.pop() if len(fitting) == 1 else 0
+        decoders = [call for call in self.decoders if length in _sizes(call)]
+        if decoders:
+            return length, decoders
+        if len(lengths) == 1:
+            return length, [call for call in self.attention if _is_over(call, length)]
+        if lengths.count(length) != 1:
+            return 0, []
+        return length, [call for call in self.attention if spans(call) == (length, length)]
+
+
+def _fits(labels: int, tokens: int, length: int) -> bool:
+    """Whether these labels may be of all tokens of such rows, or of all but the last of each."""
+    return labels in (tokens, tokens // max(length, 1) * (length - 1))
+
+
+def _sizes(decoder: CallEvent) -> tuple[int, ...]:
+    """Rows and positions of what a decoder layer is given, in either order."""
+    tensor = tensor_summary(decoder.args.get("tgt", decoder.args.get("0")))
+    return () if tensor is None else tuple(tensor.shape[:2])
 
 
 @dataclass(slots=True)
@@ -35,7 +83,9 @@ class TrainingStep:
 
     reads: list[Read] = field(default_factory=list)
     losses: list[CallEvent] = field(default_factory=list)
-    waiting: list[CallEvent] = field(default_factory=list)  # attention of a model that goes on
+    # Of a model that goes on
+    waiting: list[CallEvent] = field(default_factory=list)
+    decoders: list[CallEvent] = field(default_factory=list)
 
 
 class Readers:
@@ -54,24 +104,26 @@ class Readers:
         if _is_attention(event):
             step.waiting.append(event)
         elif event.family == Families.MODULE and event.root:
-            length = _text_length(event.args)
-            step.reads.append(Read(event, length, _over_text(step.waiting, length)))
-            step.waiting = []
+            calls = _outermost(step.waiting)
+            step.reads.append(Read(event, _texts(event.args), calls, step.decoders))
+            step.waiting, step.decoders = [], []
+        elif event.api == DECODER_LAYER:
+            step.decoders.append(event)
         elif (loss := as_loss(event, OVER_CLASSES)) is not None:
             step.losses.append(loss)
         return None
 
 
-def _text_length(args: Mapping[str, Any]) -> int | None:
-    """How many tokens the rows of the one text have that a model is given."""
+def _texts(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """The shapes of the texts that a model is given."""
     texts = []
     for name, value in args.items():
         tensor = tensor_summary(value)
         if tensor is None or tensor.dtype not in _WHOLE or len(tensor.shape) != _NDIM:
             continue
         if not are_next_tokens(tensor) and not any(part in name for part in _NO_TOKENS):
-            texts.append(tensor.shape[1])
-    return texts[0] if len(texts) == 1 else None
+            texts.append(tensor.shape)
+    return texts
 
 
 def softmax_dim(call: CallEvent) -> int | None:
@@ -94,11 +146,10 @@ def _is_attention(call: CallEvent) -> bool:
     return call.api in (SDPA, MULTI_HEAD) or _share_hidden(call) is not None
 
 
-def _over_text(calls: Sequence[CallEvent], length: int | None) -> list[CallEvent]:
-    """Those of attention itself over so many positions, without softmax over anything else."""
-    # What multi_head_attention_forward calls has the mask of padding added
+def _outermost(calls: Sequence[CallEvent]) -> list[CallEvent]:
+    """Without what multi_head_attention_forward calls: it has the mask of padding added."""
     heads = {call.span for call in calls if call.api == MULTI_HEAD}
-    return [call for call in calls if call.parent not in heads and _is_over(call, length)]
+    return [call for call in calls if call.parent not in heads]
 
 
 def _is_over(call: CallEvent, length: int | None) -> bool:
@@ -106,17 +157,28 @@ def _is_over(call: CallEvent, length: int | None) -> bool:
     return result is None or result.shape[-1] == length
 
 
+def spans(call: CallEvent) -> tuple[int, int] | None:
+    """How many positions attend, and to how many; None where that is not known."""
+    if call.api in SOFTMAXES:
+        result = tensor_summary(call.result)
+        return None if result is None else (result.shape[-2], result.shape[-1])
+    query, key = (tensor_summary(call.args.get(name)) for name in ("query", "key"))
+    if query is None or key is None or min(len(query.shape), len(key.shape)) < _NDIM:
+        return None
+    dim = 0 if call.api == MULTI_HEAD else -2
+    return query.shape[dim], key.shape[dim]
+
+
 def is_open(call: CallEvent, length: int) -> bool:
     """Whether each of so many positions attends to all of them."""
     if call.api in SOFTMAXES:
         return _share_hidden(call) == 0
+    if call.api == DECODER_LAYER:
+        is_causal = call.args.get("tgt_is_causal", call.args.get("6"))
+        return call.args.get("tgt_mask", call.args.get("2")) is None and not is_causal
     if call.args.get("attn_mask") is not None or call.args.get("is_causal") is True:
         return False
-    query, key = (tensor_summary(call.args.get(name)) for name in ("query", "key"))
-    dim = 0 if call.api == MULTI_HEAD else -2
-    if query is None or key is None or min(len(query.shape), len(key.shape)) < _NDIM:
-        return False
-    return query.shape[dim] == key.shape[dim] == length
+    return spans(call) == (length, length)
 
 
 def is_causal(call: CallEvent) -> bool:

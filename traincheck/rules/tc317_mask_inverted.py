@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from traincheck.rules._attention import ATTENTION, Pass, Passes, attention_violation
+from traincheck.rules._losses import given, number
 from traincheck.schema.apis import ATTENTION as SDPA
+from traincheck.schema.apis import EMBEDDING, MULTI_HEAD
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _EXACT = 1e-6
 _HALF = 0.5
 _FEW = 0.02  # of positions; nearer to one half, right and wrong look the same
+_PROOF = 2  # calls of a model
+_MASKS = {SDPA: ("attn_mask",), MULTI_HEAD: ("key_padding_mask", "attn_mask")}
+_MEANS = {
+    SDPA: "scaled_dot_product_attention attends where a boolean mask is True.",
+    MULTI_HEAD: "nn.MultiheadAttention and nn.Transformer leave out where a boolean mask is True.",
+}
+_FIXES = {
+    SDPA: "Invert the mask: attn_mask is to be True where a token is.",
+    MULTI_HEAD: "Pass (tokens == padding): the mask of keys is to be True where no token is.",
+}
 _CERTAIN = 3  # shares of padding that agree; a causal mask over padding may come to one by chance
 
 
@@ -20,7 +32,7 @@ class MaskInverted:
 
     What it checks:
         The share of a boolean attn_mask that is False is the share of padding in the batch, not the
-        share of tokens.
+        share of tokens; and what a mask over keys lets attention see is not the padding alone.
 
     Why it matters:
         scaled_dot_product_attention attends where the mask is True; MultiheadAttention and many
@@ -29,13 +41,18 @@ class MaskInverted:
     Fires on:
         A mask whose share of False is exactly the share of tokens, while the batch has padding. One
         that differs between queries: in three batches with other shares of padding, and none that
-        says otherwise between them.
+        says otherwise between them. Two calls of scaled_dot_product_attention, or of
+        nn.MultiheadAttention, with a mask (key_padding_mask, too) that leaves in what one token at
+        the end of all rows fills, more of it in some rows than in others, and leaves out all else.
 
     Stays quiet on:
-        Masks of tokens; masks that also are causal, or local; batches half of which is padding.
+        Masks of tokens; masks that also are causal, or local; batches half of which is padding,
+        where the tokens are not known; tokens on a device.
 
     Fix:
-        Pass attn_mask=(attention_mask != 0), True where a token is.
+        Pass attn_mask=(attention_mask != 0), True where a token is, to
+        scaled_dot_product_attention; key_padding_mask=(tokens == padding), True where none is, to
+        nn.MultiheadAttention.
 
     Source:
         https://github.com/lucidrains/x-transformers/issues/160, https://github.com/pytorch/pytorch/issues/92554
@@ -51,26 +68,54 @@ class MaskInverted:
             "attn_mask is True where padding is: {observed}. scaled_dot_product_attention attends "
             "where its mask is True."
         ),
-        fix="Invert the mask: attn_mask is to be True where a token is.",
+        fix=_FIXES[SDPA],
     )
-    needs = ATTENTION | Needs(stats=frozenset({SDPA}))
+    needs = ATTENTION | Needs(
+        calls=frozenset({EMBEDDING, MULTI_HEAD}), stats=frozenset({EMBEDDING, MULTI_HEAD, SDPA})
+    )
 
     def monitor(self) -> Polarity:
         return Polarity()
 
 
 class Polarity:
-    """Compares what masks leave out with the padding of the batch."""
+    """Compares what masks leave out with the padding of the batch, and with the tokens."""
 
     def __init__(self) -> None:
         self.triggered = 0
         self._passes = Passes()
         self._agreed: set[float] = set()  # shares of padding, since a mask was right
+        self._hiding: list[
+            CallEvent
+        ] = []  # calls of a model that goes on, whose mask shows no token
+        self._first: Violation | None = None
+        self._found = 0
 
     def observe(self, event: Event) -> list[Violation]:
+        told: list[Violation] = []
+        if isinstance(event, CallEvent):
+            if event.api in _MASKS:
+                self._look(event)
+            elif event.root:
+                told = self._hidden(event)
         found = self._passes.observe(event)
-        if found is None:
+        return told if found is None else told + self._compare(found)
+
+    def _look(self, call: CallEvent) -> None:
+        told = [number(given(call, name), "inverted") for name in _MASKS[call.api]]
+        self.triggered += any(one is not None for one in told)
+        if any(told):
+            self._hiding.append(call)
+
+    def _hidden(self, root: CallEvent) -> list[Violation]:
+        calls, self._hiding = self._hiding, []
+        if not calls:
             return []
+        self._first = self._first or _hides_all(root, calls[0])
+        self._found += 1
+        return [self._first] if self._found == _PROOF else []
+
+    def _compare(self, found: Pass) -> list[Violation]:
         padding = found.batch.tokens.get("padding", 0)
         if not padding or abs(padding - _HALF) < _FEW:
             return []
@@ -98,6 +143,25 @@ class Polarity:
 
     def finish(self) -> list[Violation]:
         return []
+
+
+def _hides_all(root: CallEvent, call: CallEvent) -> Violation:
+    name = next(n for n in _MASKS[call.api] if number(given(call, n), "inverted"))
+    observed = f"{name} leaves out all tokens, and nothing of the padding"
+    return Violation(
+        check_id="TC317",
+        step=root.step,
+        rank=root.rank,
+        stage=root.stage,
+        subject=Subject(api=call.api, module=root.module),
+        symptom=Symptom.UNMASKED,
+        message=f"the mask of attention is inverted; {observed}",
+        expected="the mask leaves padding out",
+        observed=observed,
+        evidence=(call, root),
+        likely_cause=f"True and False are exchanged: {observed}. {_MEANS[call.api]}",
+        fix=_FIXES[call.api],
+    )
 
 
 def _mask(call: CallEvent, found: Pass) -> TensorSummary | None:

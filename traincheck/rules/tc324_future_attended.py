@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules._causal import CALLS, Read, Readers, is_open
+from traincheck.rules._causal import CALLS, DECODER_LAYER, Readers, is_open
 from traincheck.rules._losses import OVER_CLASSES, are_next_tokens, given
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import SOFTMAXES, Families
@@ -14,6 +14,7 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _PROOF = 2  # steps
 _BY_HAND = "Fill the scores of later positions with -inf before softmax."
+_OF_DECODER = "Pass nn.Transformer.generate_square_subsequent_mask(length) as tgt_mask."
 
 
 class FutureAttended:
@@ -31,12 +32,13 @@ class FutureAttended:
         Two training steps in which every call of scaled_dot_product_attention, or of
         nn.MultiheadAttention, is over all tokens, with neither is_causal nor attn_mask; and every
         softmax over as many positions as there are tokens, in attention written by hand, gives
-        weight to all that come later.
+        weight to all that come later. In a model of two texts, as of a translation, that of the
+        text whose next tokens are predicted; nn.TransformerDecoderLayer without tgt_mask.
 
     Stays quiet on:
         A model in which any attention is causal or masked (a mask of the padding alone is not told
-        from others), or over other positions; models of two texts; masked language models;
-        evaluation; steps between the sampled ones.
+        from others), or over other positions; attention written by hand in a model of two texts of
+        one length; masked language models; evaluation; steps between the sampled ones.
 
     Fix:
         Pass is_causal=True to scaled_dot_product_attention, or a mask as of
@@ -79,32 +81,36 @@ class OpenAttention(SingleEvents):
 
     def judge(self, event: Event) -> list[Violation]:
         step = self._readers.observe(event) if self._found < _PROOF else None
-        if step is None or not any(are_next_tokens(given(loss, "target")) for loss in step.losses):
+        if step is None:
             return []
-        reads = [read for read in step.reads if read.calls]
+        losses = (given(loss, "target") for loss in step.losses)
+        target = next((labels for labels in losses if are_next_tokens(labels)), None)
+        if target is None:
+            return []
+        reads = [read for read in step.reads if read.calls or read.over(target)[1]]
         if not reads:
             return []
         self.triggered += 1
-        if not all(map(_is_open, reads)):
+        if not all(_is_open(*read.over(target)) for read in reads):
             return []
         self._found += 1
-        self._first = self._first or _violation(reads[0].root, reads[0].calls)
+        self._first = self._first or _violation(reads[0].root, reads[0].over(target)[1])
         return [self._first] if self._found == _PROOF else []
 
 
-def _is_open(read: Read) -> bool:
-    length = read.length or 0
-    return length > 0 and all(is_open(call, length) for call in read.calls)
+def _is_open(length: int, calls: Sequence[CallEvent]) -> bool:
+    return bool(calls) and all(is_open(call, length) for call in calls)
 
 
 def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
-    names = " and ".join(sorted({call.api.rpartition(".")[2] for call in calls}))
+    names = " and ".join(sorted({_name(call) for call in calls}))
     is_one = len(calls) == 1
     which = f"{names} is called" if is_one else f"all {len(calls)} calls of {names} are made"
-    observed = f"{which} without is_causal and without attn_mask"
-    by_hand = any(call.api in SOFTMAXES for call in calls)
-    if by_hand:
-        observed = f"{which} over all positions, those behind each too"
+    observed, fix = f"{which} without is_causal and without attn_mask", ""
+    if calls[0].api == DECODER_LAYER:
+        observed, fix = f"{which} without tgt_mask", _OF_DECODER
+    elif any(call.api in SOFTMAXES for call in calls):
+        observed, fix = f"{which} over all positions, those behind each too", _BY_HAND
     return Violation(
         check_id="TC324",
         step=root.step,
@@ -116,5 +122,9 @@ def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
         expected="attention that leaves out the tokens behind each position",
         observed=observed,
         evidence=(calls[0], root),
-        fix=_BY_HAND if by_hand else "",
+        fix=fix,
     )
+
+
+def _name(call: CallEvent) -> str:
+    return call.api.removesuffix(".forward").rpartition(".")[2]

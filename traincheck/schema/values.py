@@ -40,10 +40,15 @@ STATS = {
         "by how many positions labels are ahead of the tokens of their batch, where that shows: 1 "
         "for a tensor of a batch or an argument of a model, 0, 1 or 2 for the target of a loss"
     ),
+    "columns": "1 for a target whose texts lie in columns, as models take them sequence first",
     "fed": "1 for labels that a model embeds as they are, each at its position",
     "hidden": (
         "share of weights of attention to later positions that are next to nothing (below 1e-12), "
         "in [0, 1]; of the first head of the first sample, and its first 256 positions"
+    ),
+    "inverted": (
+        "of a mask over keys whose tokens are known, 1 if it lets attention see their padding and "
+        "nothing else, or 0"
     ),
     "ignored": "share of whole numbers that are -100, which losses leave out, where there are any",
     "row_sum_min": "smallest sum over the last dim",

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
+from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
 from tests.rules.attending import IDS, attend, attending
-from tests.rules.losses import tensor
+from tests.rules.losses import F, tensor
+from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -70,3 +76,79 @@ def test_quiet_on_a_causal_mask_that_leaves_as_much_out_by_chance() -> None:
 )
 def test_says_nothing_when_it_cannot_tell(tokens: dict[str, Any], mask: Any) -> None:
     assert quiet("TC317", attending(tokens, attn_mask=mask)) is Verdict.NOT_TRIGGERED
+
+
+HEADS, SDPA = f"{F}multi_head_attention_forward", f"{F}scaled_dot_product_attention"
+
+
+def hiding(*inverted: int | None, api: str = HEADS, name: str = "key_padding_mask") -> TraceBuilder:
+    """A step for each mask. inverted: what is known of it."""
+    trace = net()
+    for each in inverted:
+        stats = {} if each is None else {"inverted": each}
+        trace.begin_step().zero_grad()
+        trace.call(api, args={name: tensor((4, 16), "float32", **stats)})
+        trace.call("__main__.Net.forward", family=Families.MODULE, module="Net", root=True)
+        trace.backward().optimizer_step()
+    return trace
+
+
+def test_fires_where_a_mask_hides_all_tokens_twice() -> None:
+    finding = fires("TC317", hiding(0, 1, 1, 1).build())
+    assert (finding.first_step, finding.violations) == (1, 1)
+    assert finding.subject.module == "Net"
+    assert "key_padding_mask leaves out all tokens" in finding.observed
+    assert "tokens == padding" in finding.fix
+    finding = fires("TC317", hiding(1, 1, api=SDPA, name="attn_mask").build())
+    assert "True where a token is" in finding.fix
+
+
+def test_quiet_where_it_does_once_or_never() -> None:
+    assert quiet("TC317", hiding(0, 1, 0).build()) is Verdict.HELD
+    assert quiet("TC317", hiding(None, None).build()) is Verdict.NOT_TRIGGERED
+
+
+class Reader(nn.Module):
+    """The same network, with layers or a function, the text in rows or in columns."""
+
+    def __init__(self, kind: str, *, inverted: bool) -> None:
+        super().__init__()
+        self.kind, self.inverted = kind, inverted
+        self.embed, self.head = nn.Embedding(20, 16, padding_idx=0), nn.Linear(16, 4)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=kind == "rows")
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        found = self.embed(text)
+        is_padding = text == 0
+        if self.inverted:
+            is_padding = ~is_padding
+        if self.kind == "columns":
+            found = self.layers(found, src_key_padding_mask=is_padding.t())
+            return self.head(found.mean(0))
+        if self.kind == "rows":
+            found = self.layers(found, src_key_padding_mask=is_padding)
+        else:
+            mask = ~is_padding[:, None, None, :]
+            q = found.unsqueeze(1)
+            found = functional.scaled_dot_product_attention(q, q, q, attn_mask=mask).squeeze(1)
+        return self.head(found.mean(1))
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns", "function"])
+def test_a_recorded_model(tmp_path: Any, kind: str) -> None:
+    for inverted in (False, True):
+        model = Reader(kind, inverted=inverted)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with recording(tmp_path / str(inverted)) as run:
+            for _ in range(4):
+                lengths = torch.tensor([[4], [7], [9], [10], [5], [6]])
+                text = torch.randint(1, 20, (6, 10)).masked_fill(torch.arange(10) >= lengths, 0)
+                given = text.t().contiguous() if kind == "columns" else text
+                optimizer.zero_grad()
+                functional.cross_entropy(model(given), text[:, 1] % 4).backward()
+                optimizer.step()
+        if inverted:
+            assert fires("TC317", run.events).first_step == 0
+        else:
+            assert quiet("TC317", run.events) is Verdict.HELD

@@ -27,6 +27,8 @@ CAUSAL = (SDPA, {"query": QUERY, "key": QUERY, "is_causal": True})
 MASKED = (SDPA, {"query": QUERY, "key": QUERY, "attn_mask": tensor((16, 16), "bool")})
 CROSS = (SDPA, {"query": QUERY, "key": tensor((8, 4, 9, 8))})
 TIME_FIRST = tensor((LENGTH, 8, 32))
+DECODER = "torch.nn.modules.transformer.TransformerDecoderLayer.forward"
+OPEN_DECODER = (DECODER, {"0": TIME_FIRST, "1": tensor((9, 8, 32)), "tgt_mask": None})
 OPEN_HEADS = (HEADS, {"query": TIME_FIRST, "key": TIME_FIRST, "key_padding_mask": TOKENS})
 
 
@@ -36,9 +38,10 @@ def steps(
     shifted: int | None = 1,
     count: int = 3,
     grad: bool = True,
+    **more: int,
 ) -> TraceBuilder:
     trace, spans = net(), itertools.count(10_000)
-    stats = {"min": 0, "max": 26} | ({} if shifted is None else {"shifted": shifted})
+    stats = {"min": 0, "max": 26, **more} | ({} if shifted is None else {"shifted": shifted})
     args = {"input": tensor((128, 27)), "target": tensor((128,), "int64", **stats)}
     for _ in range(count):
         trace.begin_step().zero_grad().forward()
@@ -46,7 +49,8 @@ def steps(
             span = next(spans)
             if api == HEADS:  # the mask of padding reaches what it calls
                 trace.call(SDPA, args=MASKED[1], grad_enabled=grad, parent=span)
-            trace.call(api, args=tensors, grad_enabled=grad, span=span)
+            family = Families.MODULE if api == DECODER else None
+            trace.call(api, args=tensors, grad_enabled=grad, span=span, family=family)
         root = {"family": Families.MODULE, "module": "LM", "root": True, "grad_enabled": grad}
         trace.call("__main__.LM.forward", args=given or {"0": TOKENS}, **root)
         trace.call(f"{F}cross_entropy", args=args, grad_enabled=grad)
@@ -93,6 +97,54 @@ def test_quiet_on_other_targets() -> None:
     for shifted in (None, 0, 2):
         verdict = quiet("TC324", steps(OPEN, shifted=shifted).build())
         assert verdict is Verdict.NOT_TRIGGERED
+
+
+COLUMNS = {"0": tensor((LENGTH, 8), "int64")}
+SOURCE, SOURCES = tensor((8, 9), "int64"), tensor((9, 8), "int64")
+ENCODER = (SDPA, {"query": tensor((8, 4, 9, 8)), "key": tensor((8, 4, 9, 8))})
+HIDDEN_DECODER = (DECODER, {**OPEN_DECODER[1], "tgt_mask": tensor((LENGTH, LENGTH))})
+FLAGGED_DECODER = (DECODER, {**OPEN_DECODER[1], "tgt_is_causal": True})
+BY_POSITION = (DECODER, {"0": TIME_FIRST, "1": TIME_FIRST, "2": tensor((LENGTH, LENGTH))})
+
+
+def test_fires_on_texts_that_lie_in_columns() -> None:
+    fires("TC324", steps(OPEN_HEADS, given=COLUMNS, columns=1).build())
+    batch_first = (HEADS, {"query": tensor((8, LENGTH, 32)), "key": tensor((8, LENGTH, 32))})
+    assert quiet("TC324", steps(batch_first, given=COLUMNS, columns=1).build()) is Verdict.HELD
+
+
+def test_fires_on_the_decoder_of_two_texts_where_its_length_tells_it() -> None:
+    given = {"0": SOURCE, "1": TOKENS}
+    fires("TC324", steps(ENCODER, OPEN, CROSS, given=given).build())
+    for attention in [(ENCODER, MASKED, CROSS), (ENCODER, CAUSAL), (ENCODER, CROSS)]:
+        assert quiet("TC324", steps(*attention, given=given).build()) is Verdict.HELD
+    other = {"0": SOURCE, "1": tensor((9, LENGTH), "int64")}  # not what the loss is given
+    assert quiet("TC324", steps(ENCODER, OPEN, given=other).build()) is Verdict.HELD
+
+
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        ({"0": TOKENS, "1": TOKENS}, {}),
+        ({"0": SOURCES, **{"1": COLUMNS["0"]}}, {"columns": 1}),
+        (COLUMNS, {"columns": 1}),  # the other is an image
+    ],
+)
+def test_fires_on_layers_of_a_decoder_without_a_mask(
+    given: dict[str, Any], more: dict[str, int]
+) -> None:
+    finding = fires("TC324", steps(OPEN_HEADS, OPEN_DECODER, given=given, **more).build())
+    assert "TransformerDecoderLayer is called without tgt_mask" in finding.observed
+    assert "as tgt_mask" in finding.fix
+    for decoder in (HIDDEN_DECODER, FLAGGED_DECODER, BY_POSITION):
+        run = steps(OPEN_HEADS, decoder, given=given, **more).build()
+        assert quiet("TC324", run) is Verdict.HELD
+
+
+def test_quiet_on_decoders_over_something_else() -> None:
+    queries = (DECODER, {"0": tensor((8, 100, 32)), "1": tensor((8, LENGTH, 32))})
+    run = steps(MASKED, queries, given={"0": TOKENS}).build()
+    assert quiet("TC324", run) is Verdict.HELD
 
 
 def test_quiet_on_two_texts_and_on_none() -> None:
@@ -154,6 +206,46 @@ def test_a_recorded_model(tmp_path: Any, kind: str) -> None:
             assert quiet("TC324", run.events) is Verdict.HELD
         else:
             assert fires("TC324", run.events).first_step == 0
+
+
+class Translator(nn.Module):
+    """torch's own, sequence first."""
+
+    def __init__(self, *, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.source, self.target = (nn.Embedding(VOCABULARY, 32) for _ in range(2))
+        self.layers = nn.Transformer(32, 4, 1, 1, 64, 0.0)
+        self.head = nn.Linear(32, VOCABULARY)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        mask = None
+        if self.causal:
+            mask = nn.Transformer.generate_square_subsequent_mask(len(target))
+        source, target = self.source(source), self.target(target)
+        return self.head(self.layers(source, target, tgt_mask=mask))
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("source_length", [LENGTH, 9])
+def test_a_recorded_translator(tmp_path: Any, source_length: int) -> None:
+    for causal in (True, False):
+        model = Translator(causal=causal)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with recording(tmp_path / str(causal)) as run:
+            for _ in range(4):
+                source = torch.randint(0, VOCABULARY, (source_length, 4))
+                text = torch.randint(0, VOCABULARY, (LENGTH + 1, 4))
+                loss = functional.cross_entropy(
+                    model(source, text[:-1]).flatten(0, 1), text[1:].flatten()
+                )
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        if causal:
+            assert quiet("TC324", run.events) is Verdict.HELD
+        else:
+            assert "tgt_mask" in fires("TC324", run.events).observed
 
 
 def by_hand(hidden: float | None, length: int = LENGTH) -> tuple[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ from traincheck.collect.stats import FED, MASKED, SCORED, Numbers
 from traincheck.collect.summarize import encode
 from traincheck.collect.tracker import Tracker
 from traincheck.collect.wrap import CallTemplates, function_wrapper, hiding
-from traincheck.schema.apis import MODAL
+from traincheck.schema.apis import MODAL, MULTI_HEAD
 
 # Argument names of the C functions that have no Python signature.
 _C_SIGNATURES = {
@@ -222,8 +222,10 @@ def _argument(numbers: Numbers, api: str) -> Callable[[Emitter], Callable[[Any],
         return None
     if api in FED:
         return lambda em: functools.partial(numbers.of_tokens, em)
-    told = numbers.of_mask if api in MASKED else numbers.of_argument
-    if api in MASKED or numbers.is_always_asked(api):
+    if api in MASKED:
+        return lambda em: functools.partial(numbers.of_mask, em, hides=api == MULTI_HEAD)
+    told = numbers.of_argument
+    if numbers.is_always_asked(api):
         return lambda em: functools.partial(told, em)
     return lambda em: functools.partial(told, em) if numbers.is_sampled else encode
 
