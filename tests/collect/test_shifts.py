@@ -158,6 +158,8 @@ def test_masks_that_show_the_padding_alone():
     assert hides(torch.zeros(PADDED.shape).masked_fill(~IS_PADDING, float("-inf")))
     assert hides(~IS_PADDING.flip(1), PADDED.flip(1))  # on the left
     assert hides(~IS_PADDING, PADDED.t().contiguous())
+    assert hides(~IS_PADDING[:, :ROWS], PADDED[:, :ROWS])  # as many rows as positions
+    assert hides(~IS_PADDING[:, :ROWS], PADDED[:, :ROWS].t().contiguous())
 
 
 @pytest.mark.parametrize(

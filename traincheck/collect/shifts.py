@@ -100,14 +100,14 @@ class Shifts:
         if mask.dim() < _NDIM or mask.numel() != len(mask) * mask.shape[-1]:
             return None
         shape = len(mask), mask.shape[-1]
-        texts = {id(t): t for t in (*self._fed, *self._tokens) if tuple(t.shape) == shape}
-        texts |= {id(t): t.t() for t in (*self._fed, *self._tokens) if tuple(t.t().shape) == shape}
+        known = (*self._fed, *self._tokens)
+        texts = [way for t in known for way in (t, t.t()) if tuple(way.shape) == shape]
         if not texts:
             return None
         with torch.no_grad():
             flat = mask.detach().reshape(shape)
             hidden = (flat if hides else ~flat) if flat.dtype is torch.bool else flat < _HIDDEN
-            return any(_is_padding(text, ~hidden) for text in texts.values())
+            return any(_is_padding(text, ~hidden) for text in texts)
 
     def of_argument(self, value: torch.Tensor) -> Taken:
         """Of a loss: of its logits nothing, only how they were cut; of its target the shift.
