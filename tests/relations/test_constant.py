@@ -276,6 +276,23 @@ def test_the_number_of_rows_is_that_of_the_first_step_whatever_it_is():
     assert (finding.step, finding.violations) == (2, 2)
 
 
+def test_rows_of_what_a_loss_is_given_are_not_those_of_a_batch():
+    """They may be of all tokens, and a batch of shorter texts has fewer."""
+
+    def run(*sizes: int) -> list:
+        trace, loss = begin(), "torch.nn.modules.loss.CrossEntropyLoss.forward"
+        for size in sizes:
+            given = {"0": {"dtype": "float32", "shape": [size, 10]}}
+            trace.begin_step().zero_grad().forward(batch_size=64)
+            trace.call(loss, family=Families.MODULE, root=True, args=given, grad_enabled=True)
+            trace.backward().optimizer_step()
+        return trace.build()
+
+    same = learn(run(*[640] * 10)).invariants
+    assert any("on the same number of rows" in text for text in texts(learn(run(*[640] * 10))))
+    assert report_of(same, run(640, 640, 700, 640, 600, 640)).findings == []
+
+
 def several(*sizes: int, optimizers: tuple[str, ...], loader: bool = False) -> TraceBuilder:
     """Each batch is trained on once by each of the optimizers."""
     trace = begin()
@@ -496,11 +513,13 @@ def batches(
     numel: int = 64,
     after: str = "loader1",
     ahead: int = 0,
+    has_loss: bool = True,
+    stale: bool = False,
 ):
     """Steps over a loader with two inputs, of which the model is given one.
 
     after: a loader of which a batch is fetched behind the update, for an evaluation. ahead: by how
-    many steps batches are fetched before they are used.
+    many steps batches are fetched before they are used. stale: the first one is used again.
     """
     trace = TraceBuilder().process().model("Net", MLP).optimizer()
     for step in range(24):
@@ -510,7 +529,8 @@ def batches(
             parts = {name: f"{name} {index}" for name in ("batch[0]", "batch[1]")}
             leaves = {path: {**leaf, "fingerprint": text} for path, text in parts.items()}
             trace.batch(leaves=leaves, index=index)
-        known = {"fingerprint": f"{given} {step}"} if looks and step % 3 == 0 else {}
+        now = 0 if stale else step
+        known = {"fingerprint": f"{given} {now}"} if looks and step % 3 == 0 else {}
         trace.call(
             "__main__.Net.forward",
             family=Families.MODULE,
@@ -519,6 +539,12 @@ def batches(
             args={"0": {**leaf, **known}},
             grad_enabled=True,
         )
+        if has_loss:
+            trace.call(
+                "torch.nn.functional.mse_loss",
+                args={"input": leaf, "target": leaf},
+                grad_enabled=True,
+            )
         trace.zero_grad().backward().optimizer_step()
         other = {path: {**leaf, "fingerprint": f"{after} {text}"} for path, text in parts.items()}
         trace.batch(after, leaves=other, index=step)
@@ -540,6 +566,19 @@ def test_which_parts_of_batches_are_used():
     assert found == [(step, Symptom.WRONG_VALUE, "loader0 batch[0]") for step in range(0, 24, 3)]
     finding = report_of(invariants, wrong).findings[0]
     assert finding.title == "With gradients on, loader0 batch[0] is given to no model and no loss"
+
+
+def test_a_batch_of_before_is_another_one():
+    stale = broken(decide("constant", USED, batches(stale=True)))
+    assert [step for step, *_ in stale] == [*range(3, 24, 3)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"given": "noised batch[0]"}, {"given": "batch[1]", "has_loss": False}]
+)
+def test_what_the_loop_makes_of_a_batch_may_be_given_in_its_place(options):
+    """Or used in a loss of its own."""
+    assert decide("constant", USED, batches(**options)) == []
 
 
 @pytest.mark.parametrize("options", [{"looks": False}, {"numel": 8}])

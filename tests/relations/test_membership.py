@@ -82,6 +82,29 @@ def test_what_no_optimizer_holds_is_told():
     )
 
 
+def test_what_is_frozen_is_free_whoever_holds_it():
+    free = {**BASE, "is": "free", "under": "Net.fc1"}
+    held = TraceBuilder().process().model("Net", MLP, frozen=BODY).optimizer()
+    held.steps(2, no_gradient=BODY, not_updated=set(BODY))
+    assert broken(decide("membership", free, held.build())) == []
+    held.freeze(*BODY, frozen=False).steps(1)
+    assert broken(decide("membership", free, held.build()))[0] == (2, Symptom.UNFROZEN, BODY[0])
+
+
+def test_what_is_frozen_in_a_step_may_be_trained_again_in_the_next():
+    """As a critic, while its generator trains. Where it is not, that step is the first."""
+    claim = {**BASE, "is": "trainable", "under": "Net.fc1"}
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    for _ in range(3):
+        trace.freeze(*BODY, frozen=False).begin_step().zero_grad().forward()
+        trace.backward().optimizer_step().freeze(*BODY)
+    assert broken(decide("membership", claim, trace.end_step().build())) == []
+    trace.steps(2, no_gradient=BODY, not_updated=set(BODY))
+    found = broken(decide("membership", claim, trace.build()))
+    assert [step for step, *_ in found] == [2, 2, 4, 4]
+    assert found[0] == (2, Symptom.FROZEN, "Net.fc1.weight")
+
+
 REACHED = {"is": "reached"}
 
 

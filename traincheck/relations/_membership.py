@@ -104,6 +104,8 @@ class MembershipDecider:
         self._moved: set[str] = set()  # parameters that changed while they were frozen
         self._loaded: dict[str, int] = {}  # module -> steps in which a look may find it
         self._reaching: set[str] = set()  # models that gradients have reached
+        self._flagged: set[str] = set()  # whose flags changed in this step
+        self._frozen_in: dict[str, StepEvent] = {}  # the step before, where they did in it
         self._lookups = Lookups()
         self._last: Examples = ()
 
@@ -113,6 +115,8 @@ class MembershipDecider:
                 known = self._variables.by_role["parameter"].get(event.name)
                 if known is not None and not known.requires_grad:
                     self._moved.add(event.name)
+            elif event.change == "flags" and event.role == "parameter":
+                self._flagged.add(event.name)
             self._variables.observe(event)
             self._book.observe(event)
         elif isinstance(event, OptimizerEvent):
@@ -128,6 +132,8 @@ class MembershipDecider:
             self._book.turn(event)
             self._updates.clear()
             self._moved.clear()
+            self._frozen_in = dict.fromkeys(self._flagged, event)
+            self._flagged.clear()
             self._lookups.sparse.clear()
             return examples
         elif isinstance(event, CallEvent):
@@ -199,8 +205,8 @@ class MembershipDecider:
             claim.broken = tuple(
                 (v.name, "")
                 for v in claim.variables
-                # What is frozen is rightly in no optimizer; that it is frozen tells TRAINABLE.
-                if self._variables.is_held(v) is not held and (v.requires_grad or not held)
+                # What is frozen is not trained, whoever holds it; that it is, TRAINABLE tells.
+                if self._variables.is_held(v) is not held and v.requires_grad
             )
 
     def _look_at_structure(self, claim: _Claim) -> None:
@@ -239,20 +245,29 @@ class MembershipDecider:
             claim.applies = bool(reached)
             broken = tuple((v.name, "") for v in reached if not self._variables.is_held(v))
         for name, how in broken:
-            yield claim.index, _negative(claim.params, name, how, event)
+            since = self._frozen_in.get(name, event) if what == TRAINABLE else event
+            yield claim.index, _negative(claim.params, name, how, since)
         if claim.applies and not broken:
             yield claim.index, _HOLDS
 
     def _of_training(self, claim: _Claim) -> tuple[tuple[str, str], ...]:
-        """What is broken, but for an instance beside the one that trains: a spare, the best yet."""
+        """What is broken, but for an instance beside the one that trains: a spare, the best yet.
+
+        What was frozen in this step is told in the next one, unless that trains it again: so are
+        critics while their generators train.
+        """
+        fresh = self._flagged if claim.params["is"] == TRAINABLE else frozenset()
         held = self._variables.held_models()
         classes = {model.partition("#")[0] for model in held}
         models = {variable.name: variable.model for variable in claim.variables}
         return tuple(
             (name, how)
             for name, how in claim.broken
-            if models[name] in held | self._reaching
-            or models[name].partition("#")[0] not in classes
+            if name not in fresh
+            and (
+                models[name] in held | self._reaching
+                or models[name].partition("#")[0] not in classes
+            )
         )
 
     def _held_by_several(self) -> set[str]:

@@ -18,6 +18,7 @@ from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import (
     ATTENTION,
     IGNORED_LABEL,
+    LOSS_MODULES,
     MODAL,
     MULTI_HEAD,
     SOFTMAXES,
@@ -43,6 +44,7 @@ from traincheck.schema.words import counted
 ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED = "arguments", "batch", "between", "equal", "evaluated"
 HYPER, KEPT, MODES, SAMPLES, USED = "hyper", "kept", "modes", "samples", "used"
 KINDS = frozenset({ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED, HYPER, KEPT, MODES, SAMPLES, USED})
+_MOST_FETCHED = 4096  # tensors of batches
 _MOST_MASKED = 16  # batches may be fetched ahead
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 CAUSAL = "is_causal"
@@ -214,27 +216,40 @@ def leaves_of(event: BatchEvent) -> Fact | None:
 class Used:
     """Which parts of the batches of a step reach a model or a loss, where contents are known.
 
-    A loop may fetch a batch ahead: those that a loader gave in the window before may come now.
+    A loop may fetch a batch ahead: those that a loader gave in the window before may come now. It
+    may make something else of a batch, and its own loss: that a part reaches nothing is known only
+    where a loss is seen, and where all that it and the models are given is of batches.
     """
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, set[str]]] = {}  # by loader and path
         self._before: dict[str, dict[str, set[str]]] = {}  # the same of its last window
+        self._fetched: set[str] = set()  # of all loaders, so far
         self._given: set[str] = set()
+        self._has_loss = False
         self._has_stepped = False
 
     def batch(self, event: BatchEvent) -> None:
         """A batch was fetched: after an update it is one of an evaluation."""
+        keys = {
+            path: leaf["fingerprint"]
+            for path, leaf in event.leaves.items()
+            if is_tensor(leaf) and leaf.get("fingerprint")
+        }
+        if len(self._fetched) > _MOST_FETCHED:
+            self._fetched.clear()
+        self._fetched.update(keys.values())
         if event.stage == "train" and not self._has_stepped:
             parts = self._parts.setdefault(event.loader, {})
-            for path, leaf in event.leaves.items():
-                if is_tensor(leaf) and leaf.get("fingerprint") and _is_distinctive(leaf):
-                    parts.setdefault(path, set()).add(leaf["fingerprint"])
+            for path, key in keys.items():
+                if _is_distinctive(event.leaves[path]):
+                    parts.setdefault(path, set()).add(key)
 
     def call(self, event: CallEvent) -> None:
         """A model or a loss was called, or an optimizer has stepped."""
         self._has_stepped |= event.family == Families.OPTIMIZER_STEP
         if event.grad_enabled and (event.root or event.api in TARGETED):
+            self._has_loss |= event.api in TARGETED
             for value in event.args.values():
                 if isinstance(value, dict) and value.get("fingerprint"):
                     self._given.add(value["fingerprint"])
@@ -243,13 +258,17 @@ class Used:
         """A step ended; in most nothing is known of what was given."""
         parts, given = self._parts, self._given
         before = {loader: self._before.get(loader, {}) for loader in parts}
-        self._parts, self._given, self._has_stepped = {}, set(), False
+        is_told = self._has_loss and given <= self._fetched
+        self._parts, self._given, self._has_loss, self._has_stepped = {}, set(), False, False
         self._before |= parts
         for loader, known in parts.items() if given and is_judged(event) else ():
             values = {
-                path: not given.isdisjoint(keys | before[loader].get(path, set()))
+                path: True
                 for path, keys in known.items()
+                if not given.isdisjoint(keys | before[loader].get(path, set()))
             }
+            if is_told:
+                values |= dict.fromkeys(known.keys() - values.keys(), False)
             if values:
                 yield Fact(Key(USED, loader), values, event)
 
@@ -354,8 +373,8 @@ class Samples:
             self._now.clear()
 
     def call(self, event: CallEvent) -> None:
-        """A model was called from outside."""
-        if not event.grad_enabled:
+        """A model was called from outside. Rows of what a loss is given may be tokens."""
+        if not event.grad_enabled or event.api.startswith(LOSS_MODULES):
             return
         for value in event.args.values():
             if isinstance(value, dict) and value.get("shape"):

@@ -102,6 +102,8 @@ def wanted_of(params: Mapping[str, Any], fact: Fact) -> dict[str, Any]:
     """The values that a claim asks of a fact."""
     if params["of"] == MODES:
         return {module: module not in params["eval"] for module in fact.values}
+    if params["of"] == USED:  # of others it cannot be told what became of them
+        return {path: used for path, used in params["values"].items() if path in fact.values}
     if params["of"] in _OF_ITSELF:
         return {params["name"]: _OF_ITSELF[params["of"]]}
     is_evaluation = fact.key.training is False

@@ -60,7 +60,8 @@ class Membership(UsualRelation):
         place that is otherwise. Places are the widest whose variables all are alike, so a large
         model gives few. Of a model whose flags, or whose optimizer, change in the course of
         training nothing is claimed. Loss networks, and averages that no optimizer holds, are left
-        out; so is a parameter whose model is not the one that trains. Of a model that is cast
+        out; so is a parameter whose model is not the one that trains. One that is frozen in a step
+        counts as such in it where the next does not train it again. Of a model that is cast
         while it trains no dtype is claimed, nor is one of whole numbers.
 
     Chance:
