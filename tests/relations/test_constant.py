@@ -484,6 +484,8 @@ def test_a_model_that_is_evaluated_in_training_mode():
     assert report_of(off, loop(3).evaluate(batches=2).build()).findings == []
     (finding,) = report_of(off, loop(3).forward(grad=False).build()).findings
     assert (finding.step, finding.observed) == (2, "in training mode")
+    probed = begin().forward(grad=False)  # for the shape of its results, before anything is trained
+    assert report_of(off, probed.steps(3).build()).findings == []
     trace = begin()
     for _ in range(12):  # a teacher, or a policy that plays
         trace.step().forward(grad=False)

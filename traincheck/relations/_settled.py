@@ -154,6 +154,7 @@ class Modes:
 
     def __init__(self) -> None:
         self._inside: list[CallEvent] = []  # of a root module that has not ended yet
+        self._has_trained = False
 
     def inner(self, event: CallEvent) -> None:
         """A module was called within another one: told of when the outermost one ends."""
@@ -166,6 +167,8 @@ class Modes:
         """The outermost one ended."""
         inside, self._inside = self._inside, []
         if not event.grad_enabled and event.training is not None:
+            if event.training and not self._has_trained:
+                return None  # a first look at shapes, say, and no evaluation
             name = event.module or event.api
             subject = Subject(module=event.module, api=Families.EVAL)
             return Fact(Key(EVALUATED, name), {name: event.training}, event, subject)
@@ -174,9 +177,10 @@ class Modes:
         values = {call.module or "": call.training for call in inside}
         return Fact(Key(MODES), values, event)
 
-    def step(self) -> None:
+    def step(self, event: StepEvent) -> None:
         """No module call reaches over the end of a step."""
         self._inside.clear()
+        self._has_trained |= is_judged(event)
 
 
 def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Fact | None:
@@ -438,7 +442,7 @@ class Facts:
         elif isinstance(event, CheckpointEvent):
             self._looks.load(event)
         elif isinstance(event, StepEvent):
-            self._modes.step()
+            self._modes.step(event)
             used = list(self._used.step(event))
             if is_judged(event):
                 return [*self._optimizers.step(event), *self._samples.step(event), *used]
