@@ -21,6 +21,7 @@ SCALER = "torch.amp.GradScaler"
 BCE = "torch.nn.functional.binary_cross_entropy_with_logits"
 SOFTPLUS = "torch.nn.functional.softplus"
 SCHEDULER = "torch.optim.lr_scheduler.LRScheduler.step"
+FORWARD, LINEAR = "__main__.Net.forward", "torch.nn.modules.linear.Linear.forward"
 NUMBER = "the smallest element of input is below 0"
 
 PAIRS = {
@@ -72,6 +73,18 @@ PAIRS = {
         violation("a", S.MISSING_CALL, api="torch.nn.functional.log_softmax"),
         violation("b", S.WRONG_VALUE, api="torch.nn.functional.nll_loss", expected=NUMBER),
     ),
+    "a model that is called more often, and what it calls": (
+        violation("a", S.EXTRA_CALL, module="Net", api=FORWARD),
+        violation("b", S.EXTRA_CALL, module="Net.fc", api=LINEAR),
+    ),
+    "a model that is called more often, and its loss": (
+        violation("b", S.EXTRA_CALL, module="Net", api=FORWARD),
+        violation("a", S.EXTRA_CALL, api="torch.nn.functional.cross_entropy"),
+    ),
+    "a model that is called more often, and its rows": (
+        violation("a", S.EXTRA_CALL, module="Net", api=FORWARD),
+        violation("b", S.WRONG_VALUE, module="Net", observed="2 times as many rows"),
+    ),
     "initial values": (
         violation("TC708", S.INITIALIZATION, "Net.fc.weight"),
         violation("init", S.MISSING_CALL, api="torch.nn.init.xavier_uniform_", step=None),
@@ -79,6 +92,18 @@ PAIRS = {
 }
 
 INDEPENDENT = {
+    "another model is called more often": (
+        violation("a", S.EXTRA_CALL, module="Net", api=FORWARD),
+        violation("b", S.EXTRA_CALL, module="Critic", api="__main__.Critic.forward"),
+    ),
+    "a part of a model that is called more often, and a loss": (
+        violation("a", S.EXTRA_CALL, module="Net.fc", api=LINEAR),
+        violation("b", S.EXTRA_CALL, api="torch.nn.functional.cross_entropy"),
+    ),
+    "a model that is called more often, and its optimizer": (
+        violation("a", S.EXTRA_CALL, module="Net", api=FORWARD),
+        violation("b", S.EXTRA_CALL, api="torch.optim.Optimizer.step"),
+    ),
     "dropout and numbers": (
         violation("a", S.MISSING_CALL, api="torch.nn.functional.dropout"),
         violation("b", S.WRONG_VALUE, api="torch.nn.functional.nll_loss", expected=NUMBER),
@@ -127,6 +152,14 @@ def test_a_difference_goes_with_what_is_wrong(name: str) -> None:
     cause, effect = PAIRS[name]
     for pair in (PAIRS[name], (effect, cause)):
         assert shape(fold(*pair)) == [(cause.check_id, (effect.check_id,))]
+
+
+def test_a_model_goes_before_all_that_it_calls() -> None:
+    inner = [violation(f"a{i}", S.EXTRA_CALL, module=f"Net.{i}", api=LINEAR) for i in range(2)]
+    by_class = violation("b", S.EXTRA_CALL, api=LINEAR)
+    loss = violation("c", S.EXTRA_CALL, api="torch.nn.functional.cross_entropy")
+    model = violation("d", S.EXTRA_CALL, module="Net", api=FORWARD)
+    assert shape(fold(*inner, by_class, loss, model)) == [("d", ("a0", "a1", "b", "c"))]
 
 
 @pytest.mark.parametrize("name", sorted(INDEPENDENT))

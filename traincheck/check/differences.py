@@ -76,6 +76,27 @@ def _same_object(effect: Effect) -> bool:
     return owner is not None and owner == _class_of(effect.cause_subject.api) and _at_once(effect)
 
 
+def _within_model(effect: Effect) -> bool:
+    """What a model that is called more often calls, and what is computed of its results.
+
+    Of functions, and of modules that are counted by their class, it is not known where they are.
+    """
+    model, module = effect.cause_subject.module, effect.subject.module
+    if model is None or "." in model or not _at_once(effect):
+        return False
+    if module is not None:
+        return module.startswith(f"{model}.") or (module == model and "as many" in effect.said)
+    return _is_computation(effect.subject.api or "")
+
+
+def _goes_along(effect: Effect) -> bool:
+    return _same_object(effect) or _within_model(effect)
+
+
+def _rows_or_numbers(effect: Effect) -> bool:
+    return _its_numbers(effect) or _within_model(effect)
+
+
 def _same_variable(effect: Effect) -> bool:
     variable = effect.subject.variable
     return variable is not None and base_name(variable) in effect.variables
@@ -193,6 +214,6 @@ DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.STATE_UNCHANGED: {_S.STATE_UNCHANGED: _same_variable},
     _S.MISSING_CALL: {_S.MISSING_CALL: _same_object, _S.WRONG_VALUE: _its_numbers},
     _S.MADE_ANEW: {_S.WRONG_VALUE: _numbers},
-    _S.EXTRA_CALL: {_S.EXTRA_CALL: _same_object, _S.WRONG_VALUE: _its_numbers},
+    _S.EXTRA_CALL: {_S.EXTRA_CALL: _goes_along, _S.WRONG_VALUE: _rows_or_numbers},
     _S.WARNED: {_S.WRONG_VALUE: _shares_a_word},
 }

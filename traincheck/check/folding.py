@@ -12,6 +12,7 @@ from traincheck.check.differences import DIFFERENCES
 from traincheck.schema.findings import SEVERITIES, Acceptance, CheckInfo, Symptom, Violation
 
 _LOADER = re.compile(r"loader(\d+)\b")
+_DEEPEST = 1 << 10  # parts of a path
 _APART = frozenset({Symptom.WARNED, Symptom.LOSS_INPUT})  # each API of these is a fault of its own
 
 
@@ -112,7 +113,8 @@ class _Part:
             self.bases.add(base_name(name))
             if self.symptom is self.fault.symptom:
                 self.fault.variables.add(name)
-        if tally.key < self.first.key:
+        # Of two of one step that which came first: it explained the other.
+        if (tally.first_step, tally.first.rank) < (self.first.first_step, self.first.first.rank):
             self.first = tally
 
     def explains(self, tally: Tally, *, is_rule: bool) -> bool:
@@ -154,14 +156,15 @@ def fold(tallies: Iterable[tuple[str, Tally]], infos: Mapping[str, CheckInfo]) -
     def is_rule(check_id: str) -> bool:
         return infos[check_id].kind == "rule"
 
-    def priority(cluster: Fault) -> tuple[int, bool, bool, bool, int, int, str]:
+    def priority(cluster: Fault) -> tuple[int, bool, bool, bool, int, int, int, str]:
         is_advice = infos[cluster.check_id].severity == SEVERITIES[0]
         rule_last = not is_rule(cluster.check_id)
         first_step = min(tally.first_step for tally in cluster.tallies)
         size = -len(cluster.tallies)
         is_accepted = cluster.accepted is not None
         rank = RANK[cluster.symptom]
-        return (rank, is_advice, rule_last, is_accepted, first_step, size, cluster.check_id)
+        depth = _depth(cluster)
+        return (rank, is_advice, rule_last, is_accepted, first_step, depth, size, cluster.check_id)
 
     faults: list[Fault] = []
     parts: list[_Part] = []  # by rank, as clusters come by rank: the first that explains wins
@@ -184,6 +187,14 @@ def fold(tallies: Iterable[tuple[str, Tally]], infos: Mapping[str, CheckInfo]) -
                 _join(within, parts, fault, cluster.symptom, tally)
         parts += [part for part in within.values() if part not in parts]
     return faults
+
+
+def _depth(cluster: Fault) -> int:
+    """Of calls that are too many, how far inside a model: the outermost brings the others."""
+    if cluster.symptom is not Symptom.EXTRA_CALL:
+        return 0
+    modules = [tally.first.subject.module for tally in cluster.tallies]
+    return min(_DEEPEST if module is None else module.count(".") for module in modules)
 
 
 def _join(
