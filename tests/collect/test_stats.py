@@ -309,6 +309,29 @@ def test_what_weights_of_attention_leave_out(tmp_path, name, mask, told):
     assert set(found[4:]) == {None}  # no sampled steps
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+def test_masks_of_attention(tmp_path):
+    """Nothing is asked of tensors that have no sizes, or are within torch.func."""
+    keep = torch.eye(6, dtype=torch.bool)
+    rows = torch.randn(2, 1, 6, 8)
+    nested = torch.nested.nested_tensor([rows[0], rows[1, :, :3]])
+    with recording(tmp_path / "run") as run:
+        attend = F.scaled_dot_product_attention
+        attend(rows, rows, rows, attn_mask=keep)
+        attend(nested, nested, nested)
+        torch.func.vmap(lambda x: attend(x, x, x, attn_mask=keep))(rows)
+    told = [
+        call.args["attn_mask"]
+        for call in run.calls("torch.nn.functional.scaled_dot_product_attention")
+    ]
+    assert [mask and mask.get("stats") for mask in told] == [
+        {"zeros": pytest.approx(5 / 6)},
+        None,
+        None,
+    ]
+    assert not [event for event in run.events if event.kind == "mark" and event.text == "fault"]
+
+
 def test_of_long_texts_the_first_positions_are_looked_at(tmp_path):
     later = torch.ones(300, 300, dtype=torch.bool).triu(1)
     later[:, 256:] = False

@@ -213,9 +213,9 @@ class Numbers:
         hides: whether what is True in it is left out.
         """
         plain = encode(value)
-        if type(value) is not torch.Tensor or _modes() or _level() is not None:
+        if type(value) is not torch.Tensor or value.is_nested or _modes() or _level() is not None:
             return plain
-        if not (value.is_cpu and 0 < value.numel() <= SMALL):
+        if not (value.is_cpu and value.layout is torch.strided and 0 < value.numel() <= SMALL):
             return plain
         taken: Taken = {}
         if value.dtype is torch.bool and not hides:
