@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
-from tests.builders import MLP, TraceBuilder
+from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, Event
@@ -130,14 +132,162 @@ def test_what_files_hold_is_learned_and_what_they_lack_is_told():
     result = learn(run(optimizer=held).build())
     assert texts(result, "restored") == [
         "In train.py, every file epoch#.pt holds model, optimizer.",
-        "In train.py, the part model of epoch#.pt is of 4 parameters or buffers.",
-        "In train.py, the part optimizer of epoch#.pt is of 4 parameters or buffers.",
+        "In train.py, the part model of epoch#.pt is of all the parameters that its model or "
+        "optimizer has.",
+        "In train.py, the part optimizer of epoch#.pt is of all the parameters that its model or "
+        "optimizer has.",
     ]
     assert not report_of(result.invariants, run(optimizer=held).build()).findings
     found = report_of(result.invariants, run(optimizer={**held, "params": 2}).build()).findings
     assert [(f.code, f.first_step) for f in found] == [("restored", 1)]
+    assert found[0].observed == "it is of 2 values, and no optimizer has so many"
     found = report_of(result.invariants, run().build()).findings
     assert "optimizer is missing" in found[0].message
+
+
+STATES = {
+    "model": MODEL,
+    "optimizer": {"kind": "optimizer", "params": 4, "entries": 4},
+    "scheduler": {"kind": "scheduler"},
+    "scaler": {"kind": "scaler"},
+    "rng": {"kind": "rng"},
+}
+
+
+def saving(
+    names: Mapping[str, str], *, scheduler: str | None = "StepLR", scaler: bool = True
+) -> list[Event]:
+    """Each two steps a file is saved. names: those of its parts, and of which kind they are."""
+    trace = TraceBuilder().process().model("Net", MLP).optimizer()
+    if scheduler:
+        api = f"torch.optim.lr_scheduler.{scheduler}.__init__"
+        trace.call(api, family=Families.SCHEDULER_CREATED, owner="opt0")
+    for _ in range(4):
+        for _ in range(2):
+            trace.step()
+            trace.call(Families.SCALER_STEP, args={"enabled": scaler}, owner="opt0")
+        saved(trace, **{name: STATES[kind] for name, kind in names.items()})
+    return trace.build()
+
+
+ALL = {kind: kind for kind in STATES}
+
+
+def without(*kinds: str, **more: str) -> dict[str, str]:
+    return {**{kind: kind for kind in STATES if kind not in kinds}, **more}
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (without("optimizer"), "optimizer is missing"),
+        (without("optimizer", ema="model"), "optimizer is missing"),
+        (without("optimizer", "scheduler"), "optimizer and scheduler are missing"),
+        (without("scaler"), "scaler is missing"),
+        (without("rng"), "rng is missing"),
+        (without("model"), "model is missing"),
+    ],
+)
+def test_parts_that_a_file_lacks_are_told(names, told):
+    (claim,) = [i for i in learn(saving(ALL)).invariants if "every file" in i.text]
+    (finding,) = report_of([claim], saving(names)).findings
+    assert finding.observed == told
+
+
+@pytest.mark.parametrize(
+    ("names", "program"),
+    [
+        (without(ema="model", more="scaler"), {}),
+        (without("model", "optimizer", net="model", optim="optimizer"), {}),
+        (without("rng", states="rng"), {}),
+        (without("scheduler"), {"scheduler": None}),
+        (without("scaler"), {"scaler": False}),
+    ],
+)
+def test_a_file_may_hold_more_other_names_and_nothing_that_is_not_there(names, program):
+    (claim,) = [i for i in learn(saving(ALL)).invariants if "every file" in i.text]
+    assert not report_of([claim], saving(names, **program)).findings
+
+
+def test_claims_on_files_that_older_versions_wrote_tell_no_kinds():
+    older = {**BASE, "what": "file", "of": "epoch#.pt", "value": ["model", "optimizer"]}
+    assert broken(decide("restored", older, saving(ALL))) == []
+    assert len(broken(decide("restored", older, saving(without("optimizer"))))) == 4
+
+
+def test_each_of_two_models_that_are_trained_is_to_be_saved():
+    def run(models: Sequence[str], **parts: dict[str, object]) -> list[Event]:
+        trace = TraceBuilder().process()
+        for model in models:
+            trace.model(model, MLP)
+        trace.optimizer()
+        for _ in range(4):
+            saved(trace.steps(2), **parts)
+        return trace.build()
+
+    both = {"net": MODEL, "critic": MODEL}
+    learned = learn(run(["Net", "Critic"], **both)).invariants
+    (claim,) = [i for i in learned if "every file" in i.text]
+    (finding,) = report_of([claim], run(["Net", "Critic"], net=MODEL)).findings
+    assert finding.observed == "critic is missing"
+    # One model of both, of which either part was saved
+    (finding,) = report_of([claim], run(["Net", "Net#2"], net=MODEL)).findings
+    whole = {"kind": "model", "entries": 8}
+    for quiet in (run(["Net"], net=MODEL), run(["Gan"], net=whole)):
+        assert not report_of([claim], quiet).findings
+
+
+DEEPER = {**MLP, "fc3.weight": "Linear", "fc3.bias": "Linear"}
+
+
+def sized(
+    model: int,
+    *optimizers: Sequence[str],
+    parameters: Mapping[str, str] = MLP,
+    buffers: Mapping[str, str] | None = None,
+    saves: int = 4,
+) -> list[Event]:
+    """The model, and an optimizer, are saved with so many values. optimizers: what they hold."""
+    trace = TraceBuilder().process().model("Net", parameters, buffers=buffers)
+    for names in optimizers or [list(parameters)]:
+        trace.optimizer(names=[f"Net.{name}" for name in names])
+    for _ in range(4):
+        optimizer = {"kind": "optimizer", "params": saves, "entries": saves}
+        saved(trace.steps(2), model={**MODEL, "entries": model}, optimizer=optimizer)
+    return trace.build()
+
+
+def test_a_part_is_as_large_as_what_it_is_of_whatever_the_reference_has():
+    claims = [i for i in learn(sized(4)).invariants if "the part" in i.text]
+    norm, mask = {**MLP_BN}, {"mask": "Net"}
+    for healthy in (
+        sized(6, parameters=DEEPER, saves=6),
+        sized(4, ["fc1.weight", "fc2.weight"], ["fc1.bias", "fc2.bias"], saves=2),
+        sized(9, parameters=norm, buffers=BN_BUFFERS, saves=6),
+        sized(4, buffers=mask),
+        sized(5, buffers=mask),
+        sized(12),  # of modules that are shared, or were never used
+    ):
+        assert not report_of(claims, healthy).findings
+    cut = [
+        sized(4, parameters=DEEPER, saves=6),
+        sized(6, parameters=norm, buffers=BN_BUFFERS, saves=6),
+        sized(4, saves=2),
+        sized(4, saves=8),
+    ]
+    found = [finding for run in cut for finding in report_of(claims, run).findings]
+    assert [(f.subject.module, f.observed) for f in found] == [
+        ("model of epoch#.pt", "it is of 4 values, and no model has so many"),
+        ("model of epoch#.pt", "it is of 6 values, and no model has so many"),
+        ("optimizer of epoch#.pt", "it is of 2 values, and no optimizer has so many"),
+        ("optimizer of epoch#.pt", "it is of 8 values, and no optimizer has so many"),
+    ]
+
+
+def test_of_a_part_of_a_model_that_the_reference_saves_no_size_is_claimed():
+    assert not [t for t in texts(learn(sized(2)), "restored") if "the part model" in t]
+    older = {**BASE, "what": "part", "of": "model of epoch#.pt", "value": 4}
+    assert broken(decide("restored", older, sized(6, parameters=DEEPER))) == []
 
 
 @pytest.mark.parametrize("params", [{}, {"what": "loads"}, {"what": "x", "of": "Net", "value": 1}])

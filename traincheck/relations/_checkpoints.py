@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.schema.apis import Families, Marks
+from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -18,7 +18,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 
-MODEL, OPTIMIZER, SCHEDULER = "model", "optimizer", "scheduler"
+MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "scaler", "rng"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
 TRAINED, COUNTS, BACK = "trained", "counts", "back"
 EVALUATED, LEFT = "evaluated", "left"
@@ -26,6 +26,9 @@ _MOST_NAMES = 8  # parameters of one evaluation that count as examples
 _MOST_COUNTED = 64  # values of one load or save that count as examples
 # A value that comes back tells twice: its name and its shape must both be those of the model.
 _PER_VALUE = 2
+_MOST_KEYS = 20  # of a file that are looked at
+# Buffers that no module leaves out of its state
+_ALWAYS_SAVED = ("running_mean", "running_var", "num_batches_tracked")
 
 _EPOCH = re.compile(r"(start_|last_|cur_|current_|resume_)?epoch(_num|_idx|_index)?")
 _STEP = re.compile(
@@ -36,7 +39,10 @@ Key = tuple[str, str]  # what is said, and of what
 
 
 class Fact(NamedTuple):
-    """Something that was seen. weight: examples; name: what it is about, for people."""
+    """Something that was seen. weight: examples; name: what it is about, for people.
+
+    counts: by kind, of a file, how many there are to save; of a part, of how many values it is.
+    """
 
     key: Key
     value: Any
@@ -44,6 +50,7 @@ class Fact(NamedTuple):
     name: str
     event: Event
     evidence: tuple[Event, ...]
+    counts: Mapping[str, int] = {}
 
 
 class Checkpoints:
@@ -56,11 +63,13 @@ class Checkpoints:
         self._fresh: set[str] = set()  # those of which none was made since
         self._numbers: dict[tuple[str, str], tuple[int, int]] = {}  # the last, and how far it rose
         self._evaluations = Evaluations()
+        self._owned = Owned()
         self._update: CallEvent | None = None  # the first since the last load or save
         self._has_updated = False
 
     def observe(self, event: Event) -> Iterator[Fact]:
         """What ``event`` tells."""
+        self._owned.observe(event)
         if isinstance(event, CheckpointEvent):
             if event.op == "save":
                 yield from self._of_numbers(event)
@@ -70,7 +79,7 @@ class Checkpoints:
                 yield from _of_load(event)
                 yield from self._of_values(event)
             elif event.op == "save":
-                yield from _of_save(event)
+                yield from self._of_save(event)
         elif isinstance(event, StateEvent):
             summary = event.summary
             if event.change == "new" and summary is not None and summary.fingerprint:
@@ -110,6 +119,23 @@ class Checkpoints:
             if last is None or self._update is not None:
                 self._numbers[name, file] = (value, 0 if last is None else value - last)
 
+    def _of_save(self, save: CheckpointEvent) -> Iterator[Fact]:
+        if not save.path or not save.parts:
+            return
+        file, kinds = _file(save), _kinds(save)
+        counts = {key: _count(part) for key, part in sorted(save.parts.items())}
+        weight = _weight(sum(count or 0 for count in counts.values()))
+        if (save.entries or 0) <= _MOST_KEYS:
+            size = sum(count or 0 for key, count in counts.items() if kinds[key] == MODEL)
+            there_are = self._owned.numbers(size)
+            yield Fact((FILE, file), kinds, weight, file, save, (save,), there_are)
+        for key, count in counts.items():
+            is_whole = None if count is None else self._owned.has(kinds[key], count)
+            if count is not None and is_whole is not None:
+                about = f"{key} of {file}"
+                told = {kinds[key]: count}
+                yield Fact((PART, about), is_whole, weight, about, save, (save,), told)
+
     def _of_values(self, load: CheckpointEvent) -> Iterator[Fact]:
         """Whether what is loaded after updates is another content than that before them."""
         names = load.values.keys() & self._began.keys()
@@ -128,6 +154,79 @@ class Checkpoints:
                 for kind, name in names.items():
                     key = (ALSO, f"{_target(load)} {kind}")
                     yield Fact(key, kind in kinds, weight, name, update, (load, update))
+
+
+@dataclass(slots=True)
+class Owned:
+    """What the program has that it may save."""
+
+    _held: dict[str, OptimizerEvent] = field(default_factory=dict)  # optimizers by id
+    _stepped: set[str | None] = field(default_factory=set)  # of these, since the last was made
+    _scheduled: set[str | None] = field(default_factory=set)  # of these, with a scheduler
+    # Those that step, by optimizer and class: the parts of a composed one do not
+    _schedulers: set[tuple[str | None, str]] = field(default_factory=set)
+    _has_scaler: bool = False
+    _models: set[str] = field(default_factory=set)
+    _variables: dict[str, dict[str, str]] = field(default_factory=dict)  # roles, by model and name
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, OptimizerEvent):
+            self._held[event.id] = event
+            if event.change == "created":  # those of the fold or stage before may be done
+                self._stepped.clear()
+        elif isinstance(event, MarkEvent):
+            if event.text == Marks.MODEL:
+                self._models.add(str(event.data.get("name")))
+        elif isinstance(event, CallEvent):
+            self._call(event)
+        elif isinstance(event, StateEvent) and event.role in ("parameter", "buffer"):
+            if event.change == "gone":
+                self._variables.get(_model(event.name), {}).pop(event.name, None)
+            elif event.change == "new" and not is_loose(event.name):
+                self._variables.setdefault(_model(event.name), {})[event.name] = event.role
+
+    def _call(self, event: CallEvent) -> None:
+        family = event.family or event.api
+        if family == Families.OPTIMIZER_STEP:
+            self._stepped.add(event.owner)
+        elif family == Families.SCHEDULER_CREATED:
+            self._scheduled.add(event.owner)
+        elif family == Families.SCHEDULER_STEP:
+            self._schedulers.add((event.owner, event.api))
+        elif family == Families.SCALER_STEP:
+            self._has_scaler |= event.args.get("enabled") is not False
+
+    def numbers(self, size: int) -> dict[str, int]:
+        """How many there are to save, by kind. size: of all that is saved of models.
+
+        Of models none where that is less than is trained: a part of one may be missing.
+        """
+        stepped = self._stepped
+        schedulers = sum(owner in stepped for owner, _ in self._schedulers)
+        found = {
+            OPTIMIZER: len(stepped),
+            SCHEDULER: max(schedulers, min(1, len(self._scheduled & stepped))),
+            SCALER: int(self._has_scaler),
+        }
+        events = [event for owner, event in self._held.items() if owner in stepped]
+        trained = {identity for e in events for group in e.groups for identity in group.ids}
+        if size >= len(trained):
+            models = set().union(*map(_models_of, events))
+            classes = {model.partition("#")[0] for model in models}
+            copies = {model for model in self._models if model.partition("#")[0] in classes}
+            found[MODEL] = len(models | copies)  # a copy is an average, or a target network
+        return found
+
+    def has(self, kind: str, count: int) -> bool | None:
+        """Whether a model, or optimizer, is of so many values; None if that is not known."""
+        if kind == OPTIMIZER:
+            held = {sum(len(group.params) for group in e.groups) for e in self._held.values()}
+            return count in held if held else None
+        sizes = [_sizes(roles) for roles in self._variables.values()]
+        if any(low <= count <= high for low, high in sizes):
+            return True
+        # More than all: a state holds a module that is shared, or that was never used
+        return None if count > max((high for _, high in sizes), default=0) else False
 
 
 @dataclass(slots=True)
@@ -193,16 +292,39 @@ def _of_swaps(loads: Sequence[CheckpointEvent], update: CallEvent) -> Iterator[F
         yield Fact((BACK, target), len(mine) % 2 == 0, weight, target, update, (mine[-1], update))
 
 
-def _of_save(event: CheckpointEvent) -> Iterator[Fact]:
-    if not event.path or not event.parts:
-        return
-    file = _file(event)
-    counts = {key: _count(part) for key, part in sorted(event.parts.items())}
-    weight = _weight(sum(count or 0 for count in counts.values()))
-    yield Fact((FILE, file), sorted(counts), weight, file, event, (event,))
-    for key, count in counts.items():
-        if count is not None:
-            yield Fact((PART, f"{key} of {file}"), count, weight, file, event, (event,))
+def missing(claimed: Mapping[str, str], fact: Fact) -> list[str]:
+    """Parts that a file is said to hold, and does not though there are such things.
+
+    What has another name is there, and so are states of generators that are put together.
+    """
+    found, names = fact.value, []
+    for kind in sorted(set(claimed.values())):
+        mine = {name for name, other in claimed.items() if other == kind}
+        now = {name for name, other in found.items() if other == kind}
+        is_short = len(now) < min(len(mine), fact.counts.get(kind, len(mine)))
+        if is_short and not (kind == RNG and now - mine):
+            names += sorted(mine - now)
+    return names
+
+
+def _models_of(event: OptimizerEvent) -> set[str]:
+    return {_model(name) for group in event.groups for name in group.params}
+
+
+def _model(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _sizes(roles: Mapping[str, str]) -> tuple[int, int]:
+    """The fewest and the most values in the state of a model: some buffers may be left out."""
+    saved = [n for n, role in roles.items() if role == "parameter" or n.endswith(_ALWAYS_SAVED)]
+    return len(saved), len(roles)
+
+
+def _kinds(save: CheckpointEvent) -> dict[str, str]:
+    """Of the parts of a file, by key."""
+    parts = save.parts.items()
+    return {key: str(part.get("kind")) for key, part in parts if isinstance(part, dict)}
 
 
 def _counts(numbers: Mapping[str, int]) -> list[str]:

@@ -17,10 +17,11 @@ from traincheck.relations._checkpoints import (
     SCHEDULER,
     TRAINED,
     Fact,
+    missing,
 )
 from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.findings import Example, Subject, Symptom
-from traincheck.schema.words import counted, joined
+from traincheck.schema.words import counted, joined, listed
 
 # Where what the symptom says, that a state is not loaded on resume, is not what happened.
 WORDS: Mapping[str, Mapping[str, str]] = {
@@ -45,8 +46,8 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "fix": "Evaluate the model that the optimizer updates.",
     },
     FILE: {
-        "headline": "{subject} is saved with other parts: {observed}",
-        "likely_cause": "What is put into the file is not what the reference puts there.",
+        "headline": "{subject} is saved without parts: {observed}",
+        "likely_cause": "What is put into the file is less than the reference puts there.",
         "fix": "Save what is to be loaded: model, optimizer, scheduler, counters.",
     },
     LEFT: {
@@ -64,8 +65,8 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     },
     PART: {
         "headline": "{subject} is saved in another size: {observed}",
-        "likely_cause": "The part is cut, or taken of another model than in the reference.",
-        "fix": "Save the state_dict() of the whole model.",
+        "likely_cause": "The part is cut, or taken of another object than the one that is used.",
+        "fix": "Save the state_dict() of the whole model, or optimizer, as it is.",
     },
     TRAINED: {
         "headline": "{subject} is given the weights that it began with",
@@ -94,13 +95,19 @@ def text_of(params: Mapping[str, Any]) -> str:
     if what == COUNTS:
         return f"The {of} is never lower than when it was saved before"
     if what == PART:
-        return f"The part {of} is of {value} parameters or buffers"
+        return f"The part {of} is of all the parameters that its model or optimizer has"
     target, _, kind = of.rpartition(" ")
     article = "a" if kind == SCHEDULER else "an"
     return (
         f"Whenever {target} is loaded and training goes on, the state of {article} {kind} is "
         "loaded too"
     )
+
+
+def parts_of(params: Mapping[str, Any]) -> Mapping[str, str]:
+    """The kinds of the parts of a file, by key; older claims tell the keys alone."""
+    value = params["value"]
+    return value if isinstance(value, Mapping) else dict(zip(value, value))
 
 
 def _observed(params: Mapping[str, Any], fact: Fact) -> str:
@@ -114,9 +121,8 @@ def _observed(params: Mapping[str, Any], fact: Fact) -> str:
     if what == TRAINED:
         return "its parameters become what they were before the first update"
     if what == FILE:
-        missing = sorted(set(params["value"]) - set(value))
-        more = sorted(set(value) - set(params["value"]))
-        return f"{', '.join(missing)} is missing" if missing else f"it holds {', '.join(more)} too"
+        names = missing(parts_of(params), fact)
+        return f"{listed(names)} {'is' if len(names) == 1 else 'are'} missing"
     if what == EVALUATED:
         return "again it is evaluated with exactly these, though it was updated"
     if what == LEFT:
@@ -124,7 +130,8 @@ def _observed(params: Mapping[str, Any], fact: Fact) -> str:
     if what == COUNTS:
         return "it is lower: training does not go on from the number that was saved"
     if what == PART:
-        return f"it is of {value} parameters or buffers"
+        ((kind, count),) = fact.counts.items()
+        return f"it is of {counted(count, 'value')}, and no {kind} has so many"
     return f"training goes on, and no state is loaded into {fact.name}"
 
 

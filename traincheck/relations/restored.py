@@ -21,9 +21,10 @@ from traincheck.relations._checkpoints import (
     Checkpoints,
     Fact,
     Key,
+    missing,
 )
 from traincheck.relations._names import ProgramName, in_program
-from traincheck.relations._restored_words import WORDS, negative, text_of
+from traincheck.relations._restored_words import WORDS, negative, parts_of, text_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
@@ -31,7 +32,8 @@ from traincheck.schema.findings import CheckInfo, Example
 
 _HOLDS = Example(holds=True, context={})
 _SAID = (ALSO, BACK, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)
-_ONLY_IF_SO = (ALSO, BACK, COPIES, COUNTS, EVALUATED, LEFT, TRAINED)
+_ONLY_IF_SO = (ALSO, BACK, COPIES, COUNTS, EVALUATED, LEFT, PART, TRAINED)
+_SAVED = frozenset({Families.SCALER_STEP, Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP})
 
 
 class Restored(UsualRelation):
@@ -39,13 +41,13 @@ class Restored(UsualRelation):
 
     What it says:
         So many values come back when a model is loaded. Whenever a model is loaded and training
-        goes on, so is an optimizer, or a learning-rate scheduler. A file holds these parts, with so
-        many parameters. What is loaded after updates is not what the model began with. The number
-        of the epoch, or step, that a file holds is never lower than the time before. After updates
-        a model is not evaluated with the weights that it began with, and evaluation leaves its
-        weights as they are. What is loaded between two updates, as for an evaluation, is loaded
-        back. And of any program: what is loaded are copies, not the model's own
-        tensors.
+        goes on, so is an optimizer, or a learning-rate scheduler. A file holds these parts, each of
+        all the parameters that its model or optimizer has. What is loaded after updates is not what
+        the model began with. The number of the epoch, or step, that a file holds is never lower
+        than the time before. After updates a model is not evaluated with the weights that it began
+        with, and evaluation leaves its weights as they are. What is loaded between two updates, as
+        for an evaluation, is loaded back. And of any program: what is loaded are copies, not the
+        model's own tensors.
 
     Example:
         ``In train.py, whenever Net is loaded and training goes on, the state of an optimizer is
@@ -56,13 +58,18 @@ class Restored(UsualRelation):
         those of the model. Each number that is saved again is one, and two if it has risen by as
         much as the time before. What belongs to a resumption is decided at the first update that
         follows; so what is loaded for a last evaluation says nothing of optimizers. Numbers in
-        names of files make no difference.
+        names of files make no difference. A file may hold more, and the same under other names. A
+        part is missed only of what there is: an optimizer or scheduler that steps, a scaler that is
+        enabled, as many models as are trained, and copies of them. The size of a part is that of
+        any optimizer, or model, of the same run; buffers may be left out but those of batch norms.
 
     Chance:
         A coin for each example.
 
     Not said:
-        That values are those that were saved. Which parts another program saves or restores.
+        That values are those that were saved. Which parts another program saves or restores. How
+        large a part is that the reference saves of a model: an encoder, or adapters. That there is
+        a scheduler which is not one of torch's.
     """
 
     name = "restored"
@@ -75,20 +82,22 @@ class Restored(UsualRelation):
 
     def needs(self, claim: Hypothesis) -> Needs:
         """Not `exact`: new parameters have their exact fingerprints in every view."""
-        calls = frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_CREATED})
-        if claim.params["what"] in (EVALUATED, LEFT):
-            states = frozenset({"parameter@evaluation", "parameter@new"})
-            steps = frozenset({Families.OPTIMIZER_STEP})
+        what, kinds = claim.params["what"], frozenset({"checkpoint", "mark"})
+        step, new = frozenset({Families.OPTIMIZER_STEP}), frozenset({"parameter@new"})
+        if what in (EVALUATED, LEFT):
             kinds = frozenset({"mark", "optimizer", "step"})
-            return Needs(calls=steps, kinds=kinds, states=states)
-        if claim.params["what"] == COUNTS:
-            calls = frozenset({Families.OPTIMIZER_STEP})
-        is_of_steps = claim.params["what"] in (ALSO, BACK, COUNTS)
-        kinds = frozenset({"checkpoint", "mark"})
-        if claim.params["what"] == TRAINED:
-            calls = frozenset({Families.OPTIMIZER_STEP})
-            return Needs(calls=calls, kinds=kinds, states=frozenset({"parameter@new"}))
-        return Needs(calls=calls if is_of_steps else frozenset(), kinds=kinds)
+            return Needs(calls=step, kinds=kinds, states=new | {"parameter@evaluation"})
+        if what == FILE:
+            return Needs(calls=step | _SAVED, kinds=kinds | {"optimizer"})
+        if what == PART:
+            return Needs(kinds=kinds | {"optimizer"}, states=new | {"buffer@new"})
+        if what == TRAINED:
+            return Needs(calls=step, kinds=kinds, states=new)
+        if what == COUNTS:
+            return Needs(calls=step, kinds=kinds)
+        is_of_steps = what in (ALSO, BACK)
+        calls = step | {Families.SCHEDULER_CREATED} if is_of_steps else frozenset()
+        return Needs(calls=calls, kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, text_of(claim.params))
@@ -161,12 +170,21 @@ class RestoredDecider:
         for index, params in self._claims.get(fact.key, ()):
             if not self._program.fits(params):
                 continue
-            # A model may have a part more than it had.
-            has_more = params["what"] == LOADS and fact.value > params["value"]
-            if fact.value == params["value"] or has_more:
+            if _holds(params, fact):
                 yield from [(index, _HOLDS)] * fact.weight
             else:
                 yield index, negative(params, fact)
+
+
+def _holds(params: Mapping[str, Any], fact: Fact) -> bool:
+    what, value = params["what"], params["value"]
+    if what == FILE:
+        return not missing(parts_of(params), fact)
+    if what == LOADS:
+        return bool(fact.value >= value)  # a model may have a part more than it had
+    if what == PART:
+        return bool(fact.value)  # older claims tell the size that it had
+    return bool(fact.value == value)
 
 
 def _word(key: Key) -> str:
