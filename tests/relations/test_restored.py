@@ -380,3 +380,28 @@ def test_weights_that_evaluation_finds_as_they_began_or_writes_are_told():
     assert (written.first_step, written.subject.variable) == (5, "Net.fc2.weight")
     # The first updates may be by a rate of zero
     assert not report_of(result.invariants, evaluated("first", "a", "b")).findings
+
+
+def test_a_model_is_not_updated_by_the_optimizer_of_another():
+    def run(*contents: str, begins: int = 0) -> list[Event]:
+        trace = TraceBuilder().process().model("Encoder", MLP).model("Head", MLP)
+        for model in ("Encoder", "Head"):
+            trace.optimizer(names=[f"{model}.{name}" for name in MLP])
+        for index, content in enumerate(contents):
+            trace.begin_step().zero_grad().forward().backward().optimizer_step()
+            if index >= begins:
+                trace.optimizer_step("opt1")
+            values = {f"Head.{name}": content for name in MLP}
+            trace.mark("evaluated", model="Head", values=values)
+        return [
+            event.replace(summary=event.summary.replace(fingerprint="first"))
+            if event.kind == "state" and event.role == "parameter" and event.change == "new"
+            else event
+            for event in trace.build()
+        ]
+
+    learned = learn(run("a", "b", "c", "d")).invariants
+    (claim,) = [i for i in learned if "not evaluated with the weights" in i.text]
+    assert not report_of([claim], run("first", "first", "first", "d", begins=3)).findings
+    (stale,) = report_of([claim], run("first", "first", "first", "first", begins=1)).findings
+    assert (stale.first_step, stale.subject.module) == (2, "Head")

@@ -94,7 +94,9 @@ class Checkpoints:
                 yield from self._of_update(event)
 
     def _of_update(self, event: CallEvent) -> Iterator[Fact]:
-        self._fresh.clear()
+        if self._fresh:
+            others = self._owned.models_of_others(event.owner)
+            self._fresh = {name for name in self._fresh if _model(name) in others}
         self._update = self._update or event
         loads, self._open = self._open, []
         if loads:
@@ -227,6 +229,13 @@ class Owned:
             return True
         # More than all: a state holds a module that is shared, or that was never used
         return None if count > max((high for _, high in sizes), default=0) else False
+
+    def models_of_others(self, owner: str | None) -> set[str]:
+        """Models that other optimizers hold, and not this one."""
+        if owner not in self._held:
+            return set()
+        others = (event for other, event in self._held.items() if other != owner)
+        return set().union(*map(_models_of, others)) - _models_of(self._held[owner])
 
 
 @dataclass(slots=True)

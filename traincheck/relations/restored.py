@@ -62,6 +62,7 @@ class Restored(UsualRelation):
         part is missed only of what there is: an optimizer or scheduler that steps, a scaler that is
         enabled, as many models as are trained, and copies of them. The size of a part is that of
         any optimizer, or model, of the same run; buffers may be left out but those of batch norms.
+        A model is updated when an optimizer that holds it steps, or that of any other if none does.
 
     Chance:
         A coin for each example.
@@ -92,7 +93,7 @@ class Restored(UsualRelation):
         if what == PART:
             return Needs(kinds=kinds | {"optimizer"}, states=new | {"buffer@new"})
         if what == TRAINED:
-            return Needs(calls=step, kinds=kinds, states=new)
+            return Needs(calls=step, kinds=kinds | {"optimizer"}, states=new)
         if what == COUNTS:
             return Needs(calls=step, kinds=kinds)
         is_of_steps = what in (ALSO, BACK)
