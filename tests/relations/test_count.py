@@ -405,6 +405,30 @@ def test_the_one_module_of_its_class_is_named():
     assert said in texts(learn(trace.build()), "count")
 
 
+def test_of_the_one_module_that_a_claim_names_the_calls_are_counted():
+    """Those of another layer of its class are not; a layer may also have got another name."""
+
+    def run(*modules: str) -> list[Event]:
+        trace = begin()
+        for _ in range(4):
+            trace.begin_step().zero_grad()
+            for module in modules:
+                trace.call(FORWARD, family=Families.MODULE, module=module)
+            trace.backward().optimizer_step()
+        return trace.build()
+
+    once = claim(FORWARD, 1, module="Net.out")
+    for modules in (("Net.out", "Net.score"), ("Net.last",), ("Net.last", "Net.score")):
+        assert broken(decide("count", once, run(*modules))) == []
+    for modules in (("Net.out", "Net.out"), ("Net.score", "Net.out", "Net.out")):
+        found = broken(decide("count", once, run(*modules)))
+        assert found == [(step, Symptom.EXTRA_CALL, "Net.out") for step in (1, 2, 3)]
+    missing = broken(decide("count", once, run()))
+    assert missing == [(step, Symptom.MISSING_CALL, "Net.out") for step in range(4)]
+    twice = claim(FORWARD, 2, module="Net.out")  # shared, and now one layer each
+    assert broken(decide("count", twice, run("Net.out", "Net.in"))) == []
+
+
 @pytest.mark.parametrize("params", [claim(RNG, 0), claim(RNG, 1, form="about")])
 def test_parameters_that_no_version_wrote_are_refused(params):
     with pytest.raises(ValueError, match="nothing is known"):

@@ -51,8 +51,10 @@ class CountDecider:
         for params in self._params:
             if params["form"] not in _FORMS or params["times"] < 1:
                 raise ValueError(f"nothing is known of {dict(params)}")
+        # The one module that a claim names, of perhaps several of its class by now
+        self._named: list[Key] = [(p["api"], p.get("module") or None) for p in self._params]
         self._owners = {owner for _, owner in self._keys if owner is not None}
-        self._windows = Windows(wanted=frozenset({LOOSE, *self._keys}))
+        self._windows = Windows(wanted=frozenset({LOOSE, *self._keys, *self._named}))
         # Whether the program was compiled when it was learned from, and is so now
         self._was_compiled = any(api == COMPILED for api, _ in self._keys)
         self._is_compiled = False
@@ -116,9 +118,7 @@ class CountDecider:
         is_longer = page.backwards > params.get("backwards", page.backwards)
         if is_longer or (page.first and params["skips_first"]):
             return ()
-        count, times = page.counts[key], params["times"]
-        if key[0] == DETACH and params["form"] == "exactly" and count > times:
-            count = max(times, count - page.counts[LOOSE])  # more of them in the loop cut no model
+        count, times = self._count(index, page), params["times"]
         if page.first and key[0] == Families.ZERO_GRAD and count < times:
             return ()  # there is nothing to clear yet
         if page.first and key[0] not in LANDMARKS and count > page.asked(params):
@@ -137,6 +137,18 @@ class CountDecider:
         self._waiting.pop(index, None)
         self._short.full(index)
         return self._positives[index]
+
+    def _count(self, index: int, page: Page) -> int:
+        """How many calls there are, but for those too many that do no harm."""
+        params, key, named = self._params[index], self._keys[index], self._named[index]
+        count, asked = page.counts[key], page.asked(params)
+        if count <= asked:
+            return count
+        if named[1] is not None:  # the others are of other modules
+            return max(asked, page.counts[named])
+        if key[0] == DETACH and params["form"] == "exactly":
+            return max(asked, count - page.counts[LOOSE])  # more of them in the loop cut no model
+        return count
 
     def _lapse(self, index: int, page: Page, count: int) -> Examples:
         """What to make of a window that does not hold."""

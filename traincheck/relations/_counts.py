@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,8 @@ from traincheck.schema.values import tensor_summary
 from traincheck.schema.words import counted
 
 _F = Families
-Key = tuple[str, str | None]  # an API or family, and whose call it is where owners are told apart
+# An API or family, and whose call it is where owners are told apart, or by which module
+Key = tuple[str, str | None]
 BACKWARD: Key = (_F.BACKWARD, None)
 DETACH = "torch.Tensor.detach"
 LOOSE: Key = (DETACH, "the loop")  # of these, what no other call makes: it may be for a log
@@ -137,17 +138,25 @@ class Windows:
         elif self._is_left_out(event):
             return None
         self._has_forward |= event.root
-        if self.wanted is None or key in self.wanted or key == BACKWARD:
-            is_loose = key[0] == DETACH and event.parent is None
-            for counted_as in (key, LOOSE) if is_loose else (key,):
-                self._now[counted_as] += 1
-                if family not in LANDMARKS:
-                    self._since.append((event.start_ns, counted_as))
+        for counted_as in self._keys(event, key):
+            self._now[counted_as] += 1
+            if family not in LANDMARKS:
+                self._since.append((event.start_ns, counted_as))
         if family in _UPDATES:
             self._done.update(self._now)
             self._now.clear()
             self._since.clear()
         return key
+
+    def _keys(self, event: CallEvent, key: Key) -> Iterator[Key]:
+        """All that a call counts as."""
+        wanted, module = self.wanted, event.module
+        if wanted is None or key in wanted or key == BACKWARD:
+            yield key
+            if key[0] == DETACH and event.parent is None:
+                yield LOOSE
+            if wanted is not None and module is not None and (key[0], module) in wanted:
+                yield key[0], module
 
     def _is_left_out(self, event: CallEvent) -> bool:
         if self._is_evaluating or not event.grad_enabled or event.stage in ("init", "checkpoint"):

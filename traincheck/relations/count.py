@@ -50,7 +50,8 @@ class Count(UsualRelation):
         not count. No example: steps that were not recorded, are unfinished or were skipped by a
         gradient scaler, and optimizers that call a closure again and again. A window with too few
         backwards (the last of an epoch may be short) counts only when one of another iteration
-        follows it, and so it is with what is called less in proportion.
+        follows it, and so it is with what is called less in proportion. Where a claim names the
+        one module of its class, calls of others, which came since, are not too many.
 
     Chance:
         A coin for each example.
