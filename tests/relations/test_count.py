@@ -193,6 +193,53 @@ def test_gradients_that_are_cleared_for_every_micro_batch():
     assert found == [(3, Symptom.EXTRA_CALL, Families.ZERO_GRAD), (7, *found[1][1:])]
 
 
+def cleared(*each: str, steps: int = 4) -> list[Event]:
+    """Steps of a loop with two optimizers that makes these moves in each."""
+    trace = begin().optimizer()
+    moves = {
+        "zero0": trace.zero_grad,
+        "zero1": lambda: trace.zero_grad("opt1"),
+        "back": lambda: trace.forward().backward(),
+        "step0": trace.optimizer_step,
+        "step1": lambda: trace.optimizer_step("opt1"),
+    }
+    for _ in range(steps):
+        trace.begin_step()
+        for move in each:
+            moves[move]()
+    return trace.build()
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        ("zero0", "zero1", "back", "step0", "step1"),
+        ("zero0", "back", "step0", "zero1", "back", "step1"),
+        ("zero0", "back", "zero1", "back", "step0", "step1"),
+        ("zero0", "zero0", "back", "step0", "zero0"),
+    ],
+)
+def test_gradients_that_are_cleared_more_often_while_there_are_none_to_apply(each):
+    """As with a second optimizer."""
+    once = claim(Families.ZERO_GRAD, 1)
+    assert broken(decide("count", once, cleared(*each))) == []
+
+
+def test_gradients_that_are_cleared_before_they_are_applied_or_not_at_all():
+    once = claim(Families.ZERO_GRAD, 1)
+    for each, symptom in (
+        (("zero0", "zero1", "back", "zero0", "zero1", "back", "step0", "step1"), "extra_call"),
+        (("zero0", "back", "zero0", "step0"), "extra_call"),
+        (("back", "step0", "step1"), "missing_call"),
+    ):
+        found = broken(decide("count", once, cleared(*each)))
+        assert {told.value for _, told, _ in found} == {symptom}
+        assert len(found) >= 3
+    twice = claim(Families.ZERO_GRAD, 2)  # of two optimizers one is forgotten
+    found = broken(decide("count", twice, cleared("zero0", "back", "step0", "step1")))
+    assert [step for step, *_ in found] == [1, 2, 3]
+
+
 def test_what_comes_between_update_and_forward_belongs_to_the_next_step():
     trace = begin()
     for _ in range(10):  # a schedule that is stepped after each update

@@ -9,6 +9,7 @@ from traincheck.relations._counts import (
     BACKWARD,
     COLLECTIVE,
     DETACH,
+    IN_VAIN,
     LANDMARKS,
     LOOSE,
     Key,
@@ -148,6 +149,8 @@ class CountDecider:
             return max(asked, page.counts[named])
         if key[0] == DETACH and params["form"] == "exactly":
             return max(asked, count - page.counts[LOOSE])  # more of them in the loop cut no model
+        if key[0] == Families.ZERO_GRAD:  # as often as there are optimizers, say
+            return asked + min(count - asked, page.counts[IN_VAIN])
         return count
 
     def _lapse(self, index: int, page: Page, count: int) -> Examples:

@@ -10,7 +10,7 @@ from traincheck.relations._counts import (
     BACKWARD,
     COLLECTIVE,
     LANDMARKS,
-    LOOSE,
+    SIGNS,
     Key,
     Page,
     Seen,
@@ -120,7 +120,7 @@ class CountProposer:
             api, owner = key
             is_called = api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)
             # A loss is the same as a module and as a function: the function is counted.
-            if key == LOOSE or not is_called or api.startswith(LOSS_MODULES):
+            if key in SIGNS or not is_called or api.startswith(LOSS_MODULES):
                 continue
             if api in self._transforms - self._models:
                 continue

@@ -24,6 +24,8 @@ Key = tuple[str, str | None]
 BACKWARD: Key = (_F.BACKWARD, None)
 DETACH = "torch.Tensor.detach"
 LOOSE: Key = (DETACH, "the loop")  # of these, what no other call makes: it may be for a log
+IN_VAIN: Key = (_F.ZERO_GRAD, "in vain")  # of these, what clears gradients that none applied
+SIGNS = frozenset({LOOSE, IN_VAIN})  # count nothing by themselves
 _OWNED = frozenset({_F.OPTIMIZER_STEP, _F.SCHEDULER_STEP})
 # What a loop does, whether gradients are recorded or not.
 LANDMARKS = _OWNED | {
@@ -117,6 +119,8 @@ class Windows:
     _has_trained: bool = False
     _is_evaluating: bool = False
     _searching: set[str | None] = field(default_factory=set)  # optimizers that call one so
+    # Who was cleared and has not stepped since -> whether a backward came since
+    _cleared: dict[str | None, bool] = field(default_factory=dict)
 
     def call(self, event: CallEvent) -> Key | None:
         """Count a call; its key, if it counts."""
@@ -132,6 +136,7 @@ class Windows:
             if family == _F.BACKWARD:
                 self._backward_ns = (self._backward_ns[1], event.start_ns)
                 self._has_trained, self._has_forward = True, False
+                self._cleared = dict.fromkeys(self._cleared, True)
                 self._take_back(event.start_ns)
             elif family == _F.OPTIMIZER_STEP:
                 self._optimizer_step(event)
@@ -143,6 +148,8 @@ class Windows:
             if family not in LANDMARKS:
                 self._since.append((event.start_ns, counted_as))
         if family in _UPDATES:
+            self._cleared.pop(event.owner, None)
+            self._cleared.pop(None, None)  # of a module: whoever steps applies its gradients
             self._done.update(self._now)
             self._now.clear()
             self._since.clear()
@@ -155,6 +162,10 @@ class Windows:
             yield key
             if key[0] == DETACH and event.parent is None:
                 yield LOOSE
+            if key[0] == _F.ZERO_GRAD:
+                if self._cleared.get(event.owner):
+                    yield IN_VAIN
+                self._cleared[event.owner] = False
             if wanted is not None and module is not None and (key[0], module) in wanted:
                 yield key[0], module
 
@@ -198,9 +209,8 @@ class Windows:
         if not is_judged(event):
             # What was called since its update counts in the next step, and not all of it is known
             is_torn = event.is_gap or self._is_free or bool(self._now or self._done)
-            self._now.clear()
-            self._done.clear()
-            self._since.clear()
+            for known in (self._now, self._done, self._since, self._cleared):
+                known.clear()
             self._is_first, self._began = True, None
             self._is_free = is_torn and not event.recorded
             self._is_evaluating &= not any(event.modes.values())  # `train` may have been missed

@@ -51,7 +51,8 @@ class Count(UsualRelation):
         gradient scaler, and optimizers that call a closure again and again. A window with too few
         backwards (the last of an epoch may be short) counts only when one of another iteration
         follows it, and so it is with what is called less in proportion. Where a claim names the
-        one module of its class, calls of others, which came since, are not too many.
+        one module of its class, calls of others, which came since, are not too many; nor is a
+        zero_grad that clears no gradients, which one more optimizer may bring.
 
     Chance:
         A coin for each example.
