@@ -613,10 +613,69 @@ def test_another_optimizer_does_not_step_in_place_of_one_unlike_it():
     other = TraceBuilder().process().model("Net", MLP).optimizer(names=["Net.fc1.weight"])
     other.optimizer(names=["Net.fc2.weight"])
     other.begin_step().zero_grad("opt1").forward().backward().optimizer_step("opt1")
-    for events in (replaced(SGD), other.build()):
+    back = TraceBuilder().process().model("Net", MLP).optimizer().optimizer(SGD)
+    for name in ("opt0", "opt1", "opt0"):
+        back.begin_step().zero_grad(name).forward().backward().optimizer_step(name)
+    for events in (back.build(), other.build()):
         assert {symptom for _, symptom, _ in broken(decide("count", once, events))} == {
             Symptom.MISSING_CALL
         }
+
+
+def in_turn(*turns: str, schedule: str | None = None) -> list[Event]:
+    """A model, and as many others as there are optimizers, of which these step, step by step.
+
+    schedule: the optimizer whose steps a scheduler follows.
+    """
+    trace = TraceBuilder().process()
+    for number in range(3):
+        trace.model(f"Net{number}", MLP)
+        trace.optimizer(names=[f"Net{number}.{name}" for name in MLP])
+    for turn in turns:
+        trace.begin_step()
+        for name in turn.split():
+            trace.zero_grad(name)
+        trace.forward().backward()
+        for name in turn.split():
+            trace.optimizer_step(name)
+        if schedule in turn.split():
+            api = "torch.optim.lr_scheduler.LinearLR.step"
+            trace.call(api, family=Families.SCHEDULER_STEP, owner=schedule)
+    return trace.build()
+
+
+BEFORE = ["opt1", "opt1", "opt2", "opt0", "opt0", "opt0"]
+AFTER = ["opt0", "opt0", "opt1", "opt1", "opt2"]
+
+
+@pytest.mark.parametrize("turns", [BEFORE, AFTER])
+def test_other_trainings_before_an_optimizer_steps_or_after_its_last_step(turns: list[str]):
+    """A search for a learning rate, a sweep, the next fold."""
+    step = claim(Families.OPTIMIZER_STEP, 1, owner="opt0")
+    after = {"owner": "opt0", "skips_first": True, "late": True, "schedulers": ["LinearLR"]}
+    schedule = claim(Families.SCHEDULER_STEP, 1, **after)
+    run = in_turn(*turns, schedule="opt0")
+    for once in (step, schedule):
+        examples = decide("count", once, run)
+        assert examples
+        assert not broken(examples)
+    assert not broken(decide("count", step, replaced(SGD)))  # for a second phase
+
+
+def test_an_optimizer_that_is_forgotten_while_others_step():
+    once = claim(Families.OPTIMIZER_STEP, 1, owner="opt0")
+    for turns, missed in (
+        (["opt1", "opt1", "opt1"], [0, 1, 2]),  # all the time
+        (["opt0", "opt1", "opt1", "opt0"], [1, 2]),  # in between
+        (["opt0 opt1", "opt0 opt1", "opt1", "opt1"], [2, 3]),  # by one that steps beside it
+        (["opt1", "opt0", "opt0", "opt1"], [3]),
+    ):
+        found = broken(decide("count", once, in_turn(*turns)))
+        assert [step for step, *_ in found] == missed
+        assert {symptom for _, symptom, _ in found} == {Symptom.MISSING_CALL}
+    schedule = claim(Families.SCHEDULER_STEP, 1, owner="opt0", skips_first=True)
+    forgotten = decide("count", schedule, in_turn("opt1", "opt0", "opt0", "opt0"))
+    assert [step for step, *_ in broken(forgotten)] == [2, 3]
 
 
 class Scale(nn.Module):

@@ -23,7 +23,7 @@ from traincheck.relations._counts import (
 from traincheck.relations._iterations import ShortUpdates
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import ProgramName
-from traincheck.relations._successors import Successors, label
+from traincheck.relations._successors import Apart, Successors, label
 from traincheck.relations._variables import ROUTED
 from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Context, Hypothesis
@@ -62,6 +62,7 @@ class CountDecider:
         self._unlisted = {api for api, _ in self._keys if api.endswith(".forward")}
         self._schedulers: set[tuple[str | None, str]] = set()
         self._successors = Successors()
+        self._apart = Apart(self._successors)
         self._held: dict[int, int] = {}  # and with how many backwards the last time
         self._short = ShortUpdates()  # with too few backwards: perhaps an epoch's last
         self._waiting: dict[int, list[Example]] = {}  # in a row: perhaps experts were not asked
@@ -96,19 +97,23 @@ class CountDecider:
         return event.replace(owner=owner) if owner in self._owners else event
 
     def _step(self, event: StepEvent) -> Examples:
-        found: Examples = ()
+        found = self._apart.turn()
         page = self._windows.step(event)
         if page is None:
             if not event.recorded:
                 self._waiting.clear()
         elif not page.is_free:
-            found = self._last.join([self._judge(i, page) for i in range(len(self._params))])
+            judged = [self._judge(i, page) for i in range(len(self._params))]
+            found = self._last.join([found, *judged])
         self._successors.turn()
         return found
 
     def finish(self) -> Examples:
-        """Nothing: a short window at the end of a run is none the worse."""
-        return ()
+        """What was missed of optimizers that never stepped.
+
+        A short window at the end of a run is none the worse.
+        """
+        return self._apart.finish()
 
     def _judge(self, index: int, page: Page) -> Examples:
         params, key = self._params[index], self._keys[index]
@@ -117,7 +122,8 @@ class CountDecider:
         if page.first and params.get("late") and page.counts[key]:
             return ((index, self._negative(params, page, page.counts[key])),)
         is_longer = page.backwards > params.get("backwards", page.backwards)
-        if is_longer or (page.first and params["skips_first"]):
+        begins = page.first or self._successors.begins(key[1])
+        if is_longer or (begins and params["skips_first"]):
             return ()
         count, times = self._count(index, page), params["times"]
         if page.first and key[0] == Families.ZERO_GRAD and count < times:
@@ -158,8 +164,11 @@ class CountDecider:
         params, key = self._params[index], self._keys[index]
         if key == BACKWARD and index not in self._held:
             return ()  # accumulation over another number of batches, from the start
-        patience = 1
+        patience, owner = 1, key[1]
         if count < page.asked(params):
+            if owner is not None and self._successors.is_apart(owner):
+                self._apart.keep(index, owner, self._negative(params, page, count))
+                return ()
             if self._is_hidden(key[0]):
                 return ()
             if count and key[0].endswith(".forward") and key[0] not in self._unlisted:

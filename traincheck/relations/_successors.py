@@ -1,12 +1,15 @@
-"""Optimizers that are made later than one, and step in its place. Judges nothing."""
+"""Optimizers that step in the place of one, or in a training of their own. Judges nothing."""
 
 from __future__ import annotations
 
 from traincheck.relations._loop import Partners
+from traincheck.relations._memory import Examples
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, OptimizerEvent
+from traincheck.schema.findings import Example
 
 _MANY = 64  # optimizers: they are made in the loop
+_KEPT = 8  # of what is missed of one, enough to tell
 
 
 class Successors:
@@ -15,8 +18,10 @@ class Successors:
     def __init__(self) -> None:
         self._made: dict[str, OptimizerEvent] = {}  # in order
         self._partners = Partners()
-        self._stepped: set[str | None] = set()  # since the last window
-        self._ever: set[str | None] = set()
+        self._stepped: set[str] = set()  # since the last window
+        self._first: dict[str, int] = {}  # the window in which each stepped
+        self._last: dict[str, int] = {}
+        self._now = 0
 
     def hold(self, event: OptimizerEvent) -> None:
         """Take note of what an optimizer holds."""
@@ -25,13 +30,38 @@ class Successors:
 
     def call(self, event: CallEvent) -> None:
         """Take note of a step of an optimizer."""
-        if event.family == Families.OPTIMIZER_STEP and event.exception is None:
-            self._stepped.add(event.owner)
-            self._ever.add(event.owner)
+        owner = event.owner
+        if event.family == Families.OPTIMIZER_STEP and event.exception is None and owner:
+            self._stepped.add(owner)
+            self._first.setdefault(owner, self._now)
+            self._last[owner] = self._now
 
     def turn(self) -> None:
         """A window is over."""
         self._stepped.clear()
+        self._now += 1
+
+    def has_stepped(self, owner: str) -> bool:
+        """Whether it ever has."""
+        return owner in self._first
+
+    def steps_now(self, owner: str) -> bool:
+        """Whether it steps in this window."""
+        return owner in self._stepped
+
+    def begins(self, owner: str | None) -> bool:
+        """Whether this window is the first in which it steps."""
+        return owner is not None and self._first.get(owner) == self._now
+
+    def is_apart(self, owner: str) -> bool:
+        """Whether others step in this window, none of which has stepped since this one began to.
+
+        They train before it, or after it, if it never steps again: another model, or another fold.
+        """
+        if not self._stepped or owner in self._stepped or self.of(owner) is not None:
+            return False
+        last = self._last.get(owner)
+        return last is None or all(self._first[other] > last for other in self._stepped)
 
     def of(self, owner: str | None) -> OptimizerEvent | None:
         """What stepped in the place of this one: it is of its class, and was made after it."""
@@ -52,12 +82,48 @@ class Successors:
         if owner not in self._made or len(self._made) > _MANY:
             return None
         made = list(self._made)
-        before = (one for one in made[: made.index(owner)] if one not in self._ever)
+        before = (one for one in made[: made.index(owner)] if one not in self._first)
         return next((one for one in before if self._is_like(one, owner)), None)
 
     def _is_like(self, one: str, other: str) -> bool:
         same_class = self._made[one].cls == self._made[other].cls
         return same_class and self._partners.share(one, other)
+
+
+class Apart:
+    """Keeps what is missed of an optimizer while others train, until it is known whether it counts.
+
+    Not what comes before the first step, nor what comes after the last one; of an optimizer that
+    never steps all of it.
+    """
+
+    def __init__(self, successors: Successors) -> None:
+        self._successors = successors
+        self._kept: dict[int, tuple[str, list[Example]]] = {}
+
+    def keep(self, index: int, owner: str, wrongly: Example) -> None:
+        """Something of this claim was missed in such a window."""
+        _, kept = self._kept.setdefault(index, (owner, []))
+        if len(kept) < _KEPT:
+            kept.append(wrongly)
+
+    def turn(self) -> Examples:
+        """A window is over: what was missed between two steps of its optimizer."""
+        found: list[tuple[int, Example]] = []
+        for index, (owner, kept) in list(self._kept.items()):
+            if self._successors.steps_now(owner):
+                del self._kept[index]
+                found += () if self._successors.begins(owner) else [(index, one) for one in kept]
+        return found
+
+    def finish(self) -> Examples:
+        """What was missed of optimizers that never stepped."""
+        return [
+            (index, one)
+            for index, (owner, kept) in self._kept.items()
+            if not self._successors.has_stepped(owner)
+            for one in kept
+        ]
 
 
 def label(event: OptimizerEvent) -> str:

@@ -52,7 +52,9 @@ class Count(UsualRelation):
         backwards (the last of an epoch may be short) counts only when one of another iteration
         follows it, and so it is with what is called less in proportion. Where a claim names the
         one module of its class, calls of others, which came since, are not too many; nor is a
-        zero_grad that clears no gradients, which one more optimizer may bring.
+        zero_grad that clears no gradients, which one more optimizer may bring. What is missed of an
+        optimizer while others step, which never stepped beside it, counts only between two steps of
+        it, or if it never steps: before and after, other models are trained.
 
     Chance:
         A coin for each example.
