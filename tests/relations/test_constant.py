@@ -293,6 +293,18 @@ def test_rows_of_what_a_loss_is_given_are_not_those_of_a_batch():
     assert report_of(same, run(640, 640, 700, 640, 600, 640)).findings == []
 
 
+def test_rows_of_an_iteration_that_was_left_before_its_end():
+    """As where a loss is not finite; not where one backward follows more rows."""
+    same = learned(rows(*[64] * 10), "rows")
+    trace = rows(32, 32, 32)
+    trace.begin_step().zero_grad().forward(batch_size=32).zero_grad().forward(batch_size=32)
+    trace.backward().optimizer_step()
+    trace.begin_step().zero_grad().forward(batch_size=32).backward().optimizer_step()
+    assert report_of(same, trace.build()).findings == []
+    trace.begin_step().zero_grad().forward(batch_size=64).backward().optimizer_step()
+    assert [f.step for f in report_of(same, trace.build()).findings] == [5]
+
+
 def several(*sizes: int, optimizers: tuple[str, ...], loader: bool = False) -> TraceBuilder:
     """Each batch is trained on once by each of the optimizers."""
     trace = begin()

@@ -193,6 +193,55 @@ def test_gradients_that_are_cleared_for_every_micro_batch():
     assert found == [(3, Symptom.EXTRA_CALL, Families.ZERO_GRAD), (7, *found[1][1:])]
 
 
+def guarded(*skipped: int, count: int = 14, later: bool = False, after: bool = False):
+    """Iterations of which these are left after the forward, or after backward.
+
+    later: gradients are cleared after an update.
+    """
+    trace = begin()
+    for number in range(count):
+        if not trace._open or trace._counters["optimizer_step"] or trace._counters["backward"]:
+            trace.begin_step()
+        (trace if later else trace.zero_grad()).forward()
+        if number in skipped:
+            if after:
+                trace.backward()
+            continue
+        trace.backward().optimizer_step()
+        if later:
+            trace.zero_grad()
+    return trace.build()
+
+
+LAYERS, CLEARED = claim(FORWARD, 2), claim(Families.ZERO_GRAD, 1)
+
+
+@pytest.mark.parametrize("skipped", [(5,), (4, 5, 6), (4, 6, 9)])
+@pytest.mark.parametrize("later", [False, True])
+def test_an_iteration_that_is_left_before_its_end(skipped: tuple[int, ...], later: bool):
+    """As where a loss is not finite."""
+    for asked in (LAYERS, CLEARED):
+        assert not broken(decide("count", asked, guarded(*skipped, later=later)))
+        if not later:
+            assert not broken(decide("count", CLEARED, guarded(*skipped, after=True)))
+
+
+def test_iterations_that_are_left_all_the_time_are_another_loop():
+    every = guarded(*range(0, 40, 2), count=40)
+    assert len(broken(decide("count", LAYERS, every))) == 19  # as it may be tried out before
+    from_then_on = broken(decide("count", LAYERS, guarded(*range(6, 60, 2), count=60)))
+    assert from_then_on[0] == (6, Symptom.EXTRA_CALL, FORWARD)
+    thrown_away = guarded(*range(6, 60, 2), count=60, after=True)
+    assert broken(decide("count", CLEARED, thrown_away))
+
+
+def test_in_an_iteration_that_follows_one_that_was_left_a_call_may_be_missing():
+    trace = steps(loop(4), 1)
+    trace.begin_step().zero_grad().forward().zero_grad().forward().backward().optimizer_step()
+    found = broken(decide("count", claim(RNG, 2), trace.build()))
+    assert found == [(5, Symptom.MISSING_CALL, RNG)]
+
+
 def cleared(*each: str, steps: int = 4) -> list[Event]:
     """Steps of a loop with two optimizers that makes these moves in each."""
     trace = begin().optimizer()

@@ -7,6 +7,7 @@ from typing import Any
 
 from traincheck.relations._counts import (
     BACKWARD,
+    CLEARED,
     COLLECTIVE,
     DETACH,
     IN_VAIN,
@@ -39,6 +40,7 @@ from traincheck.schema.words import counted
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
+_MANY = 64  # optimizers that are made in the loop
 _FORMS = frozenset({"exactly", "least", "multiple"})
 
 
@@ -55,17 +57,21 @@ class CountDecider:
         # The one module that a claim names, of perhaps several of its class by now
         self._named: list[Key] = [(p["api"], p.get("module") or None) for p in self._params]
         self._owners = {owner for _, owner in self._keys if owner is not None}
-        self._windows = Windows(wanted=frozenset({LOOSE, *self._keys, *self._named}))
+        self._windows = Windows(wanted=frozenset({LOOSE, CLEARED, *self._keys, *self._named}))
         # Whether the program was compiled when it was learned from, and is so now
         self._was_compiled = any(api == COMPILED for api, _ in self._keys)
         self._is_compiled = False
         self._unlisted = {api for api, _ in self._keys if api.endswith(".forward")}
         self._schedulers: set[tuple[str | None, str]] = set()
+        self._is_several = False
         self._successors = Successors()
         self._apart = Apart(self._successors)
         self._held: dict[int, int] = {}  # and with how many backwards the last time
         self._short = ShortUpdates()  # with too few backwards: perhaps an epoch's last
-        self._waiting: dict[int, list[Example]] = {}  # in a row: perhaps experts were not asked
+        # In a row: perhaps experts were not asked, or iterations were left before their end
+        self._waiting: dict[int, list[Example]] = {}
+        # Which optimizers step -> the last window of theirs with the fewest forwards to a backward
+        self._usual: dict[frozenset[str], Page] = {}
         self._positives = [((index, _HELD),) for index in range(len(claims))]
         self._last = Joined()
 
@@ -103,10 +109,26 @@ class CountDecider:
             if not event.recorded:
                 self._waiting.clear()
         elif not page.is_free:
+            self._is_several = self._holds_several(page)
             judged = [self._judge(i, page) for i in range(len(self._params))]
             found = self._last.join([found, *judged])
         self._successors.turn()
         return found
+
+    def _holds_several(self, page: Page) -> bool:
+        """Whether a window has more than one iteration: others were left before backward.
+
+        They begin as any other. What every window has is no such sign.
+        """
+        if not page.backwards:
+            return False
+        stepping = self._successors.stepping
+        usual = self._usual.get(stepping, page)
+        if page.forwards * usual.backwards > usual.forwards * page.backwards:
+            return page.begins_like(usual)
+        if len(self._usual) < _MANY:
+            self._usual[stepping] = page
+        return False
 
     def finish(self) -> Examples:
         """What was missed of optimizers that never stepped.
@@ -175,6 +197,8 @@ class CountDecider:
                 patience = ROUTED
             elif key == BACKWARD or self._is_in_proportion(index, page, count):
                 return self._short.short(index, self._negative(params, page, count))
+        elif self._is_several or self._is_thrown_away(index, page):
+            patience = ROUTED
         waiting = self._waiting.setdefault(index, [])
         waiting.append(self._negative(params, page, count))
         if len(waiting) < patience:
@@ -182,6 +206,11 @@ class CountDecider:
         if patience == 1:
             return ((index, self._waiting.pop(index)[-1]),)
         return ((index, waiting.pop(0)),)
+
+    def _is_thrown_away(self, index: int, page: Page) -> bool:
+        """Whether gradients are cleared after a backward too many: an iteration ended with it."""
+        usual = self._held.get(index, page.backwards)
+        return self._keys[index] == CLEARED and page.backwards > usual
 
     def _is_in_proportion(self, index: int, page: Page, count: int) -> bool:
         """Whether there is less of it only as there are fewer backwards."""

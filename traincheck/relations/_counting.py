@@ -107,7 +107,8 @@ class CountProposer:
 
     def words(self) -> Iterator[str]:
         """Whose calls there were, and whether there was more than one update."""
-        yield from (word(api, owner) for api, owner in self._seen if owner is not None)
+        owned = self._seen.keys() - SIGNS
+        yield from (word(api, owner) for api, owner in owned if owner is not None)
         if self._later:
             yield LATER
 

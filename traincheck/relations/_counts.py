@@ -25,7 +25,8 @@ BACKWARD: Key = (_F.BACKWARD, None)
 DETACH = "torch.Tensor.detach"
 LOOSE: Key = (DETACH, "the loop")  # of these, what no other call makes: it may be for a log
 IN_VAIN: Key = (_F.ZERO_GRAD, "in vain")  # of these, what clears gradients that none applied
-SIGNS = frozenset({LOOSE, IN_VAIN})  # count nothing by themselves
+ROOT: Key = (_F.MODULE, "from outside")  # what a model computes of a batch
+SIGNS = frozenset({LOOSE, IN_VAIN, ROOT})  # count nothing by themselves
 _OWNED = frozenset({_F.OPTIMIZER_STEP, _F.SCHEDULER_STEP})
 # What a loop does, whether gradients are recorded or not.
 LANDMARKS = _OWNED | {
@@ -46,8 +47,11 @@ _MOST_SINCE = 1 << 16
 _MIN_DISTINCT = 3  # counts, before what divides them all means anything
 _INIT = "torch.nn.init."
 COLLECTIVE = "torch.distributed."
-# Whoever counts must hear of these, to know where a window ends and when a model is evaluated.
-FRAME = frozenset({_F.BACKWARD, *_UPDATES, *_MODES})
+CLEARED: Key = (_F.ZERO_GRAD, None)
+_OPENINGS = frozenset({CLEARED, ROOT})
+# Whoever counts must hear of these, to know where a window ends, when a model is evaluated, and
+# whether an iteration was left before its end.
+FRAME = frozenset({_F.BACKWARD, _F.MODULE, _F.ZERO_GRAD, *_UPDATES, *_MODES})
 # Without these nothing is learned, or nothing that was meant.
 ESSENTIAL = frozenset({_F.BACKWARD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.ZERO_GRAD})
 
@@ -85,8 +89,21 @@ class Page:
     is_free: bool
 
     @property
+    def forwards(self) -> int:
+        """Of models, and of losses that are modules."""
+        return self.counts[ROOT]
+
+    @property
     def backwards(self) -> int:
         return self.counts[BACKWARD]
+
+    def begins_like(self, other: Page) -> bool:
+        """Whether gradients are cleared before the first forward, or after it, as in another."""
+        return self._opening == other._opening
+
+    @property
+    def _opening(self) -> Key | None:
+        return next((key for key in self.counts if key in _OPENINGS), None)
 
     def asked(self, params: Mapping[str, Any]) -> int:
         """How many calls a claim asks for in this window."""
@@ -158,6 +175,8 @@ class Windows:
     def _keys(self, event: CallEvent, key: Key) -> Iterator[Key]:
         """All that a call counts as."""
         wanted, module = self.wanted, event.module
+        if event.root:
+            yield ROOT
         if wanted is None or key in wanted or key == BACKWARD:
             yield key
             if key[0] == DETACH and event.parent is None:

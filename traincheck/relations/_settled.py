@@ -359,11 +359,15 @@ class Samples:
 
     With these begins what two steps in a row have: a first one may hold a part of the next, where
     an optimizer is waited for that never steps, or be the short one at the end of an epoch.
+    A step with more rows, and more forwards to a backward than these, may hold an iteration that
+    was left before its end.
     """
 
     def __init__(self) -> None:
         self._now: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
         self._first: dict[str, int] = {}
+        self._usual: dict[str, float] = {}  # forwards to a backward in these steps
         self._last: dict[str, int] = {}
         self._is_fed = False
 
@@ -375,6 +379,7 @@ class Samples:
         if event.stage == "train" and not self._is_fed:
             self._is_fed = True
             self._now.clear()
+            self._calls.clear()
 
     def call(self, event: CallEvent) -> None:
         """A model was called from outside. Rows of what a loss is given may be tokens."""
@@ -383,16 +388,20 @@ class Samples:
         for value in event.args.values():
             if isinstance(value, dict) and value.get("shape"):
                 self._now[event.module or event.api] += value["shape"][0]
+                self._calls[event.module or event.api] += 1
                 return
 
     def step(self, event: StepEvent) -> Iterator[Fact]:
         """How many there were in a step that trained."""
+        backwards = max(1, event.counters.get("backward", 0))
         for module, count in self._now.items():
+            often = self._calls[module] / backwards
             if self._last.get(module) == count:
                 self._first.setdefault(module, count)
+                self._usual.setdefault(module, often)
             self._last[module] = count
             first = self._first.get(module)
-            if first:
+            if first and (count <= first or often <= self._usual[module]):
                 ratio = count / first
                 yield Fact(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
         self.skip()
@@ -400,6 +409,7 @@ class Samples:
     def skip(self) -> None:
         """A step did not train, or not all of it is known."""
         self._now.clear()
+        self._calls.clear()
         self._is_fed = False
 
 

@@ -45,6 +45,11 @@ class Successors:
         """Whether it ever has."""
         return owner in self._first
 
+    @property
+    def stepping(self) -> frozenset[str]:
+        """Which step in this window."""
+        return frozenset(self._stepped)
+
     def steps_now(self, owner: str) -> bool:
         """Whether it steps in this window."""
         return owner in self._stepped

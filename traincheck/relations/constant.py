@@ -70,9 +70,10 @@ class Constant(UsualRelation):
 
     Evidence:
         One example for each call of the function or module, or for each step. A step with fewer
-        rows (the last of an epoch) counts only when one of another iteration follows it. That a
-        part of a batch reaches no model and no loss is an example only where all that they are
-        given is of batches: else the loop may have made it of that part.
+        rows (the last of an epoch) counts only when one of another iteration follows it; one with
+        more, by forwards that no backward follows, does not: an iteration was left before its end.
+        That a part of a batch reaches no model and no loss is an example only where all that they
+        are given is of batches: else the loop may have made it of that part.
 
     Chance:
         A coin for each example.

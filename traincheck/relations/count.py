@@ -23,12 +23,6 @@ from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Hypothesis, Needs, within_modules
 from traincheck.schema.findings import CheckInfo
 
-# What tells whether such a call matters.
-_BESIDE = {
-    DETACH: frozenset({Families.MODULE}),
-    Families.SCHEDULER_STEP: frozenset({Families.SCHEDULER_CREATED}),
-}
-
 
 class Count(UsualRelation):
     """In every training step, B is called so often.
@@ -54,7 +48,9 @@ class Count(UsualRelation):
         one module of its class, calls of others, which came since, are not too many; nor is a
         zero_grad that clears no gradients, which one more optimizer may bring. What is missed of an
         optimizer while others step, which never stepped beside it, counts only between two steps of
-        it, or if it never steps: before and after, other models are trained.
+        it, or if it never steps: before and after, other models are trained. What is too many in a
+        window with more forwards to a backward than others have, in which an iteration was left
+        before its end, counts from eight in a row on; so does a zero_grad after a backward more.
 
     Chance:
         A coin for each example.
@@ -76,9 +72,10 @@ class Count(UsualRelation):
     def needs(self, claim: Hypothesis) -> Needs:
         api = claim.params["api"]
         is_call = not api.startswith(COLLECTIVE)
-        frame = FRAME | _BESIDE.get(api, frozenset())
+        is_schedule = api == Families.SCHEDULER_STEP
+        frame = FRAME | ({Families.SCHEDULER_CREATED} if is_schedule else set())
         kinds = {"mark", "step"} | (set() if is_call else {"collective"})
-        if api == Families.OPTIMIZER_STEP:
+        if "owner" in claim.params:
             kinds.add("optimizer")  # which one steps in the place of another
         kinds |= {"batch"} if api == Families.BACKWARD else set()
         return Needs(
