@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -78,6 +79,23 @@ def test_a_loss_that_is_not_divided_by_the_number_of_micro_batches():
     assert broken(decide("bounded", exactly(1.0), whole.build())) == [
         (2, Symptom.WRONG_VALUE, Families.BACKWARD)
     ]
+
+
+def test_backward_passes_of_a_closure_are_not_added_up():
+    def closure(*, passes: int, within: int) -> list:
+        """The last of some passes are within the step of the optimizer."""
+        trace = begin()
+        for _ in range(3):
+            update(trace, micro=passes, factor=1 / (passes - within + 1))
+            backwards = [e for e in trace._events if getattr(e, "api", "") == Families.BACKWARD]
+            trace._events[-1] = trace._events[-1].replace(start_ns=backwards[-within].start_ns - 1)
+        return trace.build()
+
+    for searched in (closure(passes=3, within=3), closure(passes=1, within=1)):
+        assert broken(decide("bounded", exactly(1.0), searched)) == []
+    accumulated = closure(passes=4, within=1)  # the last of four, as Lightning calls it
+    assert broken(decide("bounded", exactly(1.0), accumulated)) == []
+    assert len(broken(decide("bounded", exactly(0.25), accumulated))) == 3
 
 
 @pytest.mark.parametrize(
@@ -246,6 +264,16 @@ def test_logits_of_few_classes_may_be_above_zero_as_long_as_they_are_small():
     ):
         run = updates(begin(), 3, logits=logits, sums=sums).build()
         assert len(report_of(reference, run).findings) == found
+
+
+def test_logits_that_are_all_one_number_as_of_a_head_that_begins_at_zero_say_nothing():
+    reference = learn(updates(begin(), 10).build()).invariants
+    for constant in (0.0, 2.0):
+        run = updates(updates(begin(), 2, logits=(constant, constant)), 3).build()
+        assert report_of(reference, run).findings == []
+    cut_off = updates(updates(begin(), 1, logits=(0.0, 0.0)), 2, logits=(0.0, 0.3)).build()
+    (finding,) = report_of(reference, cut_off).findings
+    assert (finding.step, finding.subject.api) == (1, CROSS_ENTROPY)
 
 
 def test_a_sign_that_may_be_an_accident_is_not_learned():
@@ -523,13 +551,16 @@ def test_labels_that_are_not_moved_on_to_the_next_tokens():
     assert report_of(of("ahead", ahead(*[0] * 12)), ahead(0, 0)).findings == []
 
 
-def ignoring(*lows: int, rows: int = 8, **args) -> list:
-    """Losses whose least labels are these."""
+def ignoring(*lows: int, rows: int = 8, highs=(9,), padding: tuple = (None,), **args) -> list:
+    """Losses whose least labels are these. highs, padding: of their batches, over again."""
     trace = begin()
-    for low in lows:
-        target = {"dtype": "int64", "shape": [rows, 6], "stats": {"min": low, "max": 9}}
+    for low, high, share in zip(lows, itertools.cycle(highs), itertools.cycle(padding)):
+        trace.begin_step()
+        if share is not None:
+            trace.batch(tokens={"padding": share})
+        target = {"dtype": "int64", "shape": [rows, 6], "stats": {"min": low, "max": high}}
         given = {"input": tensor(-1.0, 1.0, (rows, 10, 6)), "target": target, **args}
-        trace.begin_step().call(CROSS_ENTROPY, args=given).forward().backward().optimizer_step()
+        trace.call(CROSS_ENTROPY, args=given).forward().backward().optimizer_step()
     return trace.build()
 
 
@@ -545,6 +576,37 @@ def test_labels_that_are_no_longer_left_out():
     assert finding.title == "cross_entropy counts labels that it is to leave out"
     assert of("left out", ignoring(*[0] * 40)) == []
     assert len(of("left out", ignoring(*[0] * 40, ignore_index=0))) == 1
+
+
+def test_labels_of_batches_without_padding_need_not_be_left_out():
+    padded = of("left out", ignoring(*[-100, 0, -100] * 21, padding=(0.3, 0.0, 0.2)))
+    counted = [0, 3] * 10, (9, 7, 8)  # no label is the same all the time
+    for share, findings in ((0.0, 0), (0.3, 1)):
+        run = ignoring(*counted[0], highs=counted[1], padding=(share,))
+        assert len(report_of(padded, run).findings) == findings
+    fetched_ahead = ignoring(*[0] * 20, padding=(0.3, 0.0))
+    assert report_of(padded, fetched_ahead).findings == []
+    not_told = of("left out", ignoring(*[-100] * 40))
+    assert report_of(not_told, ignoring(*counted[0], highs=counted[1])).findings == []
+    assert len(report_of(not_told, ignoring(*counted[0])).findings) == 1
+
+
+def test_an_index_that_was_chosen_is_that_of_padding():
+    held = of("left out", ignoring(*[0] * 40, ignore_index=0))
+    assert report_of(held, ignoring(*[1] * 20, ignore_index=0)).findings == []
+    (forgotten,) = report_of(held, ignoring(*[0] * 20)).findings
+    assert forgotten.title == "cross_entropy counts labels that it is to leave out"
+
+
+def test_a_prompt_that_is_no_longer_left_out_of_batches_without_padding():
+    held = of("left out", ignoring(*[-100] * 40, padding=(0.0,)))
+    assert held[0].text.endswith(
+        "among the labels of 5 calls of functional.cross_entropy on batches without padding are "
+        "some that it leaves out."
+    )
+    assert report_of(held, ignoring(*[0, 3] * 10, highs=(9, 8), padding=(0.3,))).findings == []
+    (finding,) = report_of(held, ignoring(*[0, 3] * 10, highs=(9, 8), padding=(0.0,))).findings
+    assert finding.first_step == 4
 
 
 def attending(hidden: float | None, steps: int = 10) -> list:

@@ -45,7 +45,8 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
         calls = within_modules(api) | {Families.MODULE}
         return Needs(calls=calls, kinds=kinds, stats=some("activation"))
     if quantity in (HIDDEN, LARGEST, LEFT_OUT, SMALLEST):
-        return Needs(calls=frozenset({api}), kinds=kinds, stats=some(api))
+        batches = frozenset({"batch"} if quantity == LEFT_OUT else ())
+        return Needs(calls=frozenset({api}), kinds=kinds | batches, stats=some(api))
     name = params.get("name")
     if quantity == NON_FINITE and name in (LOSS, SCALED_LOSS):
         return Needs(calls=frozenset({Families.BACKWARD, Families.SCALE}), kinds=kinds)

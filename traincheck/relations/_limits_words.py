@@ -30,6 +30,7 @@ from traincheck.relations._reading import (
     SATURATED,
     SCALED_LOSS,
     SMALLEST,
+    UNPADDED,
 )
 from traincheck.schema.findings import Symptom
 
@@ -125,6 +126,7 @@ def what(params: Mapping[str, Any]) -> str:
     within = name if api.endswith(".forward") else f"{short(api)} in {name}"
     if name == OF_TERMS:
         return "the loss that backward is given"
+    of_batches = f" on batches {name}" if name == UNPADDED else ""
     return {
         LOSS_SCALE: "the losses that backward is given over an update add up to",
         CLIPPED_NORM: "the norm of the gradients that clip_grad_norm_ finds",
@@ -134,7 +136,7 @@ def what(params: Mapping[str, Any]) -> str:
         END_TOKEN: f"labels of {api} that have padding",
         MASK: f"the mask of {short(api)}",
         HIDDEN: f"the share of later positions that {short(api)} gives no weight to",
-        LEFT_OUT: f"among the labels of {IN_A_ROW} calls of {short(api)}",
+        LEFT_OUT: f"among the labels of {IN_A_ROW} calls of {short(api)}{of_batches}",
         AHEAD: f"the target of {short(api)}",
         PADDING: f"the attention mask in batches of {api} that have padding",
         MOVED: f"the farthest that one of the first updates of "

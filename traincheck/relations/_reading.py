@@ -28,6 +28,7 @@ QUANTITIES = frozenset(
     }
 )  # fmt: skip
 IN_A_ROW = 5  # calls of a loss: in so many some batch has padding
+UNPADDED = "without padding"  # calls on such batches alone
 SCALED_LOSS = "the loss that GradScaler has scaled"
 OF_TERMS = "sum"  # a loss as a multiple of the sum of its terms, however many they are
 LOSS, GRADIENT = "the loss", "gradients"  # of which it is told whether they are finite

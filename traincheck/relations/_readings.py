@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from traincheck.relations._reading import (
     OF_TERMS,
     SCALED_LOSS,
     SMALLEST,
+    UNPADDED,
     Key,
     Reading,
 )
@@ -66,7 +68,8 @@ class LossScale:
     """What backward is given over one update, as a multiple of the mean that the loss stands for.
 
     Of a sum the mean is taken over valid labels, or elements. Nothing is known where a backward
-    had several losses or none, where they are scaled for half precision, or on a GPU.
+    had several losses or none, where they are scaled for half precision, or on a GPU; or where an
+    optimizer searches: it has its closure compute one loss again and again.
 
     It is read as a multiple of the sum, too, on average: how many terms a batch has is a setting.
     """
@@ -77,7 +80,7 @@ class LossScale:
     _is_known: bool = True
     _is_plain: bool = True
     _sums: frozenset[str] = frozenset()
-    _backwards: int = 0
+    _begun: list[int] = field(default_factory=list)  # when each backward began
     _ranks: int = 1
 
     def loss(self, event: CallEvent) -> None:
@@ -101,7 +104,7 @@ class LossScale:
             return
         loss, value = losses[0]
         scale = given / value
-        self._backwards += 1
+        self._begun.append(event.start_ns)
         if loss.args.get("reduction") != "sum":
             self._total += scale
             self._of_terms += scale / _elements(loss)
@@ -116,11 +119,16 @@ class LossScale:
         self._of_terms += scale
         self._sums |= {loss.api}
 
+    def updated(self, event: CallEvent) -> None:
+        """An optimizer has stepped: those within its step, but for one, are no part of a sum."""
+        self._is_known &= sum(begun >= event.start_ns for begun in self._begun) <= 1
+
     def step(self, event: StepEvent) -> Sequence[Reading]:
         """The update is over."""
         found: Sequence[Reading] = ()
-        if is_judged(event) and self._is_known and self._backwards:
-            scales = {"": self._total, OF_TERMS: self._of_terms / self._backwards}
+        backwards = len(self._begun)
+        if is_judged(event) and self._is_known and backwards:
+            scales = {"": self._total, OF_TERMS: self._of_terms / backwards}
             found = [
                 Reading(
                     Key(LOSS_SCALE, name=name),
@@ -128,13 +136,14 @@ class LossScale:
                     event,
                     is_plain=self._is_plain,
                     sums=self._sums,
-                    backwards=0 if name else self._backwards,
+                    backwards=0 if name else backwards,
                 )
                 for name, scale in scales.items()
                 if not math.isnan(scale)
             ]
         self._losses.clear()
-        self._total, self._of_terms, self._backwards = 0.0, 0.0, 0
+        self._begun.clear()
+        self._total, self._of_terms = 0.0, 0.0
         self._is_known = self._is_plain = True
         self._sums = frozenset()
         return found
@@ -172,6 +181,8 @@ def _extremes(event: CallEvent) -> Iterator[Reading]:
             continue
         low, high = number(stats.get("min")), number(stats.get("max"))
         if low is None or high is None or _are_scores(event.api, name, tensor):
+            continue
+        if name == "input" and low == high:  # a head that begins at zero gives one number for all
             continue
         yield Reading(Key(SMALLEST, event.api, name), low, event)
         yield Reading(Key(LARGEST, event.api, name), high, event)
@@ -241,24 +252,44 @@ def _batch(event: BatchEvent) -> Sequence[Reading]:
     ]
 
 
-@dataclass(slots=True)
 class LeftOut:
-    """Whether some labels of a few calls in a row are such that the loss leaves out."""
+    """Whether some labels of a few calls in a row are such that the loss leaves out.
 
-    _calls: dict[str, list[bool]] = field(default_factory=dict)
+    Calls on batches without padding are told for themselves: there a prompt may be left out. A loop
+    may fetch a batch ahead, so both of the last two must have some, or none.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[Key, list[tuple[float, float, bool]]] = defaultdict(list)
+        self._padding: deque[Value] = deque(maxlen=2)
+
+    def batch(self, event: BatchEvent) -> None:
+        """A batch came: it may tell how much of it is padding."""
+        if event.stage == "train":
+            self._padding.append(event.tokens.get("padding"))
 
     def loss(self, event: CallEvent) -> Sequence[Reading]:
         """A loss was called. A single row has no padding."""
         target = event.args.get("target") if event.api in OVER_CLASSES else None
-        extremes = (_taken(target, "min"), _taken(target, "max"))
-        if None in extremes or (isinstance(target, Mapping) and target["shape"][:1] == [1]):
+        low, high = _taken(target, "min"), _taken(target, "max")
+        if target is None or low is None or high is None or target["shape"][:1] == [1]:
             return ()
-        calls = self._calls.setdefault(event.api, [])
-        calls.append(event.args.get("ignore_index", IGNORED_LABEL) in extremes)
+        ignored = event.args.get("ignore_index", IGNORED_LABEL)
+        is_left_out = ignored in (low, high)
+        is_known = bool(self._padding) and None not in self._padding
+        is_padded = {bool(share) for share in self._padding} if is_known else set()
+        if not is_left_out and (len(is_padded) > 1 or (not is_known and ignored != IGNORED_LABEL)):
+            return ()  # an index that was chosen would leave out what has it: there is no padding
+        key = Key(LEFT_OUT, event.api, UNPADDED if is_padded == {False} else "")
+        calls = self._calls[key]
+        calls.append((low, high, is_left_out))
         if len(calls) < IN_A_ROW:
             return ()
-        del self._calls[event.api]
-        return (Reading(Key(LEFT_OUT, event.api), float(any(calls)), event),)
+        del self._calls[key]
+        lows, highs, left_out = zip(*calls)
+        if not (is_known or any(left_out)) and len(set(lows)) > 1 and len(set(highs)) > 1:
+            return ()  # padding would have one label, that of the least or the last token
+        return (Reading(key, float(any(left_out)), event),)
 
 
 @dataclass(slots=True)
@@ -312,6 +343,7 @@ class Readings:
             gradients = self._gradients.step(event)
             return (*self._scale.step(event), *gradients, *self._moves.step(event))
         elif isinstance(event, BatchEvent):
+            self._left_out.batch(event)
             return (*_batch(event), *self._padding.batch(event))
         elif isinstance(event, OptimizerEvent):
             self._moves.optimizer(event)
@@ -345,6 +377,8 @@ class Readings:
             self._has_scaled = True
             self._scale.scaled()
             self._gradients.scaled()
+        elif event.family == Families.OPTIMIZER_STEP:
+            self._scale.updated(event)
         elif Families.CLIP_NORM in (api, event.family):
             value = number(event.result)
             if value is not None:

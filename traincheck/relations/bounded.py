@@ -82,17 +82,17 @@ class Bounded(UsualRelation):
         One example for each reading; two for a share of units, which speaks of many. Limits are no
         closer than the program means them: a sign, an exact multiple, a number of tokens that most
         series end with; else 1.25 times as wide as what was seen, thirty times for the norm of
-        gradients, which takes 12 readings, and a thousand for the share of a weight. Gradients that
-        vanish count from the fifth time in a row, units that are off from the fourth. An update
-        with less of a loss (the last of an epoch may be short) counts only when one of another
-        iteration follows.
+        gradients, which takes 12 readings, a thousand for the share of a weight. Gradients that
+        vanish count from the fifth time in a row, units that are off from the fourth; an update
+        with less of a loss (the last of an epoch) only when one of another iteration follows.
 
     Chance:
         A coin for each example.
 
     Not said:
-        How large a loss is. Anything about other programs. Anything of losses that are sums of
-        several functions, or scaled for half precision.
+        How large a loss is. Anything about other programs; losses that are sums of several
+        functions, scaled for half precision, or searched with (LBFGS); logits that are all one
+        number; labels of batches without padding, where padding is what is left out.
     """
 
     name = "bounded"
