@@ -123,6 +123,37 @@ def test_results_that_require_grad():
     )
 
 
+SOFT = "torch.nn.functional.log_softmax"
+
+
+def softened(*steps: str) -> list:
+    """Losses in each step: of a student, of its teacher, or of a student that is cut off."""
+    trace = TraceBuilder().process()
+    for kinds in steps:
+        trace.begin_step()
+        for kind in kinds:
+            given, result = tensor(64, 10, grad=kind == "s"), tensor(64, 10, grad=kind == "s")
+            given["requires_grad"] |= kind == "c"
+            trace.call(SOFT, args={"input": given}, result=result)
+    return trace.build()
+
+
+def test_what_a_function_makes_of_a_teacher_need_not_require_grad():
+    held = [i for i in learn(softened(*["s"] * 30)).invariants if "is" in i.hypothesis.params]
+    assert [i.text for i in held] == [
+        "In train.py, the result of functional.log_softmax requires grad, if grad_enabled is true."
+    ]
+    for beside in ("st", "ts"):
+        assert report_of(held, softened(*[beside] * 5)).findings == []
+    params = held[0].hypothesis.params
+    detached = broken(decide("input_output", params, softened("s", "tt", "st", "t")))
+    assert [step for step, *_ in detached] == [1, 1, 3]
+    assert [step for step, *_ in broken(decide("input_output", params, softened("sc")))] == [0]
+    (finding,) = report_of(held, softened(*["t"] * 3)).findings
+    assert finding.title == "No gradient flows back through what log_softmax returns"
+    assert (finding.first_step, finding.violations) == (0, 3)
+
+
 def in_parts(second: object, *, named: bool) -> TraceBuilder:
     """A module that gives several tensors at once."""
     first, whole = tensor(64, 5, grad=True), tensor(64, dtype="int64")

@@ -71,6 +71,13 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, dict) and "shape" in value
 
 
+def is_without_grad(event: CallEvent) -> bool:
+    """Whether a function is given tensors with gradients on, and none of them requires grad."""
+    tensors = [value for value in event.args.values() if _is_tensor(value)]
+    is_asked = event.grad_enabled and event.api != GRAD and bool(tensors)
+    return is_asked and not any(value.get("requires_grad") for value in tensors)
+
+
 def _properties(value: Mapping[str, Any]) -> dict[str, Any]:
     shape = value["shape"]
     found = {

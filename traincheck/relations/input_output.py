@@ -14,11 +14,13 @@ from traincheck.relations._flow import (
     RESULT,
     FlowProposer,
     in_view,
+    is_without_grad,
     kind_of,
     tensor_at,
 )
 from traincheck.relations._flow_words import DETACHED, WORDS, listed, text_of
 from traincheck.relations._names import ProgramName, in_program, is_private, shown
+from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -46,9 +48,8 @@ class InputOutput(UsualRelation):
         A coin for each example.
 
     Not said:
-        Any size. Any number. What functions do that are called inside other modules: *contains*
-        speaks of their flags. What only this program does (its flags, the dtype or the grad of its
-        own modules) is kept to scripts of the same name.
+        Any size or number. Functions inside other modules: *contains* speaks of their flags. What
+        only this program does (flags, dtype or grad of its modules) is kept to scripts of its name.
     """
 
     name = "input_output"
@@ -109,6 +110,9 @@ class FlowDecider:
         self._judged: dict[tuple[Any, ...], Sequence[tuple[int, Example]]] = {}
         self._contexts: dict[tuple[Any, ...], Context] = {}
         self._held: dict[int, Example] = {}
+        self._step: int | None = None
+        self._flowing: set[int] = set()  # claims that hold of some call in this step
+        self._cut: dict[int, list[Example]] = defaultdict(list)  # calls that say nothing if so
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         if not isinstance(event, CallEvent):
@@ -125,11 +129,39 @@ class FlowDecider:
                 if len(self._judged) >= MEMORY:
                     self._judged.clear()
                 self._judged[key] = known
-        return known
+        return known if event.family == Families.MODULE else self._of_step(event, known)
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: every call is decided when it ends."""
-        return ()
+        """The last step is over."""
+        return self._begin(None)
+
+    def _begin(self, step: int | None) -> list[tuple[int, Example]]:
+        """Another step begins: of the one before, what was cut from all calls counts."""
+        found = [
+            (index, example)
+            for index, examples in self._cut.items()
+            if index not in self._flowing
+            for example in examples
+        ]
+        self._step = step
+        self._flowing.clear()
+        self._cut.clear()
+        return found
+
+    def _of_step(
+        self, event: CallEvent, known: Sequence[tuple[int, Example]]
+    ) -> list[tuple[int, Example]]:
+        """What a function is given may be a teacher's, as long as gradients flow through others."""
+        found = self._begin(event.step) if event.step != self._step else []
+        is_deaf = is_without_grad(event)
+        for index, example in known:
+            if example.holds:
+                self._flowing.add(index)
+            if not example.holds and is_deaf and example.symptom == Symptom.DETACHED:
+                self._cut[index].append(example)
+            else:
+                found.append((index, example))
+        return found
 
     def _judge(
         self, claims: Sequence[tuple[int, Mapping[str, Any]]], event: CallEvent
