@@ -387,17 +387,47 @@ def test_it_says_nothing_of_another_program():
     assert set(report_of(constant, other.build()).verdicts.values()) == {Verdict.NOT_TRIGGERED}
 
 
-def test_clipping_to_another_norm_is_told():
-    def clipped(limit: float, steps: int) -> TraceBuilder:
-        trace = begin()
-        for _ in range(steps):
-            trace.begin_step().zero_grad().forward().backward()
-            trace.call(Families.CLIP_NORM, args={"max_norm": limit}, result=3.0).optimizer_step()
-        return trace
+def calling(api: str, count: int, **given) -> TraceBuilder:
+    """Steps that call a function with these arguments."""
+    trace = begin()
+    for _ in range(count):
+        trace.begin_step().zero_grad()
+        trace.call(api, args=given, module="Net", training=True).backward().optimizer_step()
+    return trace
 
-    limit = learned(clipped(1.0, 10), "max_norm")
-    assert report_of(limit, clipped(1.0, 3).build()).findings == []
-    assert report_of(limit, clipped(1000.0, 3).build()).findings[0].step == 0
+
+DROPOUT = "torch.nn.functional.dropout"
+NORMALIZE = "torch.nn.functional.normalize"
+
+
+@pytest.mark.parametrize(
+    ("api", "name", "value", "other", "severity"),
+    [
+        (Families.CLIP_NORM, "max_norm", 1.0, 0.5, "info"),
+        (Families.CLIP_NORM, "max_norm", 1.0, 1000.0, "warning"),  # it clips nothing any more
+        (Families.CLIP_NORM, "max_norm", 1.0, "inf", "warning"),
+        (Families.CLIP_NORM, "norm_type", 2.0, 1.0, "warning"),
+        (DROPOUT, "p", 0.5, 0.2, "info"),
+        (DROPOUT, "p", 0.5, 0.0, "warning"),
+        (DROPOUT, "p", 0.0, 0.5, "warning"),
+        (DROPOUT, "training", True, False, "warning"),
+        (NORMALIZE, "p", 2.0, 1.0, "warning"),
+        (NORMALIZE, "eps", 1e-12, 1e-6, "info"),
+        (ATTENTION, "dropout_p", 0.1, 0.2, "info"),
+        ("torch.nn.functional.cross_entropy", "label_smoothing", 0.2, 0.1, "warning"),
+    ],
+)
+def test_numbers_that_users_tune_are_told_as_advice(api, name, value, other, severity):
+    tuned = learned(calling(api, 10, **{name: value}), f"given {name}=")
+    assert report_of(tuned, calling(api, 3, **{name: value}).build()).findings == []
+    (finding,) = report_of(tuned, calling(api, 3, **{name: other}).build()).findings
+    assert (finding.first_step, finding.severity) == (0, severity)
+
+
+def test_a_number_that_is_tuned_beside_another_value_that_differs_is_a_warning():
+    both = learned(calling(Families.CLIP_NORM, 10, max_norm=1.0, norm_type=2.0), "max_norm=")
+    run = calling(Families.CLIP_NORM, 3, max_norm=0.5, norm_type=1.0).build()
+    assert [finding.severity for finding in report_of(both, run).findings] == ["warning"]
 
 
 def test_parameters_that_no_version_wrote_are_refused():

@@ -286,6 +286,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.EXTRA_CALL: {_S.EXTRA_CALL: _same_api},
     _S.WARNED: {_S.WARNED: _same_api},
     _S.WRONG_VALUE: {_S.WRONG_VALUE: _same_api},
+    _S.SETTING: {_S.SETTING: _same_api},
     _S.ADVICE: {_S.ADVICE: _nothing},
 }
 RANK = {symptom: rank for rank, symptom in enumerate(EXPLAINS)}

@@ -353,6 +353,12 @@ WORDING: Mapping[Symptom, Wording] = {
         fix="Do what the warning asks for.",
         near="warning",
     ),
+    _S.SETTING: Wording(
+        title="{subject} has another setting: {observed}",
+        likely_cause="It is {observed} here{where}, and {expected} in every reference run.",
+        fix="Nothing is wrong if it was meant; learn from a run with it.",
+        at_most="info",
+    ),
     _S.WRONG_VALUE: Wording(
         title="{subject} is given or gives an unexpected value: {observed}",
         likely_cause=(

@@ -26,9 +26,18 @@ from traincheck.relations._settled import (
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.values import is_number
 from traincheck.schema.words import joined
 
 ALWAYS: Context = {}
+# Numbers that users tune. Not what makes another function of it: label_smoothing, the p of a norm
+_TUNED = frozenset(
+    {
+        "alpha", "beta", "clip_value", "delta", "dropout_p", "eps", "lambd", "margin", "max_norm",
+        "negative_slope", "tau",
+    }
+)  # fmt: skip
+_OFF = 100.0  # times as much or as little: it may do nothing any more, as a limit that is far away
 _OF_ITSELF = {BETWEEN: True, EVALUATED: False, SAMPLES: 1.0}  # what is wanted under its own name
 
 
@@ -127,6 +136,8 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         symptom = Symptom.EVAL_MODE if wanted[first] else Symptom.TRAINING_MODE
     elif params["of"] == ARGUMENTS and fact.key.name in ATTENTIONS and _is_of_mask(wanted, found):
         symptom = Symptom.UNMASKED
+    elif params["of"] == ARGUMENTS and all(_is_tuned(fact, name, wanted[name]) for name in wanted):
+        symptom = Symptom.SETTING
     elif params["of"] == BETWEEN:
         expected = f"{subject.variable} as {first} left it when {first} steps again"
         observed, symptom = "it is another one", Symptom.OVERWRITTEN
@@ -160,6 +171,15 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         evidence=(event,),
         symptom=symptom,
     )
+
+
+def _is_tuned(fact: Fact, name: str, wanted: Any) -> bool:
+    """Whether a number is one that users choose, and the one that was found does the same."""
+    found = fact.values.get(name)
+    if not is_number(wanted) or not is_number(found) or wanted * found <= 0:
+        return False  # switched off, or on
+    is_choice = name in _TUNED or (name == "p" and "dropout" in fact.key.name)
+    return is_choice and (name == "eps" or 1 / _OFF < found / wanted < _OFF)
 
 
 def _is_of_mask(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:

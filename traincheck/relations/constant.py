@@ -80,8 +80,9 @@ class Constant(UsualRelation):
 
     Not said:
         Anything about other programs. Learning rates: *schedule* speaks of them. How many rows
-        there are, or any other size. Values that vary. That hyper-parameters have other values
-        than in the reference is told, but is no more than advice.
+        there are, or any other size. Values that vary. That hyper-parameters, or numbers that users
+        tune (the p of dropout, max_norm), have other values is told, but is no more than advice,
+        unless they are switched on or off.
     """
 
     name = "constant"

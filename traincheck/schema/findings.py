@@ -70,6 +70,7 @@ class Symptom(str, Enum):
     NOT_LEARNING = "not_learning"  # the loss says that training does not help
     ADVICE = "advice"  # it works, but could be better
     WARNED = "warned"  # torch itself said so
+    SETTING = "setting"  # a number that users tune is another one, and does the same
     WRONG_VALUE = "wrong_value"  # an argument or result differs from what it should be
 
 
