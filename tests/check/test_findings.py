@@ -349,6 +349,33 @@ def test_wording_names_variables_step_and_place() -> None:
     assert "step 7 (train.py:12)" in wrong.fix
 
 
+def test_wording_is_of_one_variable_or_of_several() -> None:
+    one, other = (violation("a", S.UNFROZEN, name, 3) for name in ("Net.a", "Net.b"))
+    assert fold(one)[0].title == "Net.a is trained although it is to stay as it is"
+    assert fold(one, other)[0].title == (
+        "Net.a, Net.b are trained although they are to stay as they are"
+    )
+
+
+def test_what_one_step_lacks_is_told_of_it_and_not_of_those_after_it() -> None:
+    def missing(check: str, *steps: int) -> Finding:
+        api = "torch.optim.Optimizer.step"
+        return fold(*(violation(check, S.MISSING_STEP, step=step, api=api) for step in steps))[0]
+
+    once = missing("count-1", 5)
+    assert "is never reached, in step 5." in once.likely_cause
+    assert "here, in step 5: seen" in once.message
+    for lasting in (missing("count-1", 5, 6), missing("TC202", 5)):  # a rule may say so once
+        assert "is never reached, from step 5 on." in lasting.likely_cause
+    state = fold(violation("a", S.NOT_UPDATED, "Net.a", 5))[0]
+    assert "here, from step 5 on: seen" in state.message
+
+
+def test_what_a_rule_says_beside_another_names_its_variables() -> None:
+    found = fold(violation("a", S.FROZEN, "Net.a"), violation("TC1", S.NOT_UPDATED, "Net.a"))[0]
+    assert [also.text for also in found.also] == ["what the rule says of Net.a"]
+
+
 @pytest.mark.parametrize("symptom", list(Symptom))
 def test_every_symptom_has_a_rank_a_wording_and_explains_itself(symptom: Symptom) -> None:
     assert symptom in RANK

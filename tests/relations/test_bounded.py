@@ -100,15 +100,21 @@ def test_backward_passes_of_a_closure_are_not_added_up():
 
 @pytest.mark.parametrize(
     ("micro", "factor", "observed"),
-    [(2, 0.25, "0.5, of 2 backward passes"), (4, 0.125, "0.5, of 4 backward passes")],
+    [
+        (2, 0.25, "0.5 times the mean loss in 2 backward passes"),
+        (4, 0.125, "0.5 times the mean loss in 4 backward passes"),
+        (8, 0.25, "2 times the mean loss in 8 backward passes"),
+        (4, 1.0, "4 times the mean loss in 4 backward passes: it is not divided by their number"),
+    ],
 )
-def test_a_loss_that_is_too_small_is_told_with_the_passes_it_comes_from(micro, factor, observed):
+def test_a_loss_of_another_size_is_told_with_the_passes_it_comes_from(micro, factor, observed):
     """Which of the two it is, the divisor or the number of batches, is for the numbers to tell."""
     learned = learn(updates(begin(), 12, micro=4, factor=0.25).build()).invariants
     scale = [i for i in learned if i.hypothesis.params.get("quantity") == "loss scale"]
     (found,) = report_of(scale, updates(begin(), 4, micro=micro, factor=factor).build()).findings
     assert found.observed == observed
-    assert f"more or fewer backward passes than it did: {observed}" in found.likely_cause
+    assert found.title == f"backward is given {observed}"
+    assert found.likely_cause.endswith(f"by the same factor: backward is given {observed}.")
     assert "Compare what the loss is divided by" in found.fix
 
 
@@ -194,7 +200,9 @@ def test_how_many_terms_a_sum_has_that_is_not_divided_is_a_setting():
             (summed(50, 50, 50, factor=1 / 50), "0.02"),
         ):
             (finding,) = report_of(learned, other).findings
-            assert (finding.step, finding.observed) == (0, observed)
+            given = f"{observed} times the sum of its terms"
+            assert (finding.step, finding.observed) == (0, given)
+            assert finding.title == f"backward is given {given}"
 
 
 def test_a_sum_that_is_divided_by_how_many_terms_it_has_is_a_mean():

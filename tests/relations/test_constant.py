@@ -12,6 +12,7 @@ from traincheck.schema.findings import Symptom, Verdict
 from traincheck.schema.values import TensorSummary, tensor_json
 
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+ROWS = "times as many rows as in the first steps of this run"
 TENSOR = {"dtype": "float32", "shape": [8, 4]}
 
 
@@ -271,7 +272,8 @@ def test_the_number_of_rows_is_that_of_the_first_step_whatever_it_is():
     for sizes in ((32, 32, 32), (32, 32, 8, 32, 32, 8, 32)):  # the last of each epoch is smaller
         assert report_of(same, rows(*sizes).build()).findings == []
     (finding,) = report_of(same, rows(32, 32, 64).build()).findings
-    assert (finding.step, finding.observed) == (2, "2 times as many")
+    assert (finding.step, finding.observed) == (2, f"2 {ROWS}")
+    assert finding.title == f"Net is trained on 2 {ROWS}"
     (finding,) = report_of(same, rows(32, 32, 8, 8, 8).build()).findings
     assert (finding.step, finding.violations) == (2, 2)
 
@@ -377,7 +379,7 @@ def test_what_a_layer_makes_for_the_next_one_after_its_step_is_of_its_own_iterat
     same = learned(loop_of(*[64] * 10), "rows")
     assert report_of(same, loop_of(48, 48, 44, 48, 48, 44, 48).build()).findings == []
     (finding,) = report_of(same, loop_of(48, 48, 48, 96).build()).findings
-    assert (finding.step, finding.observed) == (3, "2 times as many")
+    assert (finding.step, finding.observed) == (3, f"2 {ROWS}")
 
 
 def test_it_says_nothing_of_another_program():

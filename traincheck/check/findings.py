@@ -34,6 +34,17 @@ _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _SOME_CALLS = re.compile(r"[1-9]\d* calls?\b")
 _SHOWN_EVENTS = 6
 _SHOWN_NAMES = 8
+# What is asked of each step anew, so that one step may lack it and the next have it.
+_OF_A_STEP = frozenset(
+    {
+        Symptom.EVAL_MODE,
+        Symptom.EXTRA_CALL,
+        Symptom.MISSING_CALL,
+        Symptom.MISSING_STEP,
+        Symptom.NO_BACKWARD,
+    }
+)
+_BY_NUMBER = re.compile(r"\{([\w ]+)\|([\w ]+)\}")  # {is|are}: of one variable, and of several
 _CALLED = {Symptom.MISSING_CALL: "does not call", Symptom.EXTRA_CALL: "calls"}
 
 Accept = Callable[[Violation, CheckInfo], Acceptance | None]
@@ -107,17 +118,22 @@ def _also(fault: Fault, infos: Mapping[str, CheckInfo]) -> tuple[Also, ...]:
         if check_id != fault.check_id:
             found.setdefault(check_id, []).append(tally)
     ordered = sorted(found.items(), key=lambda one: (min(t.key for t in one[1]), one[0]))
-    return tuple(
-        Also(
-            check=check_id,
-            kind=infos[check_id].kind,
-            code=infos[check_id].code,
-            text=infos[check_id].title,
-            first_step=_shown_step(min(tally.first_step for tally in tallies)),
-            violations=sum(tally.count for tally in tallies),
-            subjects=tuple(sorted({_named(tally.first.subject) for tally in tallies} - {""})),
-        )
-        for check_id, tallies in ordered
+    return tuple(_also_broke(infos[check_id], tallies) for check_id, tallies in ordered)
+
+
+def _also_broke(info: CheckInfo, tallies: Sequence[Tally]) -> Also:
+    first, names = tallies[0], {tally.first.subject.variable for tally in tallies}
+    variables = sorted(name for name in names if name is not None)
+    step = min(tally.first_step for tally in tallies)
+    fill = Filler(variables, first.first, first.first.subject, step, _since(step), None)
+    return Also(
+        check=info.check_id,
+        kind=info.kind,
+        code=info.code,
+        text=fill(info.title, 3) if info.kind == "rule" else info.title,
+        first_step=_shown_step(step),
+        violations=sum(tally.count for tally in tallies),
+        subjects=tuple(sorted({_named(tally.first.subject) for tally in tallies} - {""})),
     )
 
 
@@ -133,7 +149,9 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     first_step = min(tally.first_step for tally in fault.everything)
     explains = {check_id for check_id, _, _ in fault.explained} - {fault.check_id}
     subject = replace(head.subject, variable=variables[0]) if variables else head.subject
-    fill = Filler(variables, head, subject, first_step, where(evidence))
+    is_once = info.kind == "invariant" and fault.symptom in _OF_A_STEP
+    since = _since(first_step, is_once=is_once and fault.last_step == first_step)
+    fill = Filler(variables, head, subject, first_step, since, where(evidence))
     beside = _frozen_beside(fault) + _called_beside(fault) + _numbers_beside(fault)
     title = head.title or (info.kind == "rule" and info.title) or info.headline or words.title
     return Finding(
@@ -143,7 +161,7 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
         code=info.code,
         severity=info.severity,
         title=fill(title, 3),
-        message=_message(head, info, variables, _shown_step(first_step)) + beside,
+        message=_message(head, info, variables, since) + beside,
         step=_shown_step(first_step),
         first_step=_shown_step(first_step),
         last_step=_shown_step(fault.last_step),
@@ -214,9 +232,15 @@ def _is_landmark(api: str) -> bool:
     return api in LANDMARKS or api.startswith(("torch.optim.", "torch.amp.", "torch.autograd."))
 
 
-def _message(head: Violation, info: CheckInfo, variables: Sequence[str], step: int | None) -> str:
+def _since(step: int, *, is_once: bool = False) -> str:
+    """In which steps. is_once: in this one, and in none after it."""
+    if step < 0:
+        return "before the first step"
+    return f"in step {step}" if is_once else f"from step {step} on"
+
+
+def _message(head: Violation, info: CheckInfo, variables: Sequence[str], at: str) -> str:
     """The check's own sentence, with all names where it has the first."""
-    at = "before the first step" if step is None else f"from step {step} on"
     said = head.message.rstrip(".")
     names = joined(variables, _SHOWN_NAMES)
     if info.kind == "rule":
@@ -233,7 +257,10 @@ def _with_all(text: str, head: Violation, variables: Sequence[str]) -> str:
 
 
 class Filler:
-    """Fills {variables}, {subject}, {step}, {where}, {expected} and {observed} into a wording."""
+    """Fills {variables}, {subject}, {step}, {since}, {where}, {expected} and {observed} in.
+
+    And chooses between {is|are}, by how many variables there are.
+    """
 
     def __init__(
         self,
@@ -241,11 +268,12 @@ class Filler:
         head: Violation,
         subject: Subject,
         step: int,
+        since: str,
         place: str | None,
     ) -> None:
         self._variables = variables
         self._subject = subject.module or _short_api(subject.api) or subject.variable or "the model"
-        self._step = "0" if step < 0 else str(step)
+        self._step, self._since = "0" if step < 0 else str(step), since
         # In a sentence the name of the file is enough; the evidence has its path.
         self._where = f" ({place.rpartition('/')[2]})" if place else ""
         self._observed = head.observed
@@ -253,11 +281,14 @@ class Filler:
 
     def __call__(self, text: str, limit: int) -> str:
         names = joined(self._variables, limit) or self._subject
+        number = 1 + (len(self._variables) > 1)
         # Not str.format: a wording may hold braces of its own.
         return (
-            text.replace("{variables}", names)
+            _BY_NUMBER.sub(lambda match: match[number], text)
+            .replace("{variables}", names)
             .replace("{subject}", self._subject)
             .replace("{step}", self._step)
+            .replace("{since}", self._since)
             .replace("{where}", self._where)
             .replace("{expected}", self._expected)
             .replace("{observed}", self._observed)

@@ -15,7 +15,8 @@ _S = Symptom
 class Wording:
     """What is said about a symptom where the check itself says nothing.
 
-    ``{variables}`` and the like are filled in. near: family of the call, or kind of the event,
+    ``{variables}`` and the like are filled in; ``{is|are}`` is for one variable, and for several;
+    ``{since}`` is ``from step 3 on``. near: family of the call, or kind of the event,
     whose source line is the one to look at. at_most: the severity of what may well be meant.
     """
 
@@ -30,8 +31,8 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.MISSING_STEP: Wording(
         title="Gradients are computed but no optimizer step applies them",
         likely_cause=(
-            "From step {step} on, backward() runs but optimizer.step() is missing from the loop "
-            "or is never reached."
+            "backward() runs, but optimizer.step() is missing from the loop or is never reached, "
+            "{since}."
         ),
         fix="Call optimizer.step() after loss.backward() in every iteration.",
         near=Families.BACKWARD,
@@ -48,8 +49,8 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.NO_BACKWARD: Wording(
         title="backward() is never called in these steps",
         likely_cause=(
-            "From step {step} on, nothing computes gradients: loss.backward() is missing, lacks "
-            "its parentheses, or a condition around it is never true."
+            "Nothing computes gradients {since}: loss.backward() is missing, lacks its "
+            "parentheses, or a condition around it is not true."
         ),
         fix="Call loss.backward(), with parentheses, before optimizer.step().",
         near=Families.OPTIMIZER_STEP,
@@ -85,7 +86,7 @@ WORDING: Mapping[Symptom, Wording] = {
         near="optimizer",
     ),
     _S.EVAL_MODE: Wording(
-        title="{subject} is in the wrong mode from step {step} on",
+        title="{subject} is in the wrong mode {since}",
         likely_cause=(
             "model.eval() was called, for evaluation perhaps, and no model.train() follows "
             "before training goes on."
@@ -135,11 +136,14 @@ WORDING: Mapping[Symptom, Wording] = {
         at_most="warning",
     ),
     _S.UNFROZEN: Wording(
-        title="{variables} is trained although it is to stay as it is",
+        title="{variables} {is|are} trained although {it is|they are} to stay as {it is|they are}",
         likely_cause=(
             "Nothing sets requires_grad to False for {variables}, or it is set for another part."
         ),
-        fix="Freeze it before the optimizer is built, and give the optimizer what is trained only.",
+        fix=(
+            "Freeze {it|them} before the optimizer is built, and give the optimizer what is "
+            "trained only."
+        ),
         near="optimizer",
     ),
     _S.STRUCTURE: Wording(
@@ -154,10 +158,10 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
     ),
     _S.NOT_UPDATED: Wording(
-        title="The optimizer step leaves {variables} as it was",
+        title="The optimizer step leaves {variables} as {it was|they were}",
         likely_cause=(
-            "{variables} is not held by the optimizer that steps, gets no gradient, or its "
-            "update is lost (learning rate, precision)."
+            "{variables} {is|are} not held by the optimizer that steps, {gets|get} no gradient, or "
+            "{its|their} update is lost (learning rate, precision)."
         ),
         fix=(
             "Check that the optimizer was built from these very objects ({variables}), that they "
@@ -200,9 +204,9 @@ WORDING: Mapping[Symptom, Wording] = {
         near=Families.SCHEDULER_STEP,
     ),
     _S.SILENT_WRITE: Wording(
-        title="{variables} changes although it is frozen",
+        title="{variables} {changes|change} although {it is|they are} frozen",
         likely_cause="Something else than training writes to {variables}.",
-        fix="Find what writes to it; take frozen parameters out of the optimizer.",
+        fix="Find what writes to {it|them}; take frozen parameters out of the optimizer.",
     ),
     _S.OVERWRITTEN: Wording(
         title="Something other than its optimizer writes to {variables}",
@@ -246,7 +250,7 @@ WORDING: Mapping[Symptom, Wording] = {
         fix="Load the state of everything that was saved before training goes on.",
     ),
     _S.STATE_UNCHANGED: Wording(
-        title="{variables} does not change where it should",
+        title="{variables} {does|do} not change where {it|they} should",
         likely_cause=(
             "What updates {variables} is not reached: the module is in evaluation mode, is not "
             "used, or gets no gradient."
@@ -284,7 +288,7 @@ WORDING: Mapping[Symptom, Wording] = {
         fix="Compare the arguments with what the documentation of {subject} asks for.",
     ),
     _S.REPEATED_DATA: Wording(
-        title="{variables} gives the same again",
+        title="{variables} {gives|give} the same again",
         likely_cause="What should differ between workers, ranks or epochs starts from one seed.",
         fix="Seed each worker, rank and epoch differently.",
         near="batch",
@@ -306,7 +310,7 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.PRECISION: Wording(
         title="The dtype of {variables} is not what it should be",
         likely_cause="A cast, or an autocast region, does not do what was meant.",
-        fix="Check where {variables} gets its dtype.",
+        fix="Check where {variables} {gets its|get their} dtype.",
     ),
     _S.NON_FINITE: Wording(
         title="NaN or infinity spreads from {subject}",
@@ -315,7 +319,7 @@ WORDING: Mapping[Symptom, Wording] = {
         near=Families.BACKWARD,
     ),
     _S.INITIALIZATION: Wording(
-        title="{variables} begins where nothing can be learned",
+        title="{variables} {begins|begin} where nothing can be learned",
         likely_cause="The initial values of {variables} are constant, or far too large.",
         fix="Use the initialization of torch, or torch.nn.init.kaiming_normal_.",
     ),

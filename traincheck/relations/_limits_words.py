@@ -33,12 +33,13 @@ from traincheck.relations._reading import (
     UNPADDED,
 )
 from traincheck.schema.findings import Symptom
+from traincheck.schema.words import counted
 
 CAUSES = {
     LOSS_SCALE: (
         "The loss is divided by another number than it was (of micro-batches, labels or ranks), or "
-        "an update adds up more or fewer backward passes than it did: {observed}. Every gradient "
-        "is too large or too small by the same factor."
+        "an update adds up more or fewer backward passes than it did. Every gradient is too large "
+        "or too small by the same factor: backward is given {observed}."
     ),
     SMALLEST: (
         "A softmax, sigmoid or ReLU comes before a loss that makes probabilities of logits itself."
@@ -77,7 +78,10 @@ CAUSES = {
 }
 
 
-HEADLINES = {LEFT_OUT: "{subject} counts labels that it is to leave out"}
+HEADLINES = {
+    LEFT_OUT: "{subject} counts labels that it is to leave out",
+    LOSS_SCALE: "{subject} is given {observed}",
+}
 FIXES = {  # where there is more to say than of the symptom
     LOSS_SCALE: (
         "Compare what the loss is divided by with how many backward passes come before each "
@@ -105,6 +109,7 @@ SYMPTOMS = {
 }
 
 
+_DIGITS = 4
 _INSTEAD = {
     LEFT_OUT: "none is left out",
     MASK: "it leaves out all but the padding",
@@ -184,9 +189,15 @@ def _ahead(tokens: float) -> str:
     return f"{tokens:g} token{'' if tokens == 1 else 's'} ahead of"
 
 
-def observed_text(params: Mapping[str, Any], value: float) -> str:
+def observed_text(params: Mapping[str, Any], value: float, backwards: int) -> str:
     """What was read instead."""
     quantity = params["quantity"]
+    if quantity == LOSS_SCALE:
+        of = "sum of its terms" if params.get("name") == OF_TERMS else "mean loss"
+        passes = f" in {counted(backwards, 'backward pass')}" if backwards else ""
+        is_undivided = params.get("high") == 1 and 1 < backwards == round(value, _DIGITS)
+        undivided = ": it is not divided by their number" if is_undivided else ""
+        return f"{value:.6g} times the {of}{passes}{undivided}"
     if quantity == NON_FINITE:
         said = "NaN or infinity"
         return f"{said} after scaling" if params.get("name") == SCALED_LOSS else said

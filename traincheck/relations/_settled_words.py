@@ -44,12 +44,20 @@ _OF_ITSELF = {BETWEEN: True, EVALUATED: False, SAMPLES: 1.0}  # what is wanted u
 # How findings are told, where the words for unexpected values do not say it well.
 OWN_WORDS: Mapping[str, Mapping[str, str]] = {
     USED: {
-        "headline": "With gradients on, {variables} is given to no model and no loss",
+        "headline": "With gradients on, {variables} {is|are} given to no model and no loss",
         "likely_cause": (
             "Another variable is used in its place: of another loader, another part of the batch, "
             "or of an earlier step. Or what it is given to is called under no_grad()."
         ),
         "fix": "Look at what the model and the loss are called with at step {step}.",
+    },
+    SAMPLES: {
+        "headline": "{subject} is trained on {observed}",
+        "likely_cause": (
+            "Batches are larger or smaller than at first, or {subject} is called more or less "
+            "often for an update: {observed}."
+        ),
+        "fix": "Compare what {subject} is called with in step {step} and in the first steps.",
     },
     BATCH: {
         "headline": "Batches are made of other parts: {observed}",
@@ -158,7 +166,7 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         expected, observed = "the values that they began with", f"{', '.join(wanted)} changed"
     elif params["of"] == SAMPLES:
         expected = "as many rows as in the first steps"
-        observed = f"{fact.values[first]:g} times as many"
+        observed = f"{fact.values[first]:g} times as many rows as in the first steps of this run"
     return Example(
         holds=False,
         context=ALWAYS,

@@ -42,7 +42,6 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
-from traincheck.schema.words import counted
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
@@ -243,8 +242,7 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
         stage=event.stage,
         subject=subject,
         expected=f"{what(params)} {limits_text(params)}",
-        observed=observed_text(params, reading.value)
-        + (f", of {counted(reading.backwards, 'backward pass')}" if reading.backwards else ""),
+        observed=observed_text(params, reading.value, reading.backwards),
         evidence=(event,),
         symptom=SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
     )

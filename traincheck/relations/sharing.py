@@ -24,7 +24,7 @@ _HOLDS = Example(holds=True, context={})
 APART, OWN = "apart", "own"
 _TIED = {
     "severity": "warning",
-    "headline": "{variables} is one tensor with another parameter",
+    "headline": "{variables} {is|are} one tensor with another parameter",
     "likely_cause": "Weights are tied that every reference run keeps apart, or one layer stands in "
     "several places: {observed}.",
     "fix": "Make a layer for each place ([layer] * 3 is one layer), unless they are to be tied.",
