@@ -222,7 +222,7 @@ class Numbers:
             taken["zeros"] = 1 - value.to(torch.float32).mean()
         hidden = self._shifts.are_hidden(value, hides=hides) if self.is_sampled else None
         if hidden is not None:
-            taken["inverted"] = torch.tensor(int(hidden))
+            taken["inverted"] = torch.tensor(int(hidden), device=value.device)
         return _with(plain, self._text(em, value, taken)) if taken else plain
 
     def of_scores(self, em: Emitter, result: Any) -> bytes:
