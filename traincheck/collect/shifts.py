@@ -147,9 +147,6 @@ class Shifts:
         """
         found: Taken = {}
         for tokens in self._tokens if value.is_cpu else ():
-            if value.numel() == tokens.numel() and _is_next(tokens.t(), value.view_as(tokens).t()):
-                one = torch.tensor(ONCE, device=value.device)
-                return {"shifted": one, "columns": one}
             rows, columns = tokens.shape
             for width in (columns, columns - 1):
                 if value.numel() != rows * width:
@@ -159,6 +156,9 @@ class Shifts:
                     return {"shifted": torch.tensor(ONCE, device=value.device)}
                 if width == columns and _agree(tokens, labels) and _do_tell(labels):
                     found = {"shifted": torch.tensor(NOT_AT_ALL, device=value.device)}
+            if value.numel() == tokens.numel() and _is_next(tokens.t(), value.view_as(tokens).t()):
+                one = torch.tensor(ONCE, device=value.device)
+                return {"shifted": one, "columns": one}
         return found
 
     def _is_fed(self, value: torch.Tensor) -> bool:
