@@ -101,6 +101,8 @@ def test_texts_may_lie_in_columns():
     one = torch.tensor(1)
     assert shifts.of_argument(NEXT.t().flatten()) == {"shifted": one, "columns": one}
     assert shifts.of_argument(NEXT.t()) == {"shifted": one, "columns": one}
+    by_halves = NEXT.t().reshape(2, -1, ROWS).permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    assert shifts.of_argument(by_halves) == {"shifted": one, "columns": one}
     assert shifts.of_argument(NEXT.flatten()) == {}
     assert shifts.of_argument(TOKENS.t().flatten()) == {"shifted": torch.tensor(0)}
 

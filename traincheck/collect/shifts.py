@@ -156,7 +156,9 @@ class Shifts:
                     return {"shifted": torch.tensor(ONCE, device=value.device)}
                 if width == columns and _agree(tokens, labels) and _do_tell(labels):
                     found = {"shifted": torch.tensor(NOT_AT_ALL, device=value.device)}
-            if value.numel() == tokens.numel() and _is_next(tokens.t(), value.view_as(tokens).t()):
+            if value.numel() == tokens.numel() and _is_next(
+                tokens.t(), value.reshape(rows, columns).t()
+            ):
                 one = torch.tensor(ONCE, device=value.device)
                 return {"shifted": one, "columns": one}
         return found
