@@ -85,12 +85,10 @@ class Gate:
         self._questions: list[_Question] = []
         known: dict[tuple[bytes, Precondition], _Question] = {}
         by_claim: dict[bytes, list[_Question]] = {}
-        # Equal preconditions become one object, so that each context is tested once for all.
-        shared: dict[Precondition, Precondition] = {}
         for invariant in invariants:
             key = orjson.dumps(invariant.hypothesis.params, option=orjson.OPT_SORT_KEYS)
             claims.setdefault(key, invariant.hypothesis)
-            condition = shared.setdefault(invariant.precondition, invariant.precondition)
+            condition = invariant.precondition
             question = known.get((key, condition))
             if question is None:
                 question = _Question(None if condition.is_always else condition, [])

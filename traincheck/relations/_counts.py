@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,21 +172,23 @@ class Windows:
             self._since.clear()
         return key
 
-    def _keys(self, event: CallEvent, key: Key) -> Iterator[Key]:
+    def _keys(self, event: CallEvent, key: Key) -> list[Key]:
         """All that a call counts as."""
-        wanted, module = self.wanted, event.module
-        if event.root:
-            yield ROOT
-        if wanted is None or key in wanted or key == BACKWARD:
-            yield key
-            if key[0] == DETACH and event.parent is None:
-                yield LOOSE
-            if key[0] == _F.ZERO_GRAD:
-                if self._cleared.get(event.owner):
-                    yield IN_VAIN
-                self._cleared[event.owner] = False
-            if wanted is not None and module is not None and (key[0], module) in wanted:
-                yield key[0], module
+        wanted, module, api = self.wanted, event.module, key[0]
+        found = [ROOT] if event.root else []
+        if wanted is not None and key not in wanted and key != BACKWARD:
+            return found
+        found.append(key)
+        if api == DETACH:
+            if event.parent is None:
+                found.append(LOOSE)
+        elif api == _F.ZERO_GRAD:
+            if self._cleared.get(event.owner):
+                found.append(IN_VAIN)
+            self._cleared[event.owner] = False
+        if wanted is not None and module is not None and (api, module) in wanted:
+            found.append((api, module))
+        return found
 
     def _is_left_out(self, event: CallEvent) -> bool:
         if self._is_evaluating or not event.grad_enabled or event.stage in ("init", "checkpoint"):

@@ -150,9 +150,12 @@ class FlowDecider:
 
     def _of_step(
         self, event: CallEvent, known: Sequence[tuple[int, Example]]
-    ) -> list[tuple[int, Example]]:
+    ) -> Sequence[tuple[int, Example]]:
         """What a function is given may be a teacher's, as long as gradients flow through others."""
         found = self._begin(event.step) if event.step != self._step else []
+        if not found and all(example.holds for _, example in known):
+            self._flowing.update(index for index, _ in known)
+            return known  # the same object, so that who counts need not look into it
         is_deaf = is_without_grad(event)
         for index, example in known:
             if example.holds:

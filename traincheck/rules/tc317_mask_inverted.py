@@ -85,9 +85,7 @@ class Polarity:
         self.triggered = 0
         self._passes = Passes()
         self._agreed: set[float] = set()  # shares of padding, since a mask was right
-        self._hiding: list[
-            CallEvent
-        ] = []  # calls of a model that goes on, whose mask shows no token
+        self._hiding: list[CallEvent] = []  # of a model that goes on: their mask shows no token
         self._first: Violation | None = None
         self._found = 0
 

@@ -87,14 +87,16 @@ class OpenAttention(SingleEvents):
         target = next((labels for labels in losses if are_next_tokens(labels)), None)
         if target is None:
             return []
-        reads = [read for read in step.reads if read.calls or read.over(target)[1]]
-        if not reads:
+        over = [(read, *read.over(target)) for read in step.reads]
+        over = [one for one in over if one[0].calls or one[2]]
+        if not over:
             return []
         self.triggered += 1
-        if not all(_is_open(*read.over(target)) for read in reads):
+        if not all(_is_open(length, calls) for _, length, calls in over):
             return []
         self._found += 1
-        self._first = self._first or _violation(reads[0].root, reads[0].over(target)[1])
+        read, _, calls = over[0]
+        self._first = self._first or _violation(read.root, calls)
         return [self._first] if self._found == _PROOF else []
 
 
