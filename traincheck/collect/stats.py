@@ -213,12 +213,17 @@ class Numbers:
         hides: whether what is True in it is left out.
         """
         plain = encode(value)
-        if type(value) is not torch.Tensor or value.is_nested or _modes() or _level() is not None:
+        if type(value) is not torch.Tensor:
             return plain
+        is_counted = value.dtype is torch.bool and not hides
+        if not (is_counted or self.is_sampled) or value.is_nested:
+            return plain  # as queries, keys and values are in nearly all steps
         if not (value.is_cpu and value.layout is torch.strided and 0 < value.numel() <= SMALL):
             return plain
+        if _modes() or _level() is not None:
+            return plain
         taken: Taken = {}
-        if value.dtype is torch.bool and not hides:
+        if is_counted:
             taken["zeros"] = 1 - value.to(torch.float32).mean()
         hidden = self._shifts.are_hidden(value, hides=hides) if self.is_sampled else None
         if hidden is not None:

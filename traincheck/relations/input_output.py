@@ -153,14 +153,11 @@ class FlowDecider:
     ) -> Sequence[tuple[int, Example]]:
         """What a function is given may be a teacher's, as long as gradients flow through others."""
         found = self._begin(event.step) if event.step != self._step else []
+        self._flowing.update(index for index, example in known if example.holds)
         if not found and all(example.holds for _, example in known):
-            self._flowing.update(index for index, _ in known)
             return known  # the same object, so that who counts need not look into it
-        is_deaf = is_without_grad(event)
         for index, example in known:
-            if example.holds:
-                self._flowing.add(index)
-            if not example.holds and is_deaf and example.symptom == Symptom.DETACHED:
+            if example.symptom == Symptom.DETACHED and is_without_grad(event):
                 self._cut[index].append(example)
             else:
                 found.append((index, example))
