@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from traincheck.collect.steps import NOTHING, StepCounter
 
 LEFT = object()  # the token of an optimizer step that is over
-_END = object()
+LAST = object()  # in its place behind the last update: recording may begin there
 _MOST_SIGNS = 256  # of a step that is compared with others
 _LONGEST_NS = 100_000_000  # that steps go without being told
 
@@ -40,13 +40,15 @@ class _Sign(NamedTuple):
 class _Pattern(NamedTuple):
     """A step that was counted.
 
-    state: when it had begun, with its first sign. updates: where optimizers begin to step.
+    state: when it had begun, with its first sign. updates: how many optimizers step. last: where
+    the last of them is over.
     """
 
     signs: list[_Sign]
     state: Any
     counters: dict[str, int]
-    updates: list[int]
+    updates: int
+    last: int
 
 
 class Repeated(NamedTuple):
@@ -117,6 +119,10 @@ class RepeatCounter(StepCounter):
         self._meet(_Sign(token, StepCounter.batch))
 
     def forward(self) -> None:
+        if self._left is not None:
+            self.catch_up()
+            if not self.is_between:  # nobody waits for one
+                return
         self._meet(_Sign(None, StepCounter.forward))
 
     def backward(self, token: object = None) -> None:
@@ -189,23 +195,23 @@ class RepeatCounter(StepCounter):
         Not in a loop without batches: there a forward between steps, which is not seen while they
         are compared, decides whether a backward pass begins one.
         """
-        updates = [place for place, sign in enumerate(signs) if sign.method is _ENTER]
+        updates = [place for place, sign in enumerate(signs) if sign.method is _EXIT]
         has_batch = any(sign.method is StepCounter.batch for sign in signs)
         is_told = all(sign.token is not None for sign in signs) and signs[0] == following
         if is_told and updates and has_batch and following.method in _FIRST:
-            self._pattern = _Pattern(signs, state, self._counted, updates)
+            self._pattern = _Pattern(signs, state, self._counted, len(updates), updates[-1])
 
     # -- steps that are compared
 
     def _compare(self, pattern: _Pattern, count: int) -> None:
         """Expect so many steps like this one, the first sign of which was counted.
 
-        The last update is counted, and what follows it: recording may begin there.
+        What follows the last update is counted: recording may begin there.
         """
-        if count <= 1:
+        if count < 1:
             return
         tokens = [sign.token for sign in pattern.signs]
-        expected = [*(tokens * count)[1 : pattern.updates[-1] - len(tokens)], _END]
+        expected = [*(tokens * count)[1 : pattern.last - len(tokens)], LAST]
         self._size, self._left = len(expected), iter(expected)
         self.expects = chain(self._left, repeat(None)).__next__
 
@@ -221,9 +227,9 @@ class RepeatCounter(StepCounter):
         if left is None or pattern is None:
             return
         self._left, self.expects = None, NOTHING
-        signs, _, counters, updates = pattern
+        signs, _, counters, updates, _ = pattern
         ended, last = divmod(self._size - length_hint(left) - asked, len(signs))
-        times = self._ticks[len(updates) - 1 :: len(updates)][:ended]
+        times = self._ticks[updates - 1 :: updates][:ended]
         self._ticks.clear()
         if times:
             self._began_ns = times[-1]

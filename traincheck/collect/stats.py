@@ -74,9 +74,9 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _HALF = frozenset({torch.float16, torch.bfloat16})
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
-_level = getattr(
-    getattr(torch._C, "_functorch", None), "maybe_current_level", lambda: None
-)  # inside torch.func
+# Inside torch.func. To ask for its level makes a state that each node of a backward pass copies.
+_FUNC = getattr(getattr(torch._C, "DispatchKey", None), "FuncTorchDynamicLayerFrontMode", None)
+_is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", lambda _: False)
 
 Taken = dict[str, torch.Tensor]  # of no dims
 
@@ -162,7 +162,7 @@ class Numbers:
 
     def look_for_shifts(self, values: Iterable[Any]) -> None:
         """Remember which are labels that hold the next tokens of another, in this step."""
-        if self.follows_batches and not _modes() and _level() is None:
+        if self.follows_batches and not _modes() and not _is_included(_FUNC):
             self._shifts.look(values)
 
     def is_shifted(self, value: Any) -> bool:
@@ -203,7 +203,7 @@ class Numbers:
 
     def of_tokens(self, em: Emitter, value: Any) -> bytes:
         """`encode`; tokens that are embedded are remembered, to tell whether a loss gets them."""
-        if self.follows_batches and not _modes() and _level() is None:
+        if self.follows_batches and not _modes() and not _is_included(_FUNC):
             self._shifts.feed(value)
         return encode(value)
 
@@ -220,7 +220,7 @@ class Numbers:
             return plain  # as queries, keys and values are in nearly all steps
         if not (value.is_cpu and value.layout is torch.strided and 0 < value.numel() <= SMALL):
             return plain
-        if _modes() or _level() is not None:
+        if _modes() or _is_included(_FUNC):
             return plain
         taken: Taken = {}
         if is_counted:
@@ -352,7 +352,7 @@ class Numbers:
         b"" where there are none.
         """
         out: list[Any] = [b""] * len(tensors)
-        if _modes() or _level() is not None:
+        if _modes() or _is_included(_FUNC):
             return out
         groups: dict[tuple[torch.device | None, bool], list[int]] = {}
         for index, tensor in enumerate(tensors):
@@ -378,7 +378,7 @@ class Numbers:
 
     def before_update(self, parameters: Iterable[torch.Tensor]) -> None:
         """An optimizer is about to step: `moves` tells later how far."""
-        if not _modes() and _level() is None:
+        if not _modes() and not _is_included(_FUNC):
             self.moves.before(parameters)
 
     def takes_parameters(self, size: int) -> bool:
@@ -455,7 +455,7 @@ def is_countable(tensor: torch.Tensor) -> bool:
         return False
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.numel() == 0:
         return False
-    if _modes() or _level() is not None or not (tensor.is_cpu or tensor.is_cuda):
+    if _modes() or _is_included(_FUNC) or not (tensor.is_cpu or tensor.is_cuda):
         return False
     if tensor.data_ptr() <= LOW and not has_memory(tensor):
         return False

@@ -24,7 +24,7 @@ from traincheck.collect.compiling import is_traced
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import outside, place, where
-from traincheck.collect.repeats import LEFT, RepeatCounter
+from traincheck.collect.repeats import LAST, LEFT, RepeatCounter
 from traincheck.collect.rest import NO_ROOTS
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
@@ -314,7 +314,7 @@ class Optimizers(Instrument):
         self, original: Callable[..., Any], counted: Callable[..., Any]
     ) -> Callable[..., Any]:
         """A step that is only compared while it is the one expected. counted: else."""
-        session, steps = self.session, self.session.steps
+        session, steps, switch = self.session, self.session.steps, self.session.switch
         if not isinstance(steps, RepeatCounter):
             return counted
 
@@ -328,7 +328,9 @@ class Optimizers(Instrument):
             try:
                 return original(optimizer, *args, **kwargs)
             finally:
-                if (expected := steps.expects()) is not LEFT:
+                if (expected := steps.expects()) is LAST:
+                    switch.idle = False  # what comes next may be the boundary
+                elif expected is not LEFT:
                     if expected is not None:
                         session.differs()
                     self._left(self._ids.get(id(optimizer), ""))
