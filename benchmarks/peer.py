@@ -1,11 +1,13 @@
 """Drive an installed research tool (traincheck 0.2.0 on PyPI) for comparison, by its commands only.
 
-It writes a copy of the script beside the script, so it is given a copy of the workloads.
+It writes a copy of the script beside the script, so it is given a copy of the workloads. Its
+environment needs what these import, too: ``pip install traincheck==0.2.0 scikit-learn``.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,17 +32,22 @@ class Peer:
         if invariants is not None:
             argv += ["-i", invariants, "--sampling-interval", "1"]
         places = {"UP_HOME": str(home / "common.py")}
-        return harness.run(argv, env={**env, **places}, cwd=self.folder).expect()
+        return self._run(argv, env={**env, **places})
 
     def infer(self, trace: Path, out: Path) -> Done:
         """Learn invariants from one recorded run."""
         argv: list[str | Path] = [self._command("infer"), "-f", trace, "-o", out]
-        return harness.run(argv, cwd=self.folder, timeout_s=1800).expect()
+        return self._run(argv)
 
     def check(self, trace: Path, invariants: Path, out: Path) -> Done:
         """Check one recorded run."""
         argv: list[str | Path] = [self._command("check"), "-f", trace, "-i", invariants]
-        return harness.run([*argv, "-o", out], cwd=self.folder, timeout_s=1800).expect()
+        return self._run([*argv, "-o", out])
+
+    def _run(self, argv: Sequence[str | Path], env: Variables | None = None) -> Done:
+        # A package of ours on PYTHONPATH would be imported in place of its own, of the same name
+        apart = {**(env or {}), "PYTHONPATH": ""}
+        return harness.run(argv, env=apart, cwd=self.folder, timeout_s=1800).expect()
 
     def _command(self, name: str) -> Path:
         return self.python.with_name(f"traincheck-{name}")

@@ -36,6 +36,7 @@ GUARDS = frozenset(
         "instruments.optimizers.Optimizers._left",
         "instruments.optimizers.Optimizers.owner",
         "instruments.pywarnings.PythonWarnings._warned",
+        "quiet.NoGrad.__exit__",  # one call into C
         "session.Session.differs",
         "session.Session.emitter",
         "wrap._tell",

@@ -11,7 +11,7 @@ from torch import nn
 from tests.collect.recording import recording
 from traincheck.collect import tracker
 from traincheck.collect.looker import Looker
-from traincheck.collect.stats import Numbers
+from traincheck.collect.norms import norms_of
 
 
 def models(count, kind=torch.optim.Adam, **options):
@@ -185,18 +185,18 @@ class Experts(nn.Module):
 
 @pytest.mark.parametrize("clears", [True, False], ids=["none", "zeros"])
 def test_what_does_not_change_costs_little(tmp_path, monkeypatch, clears):
-    look, norms, taken, closely = Looker.look, Numbers.norms, [], []
+    look, taken, closely = Looker.look, [], []
 
     def looked(self, em, variable, tensor, after):
         closely.append(variable.name)
         return look(self, em, variable, tensor, after)
 
-    def took(self, tensors):
+    def took(tensors):
         taken.append(len(tensors))
-        return norms(self, tensors)
+        return norms_of(tensors)
 
     monkeypatch.setattr(Looker, "look", looked)
-    monkeypatch.setattr(Numbers, "norms", took)
+    monkeypatch.setattr(tracker, "norms_of", took)
     with recording(tmp_path) as run:
         torch.manual_seed(0)
         model = Experts()
@@ -221,13 +221,13 @@ def test_what_does_not_change_costs_little(tmp_path, monkeypatch, clears):
 
 def test_a_model_may_die_while_parameters_are_looked_at(tmp_path, monkeypatch):
     """As when the collector runs between a look and the search for why an update had no effect."""
-    look, doomed = Looker.look, []
+    look_all, doomed = Looker.look_all, []
 
     def last_seen(*args):
+        look_all(*args)
         doomed.clear()
-        look(*args)
 
-    monkeypatch.setattr(Looker, "look", last_seen)
+    monkeypatch.setattr(Looker, "look_all", last_seen)
     with recording(tmp_path) as run:
         made, optimizers = models(2, torch.optim.SGD)
         for model, optimizer in zip(made, optimizers):

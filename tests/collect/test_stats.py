@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
 from traincheck.collect import stats
+from traincheck.collect.norms import norms_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, some
 from traincheck.schema.values import tensors_in
@@ -131,6 +132,32 @@ def test_only_what_is_asked_for(tmp_path):
     assert run.marks("process")[0].data["stats"] == ["gradient"]
 
 
+@pytest.mark.parametrize("exact", [True, False], ids=["all", "selected"])
+def test_each_look_tells_the_norm_of_what_it_found(tmp_path, exact):
+    stats, states = {"gradient", "parameter"}, {"gradient@backward", "parameter@step"}
+    needs = None if exact else Needs(stats=frozenset(stats), states=frozenset(states))
+    norms = []
+    with recording(tmp_path / "run", needs=needs) as run:
+        torch.manual_seed(0)
+        net = nn.Linear(6, 4)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(6):
+            opt.zero_grad()
+            net(torch.randn(4, 6)).square().sum().backward()
+            if step == 4:
+                net.bias.grad[1] = math.inf
+            norms.append([p.grad.norm().item() for p in net.parameters()])
+            opt.step()
+            norms[-1] += [p.detach().norm().item() for p in net.parameters()]
+    told = [[] for _ in norms]
+    for event in run.of("state"):
+        if event.step is not None and event.summary is not None and event.change != "new":
+            told[event.step].append(event.summary.stats)
+    for found, expected in zip(told[:4], norms, strict=False):
+        assert [numbers["norm"] for numbers in found] == pytest.approx(expected)
+    assert told[4][-1]["nonfinite"] == 1
+
+
 def test_some_steps_are_enough_for_what_is_asked_so(tmp_path):
     asked = some("gradient", "batch", CROSS_ENTROPY, "activation")
     states = frozenset({"gradient@backward"})
@@ -197,7 +224,7 @@ def test_odd_tensors_are_left_alone(tmp_path, name):
     with recording(tmp_path / "run") as run:
         assert next(iter(DataLoader([ODD[name]], batch_size=None))) is ODD[name]
     assert "stats" not in run.of("batch")[0].leaves["batch"]
-    assert run.session.numbers.norms([ODD[name]]) == [b""]
+    assert norms_of([ODD[name]]) == [b""]
 
 
 def test_nothing_is_taken_inside_a_transform(tmp_path):
@@ -211,8 +238,8 @@ def test_nothing_is_taken_inside_a_transform(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_norms_are_taken_in_enough_precision(tmp_path, dtype):
-    with recording(tmp_path / "run") as run:
-        texts = run.session.numbers.norms([torch.full((2500,), 3000.0, dtype=dtype)])
+    with recording(tmp_path / "run"):
+        texts = norms_of([torch.full((2500,), 3000.0, dtype=dtype)])
     assert orjson.loads(texts[0]) == {"norm": pytest.approx(150000, rel=0.01), "nonfinite": 0}
 
 

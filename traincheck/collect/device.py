@@ -25,6 +25,8 @@ from typing import TypeAlias
 import torch
 import xxhash
 
+from traincheck.collect.quiet import NoGrad
+
 _CHUNK = 1 << 21  # words that are mixed at a time
 _WORD = 8  # bytes
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -119,7 +121,7 @@ def _apart() -> Iterator[None]:
     """Out of reach of what the program has set: gradients, its modes, transforms that it is in."""
     with (
         torch._C.DisableTorchFunction(),
-        torch.no_grad(),
+        NoGrad(),
         torch._C._DisableTorchDispatch(),
         torch._C._DisableFuncTorch(),
     ):

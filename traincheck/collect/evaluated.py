@@ -11,6 +11,7 @@ import torch
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, is_at_hand
+from traincheck.collect.quiet import NoGrad
 from traincheck.collect.uses import Use
 from traincheck.schema.apis import Marks
 
@@ -124,5 +125,5 @@ class Evaluated:
 
 
 def _differ(tensor: torch.Tensor, before: torch.Tensor) -> bool:
-    with torch.no_grad():
+    with NoGrad():
         return not torch.allclose(tensor, before, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)

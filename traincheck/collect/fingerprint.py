@@ -19,6 +19,7 @@ import torch
 import xxhash
 
 from traincheck.collect.device import finish, is_capturing, read, start
+from traincheck.collect.quiet import NoGrad
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
 PROBED = 3 * PROBE_SLICE
@@ -125,7 +126,7 @@ def is_at_hand(tensor: torch.Tensor) -> bool:
 
 
 def _unusual(tensor: torch.Tensor) -> str | None:
-    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+    with NoGrad(), torch._C.DisableTorchFunctionSubclass():
         if not tensor.is_cpu and is_capturing():
             return None
         parts = components(tensor)

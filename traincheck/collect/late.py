@@ -14,7 +14,7 @@ import torch
 
 from traincheck.collect.device import Digest, Started, finish, is_capturing, read, start
 from traincheck.collect.fingerprint import components, seed_of_parts
-from traincheck.collect.stats import read_norms
+from traincheck.collect.norms import read_norms
 
 if TYPE_CHECKING:
     from traincheck.collect.variables import Variable

@@ -36,7 +36,9 @@ UNKNOWN = "unknown"
 _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable itself is as it was
 _ABSENT = frozenset({"gone", "cleared"})
 _CLEARED = ("cleared", None, False)
+_COUNTED = ("content", None, True), ("set", False, True)  # usual, with numbers
 _MARK = b',"fingerprint":"%b"'
+_STATS = b',"stats":%b'
 _ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
 _TENSOR = torch.Tensor
 
@@ -126,10 +128,9 @@ class Looker:
                         lines.append(cleared % (seq, when, span))
                         seq += 1
                     continue
-                usual, is_gradient = variable.usual, variable.is_gradient
+                usual, is_gradient, stats = variable.usual, variable.is_gradient, variable.stats
                 if (
-                    not variable.stats
-                    and (exact or not variable.exact_only)
+                    (exact or not variable.exact_only)
                     and kind_of(tensor) == variable.kind
                     and tensor.is_contiguous()
                     and not (is_gradient and type(tensor) is not _TENSOR)
@@ -147,15 +148,20 @@ class Looker:
                             probed = hash64(part, probed)
                         is_other = probed != (variable.zero_probe if is_new else variable.probe)
                     if is_other:
+                        if stats and not exact:
+                            usual = variable.lines.get(_COUNTED[is_gradient])
                         if usual is not None and is_new is is_gradient:
                             if is_new:
                                 variable.identity, variable.zero = id(tensor), False
+                            told = _STATS % stats if stats else b""
                             if exact:
                                 variable.digest = digest
-                                lines.append(usual % (seq, when, _MARK % digest.encode(), span))
+                                mark = _MARK % digest.encode() + told
+                                lines.append(usual % (seq, when, mark, span))
                             else:
                                 variable.probe, variable.digest = probed, None
-                                lines.append(usual % (seq, when, span))
+                                more = (told, span) if told else (span,)
+                                lines.append(usual % (seq, when, *more))
                             seq += 1
                             continue
                     elif (exact or variable.is_small) and (
@@ -394,7 +400,7 @@ class Looker:
         mark = b"" if digest is None else b',"fingerprint":"%b"' % digest.encode()
         if stats and change != "cleared":
             variable.stats = b""
-            mark += b',"stats":%b' % stats
+            mark += _STATS % stats
         key = (change, variable.zero, bool(mark))
         line = variable.lines.get(key)
         if line is None:
@@ -427,7 +433,7 @@ class Looker:
             em.state(monotonic_ns(), b'%b,"change":"%b"%b' % (fixed, change.encode(), span))
             return
         mark = b"" if digest is None else b',"fingerprint":"%b"' % digest.encode()
-        stats = b',"stats":%b' % variable.stats if type(variable.stats) is bytes else b""
+        stats = _STATS % variable.stats if type(variable.stats) is bytes else b""
         body = b'%b,"change":"%b","summary":%b%b%b%b}%b' % (
             fixed, change.encode(), variable.head, mark, _ZERO[variable.zero],
             stats if variable.stats else b"", span,

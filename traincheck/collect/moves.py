@@ -10,12 +10,11 @@ from collections.abc import Iterable
 
 import torch
 
-from traincheck.collect.fingerprint import has_memory
+from traincheck.collect.fingerprint import PLAIN_TYPES, has_memory
 
 STEPS = 10  # the first ones
 _SAMPLE = 1024  # elements of a parameter, evenly spread
 _EXACT = frozenset({torch.float32, torch.float64})  # in others an update is lost in rounding
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class Moves:
@@ -60,7 +59,7 @@ class Moves:
 
 def _is_fit(tensor: torch.Tensor) -> bool:
     return (
-        type(tensor) in _PLAIN
+        type(tensor) in PLAIN_TYPES
         and tensor.is_cpu
         and tensor.dtype in _EXACT
         and tensor.requires_grad

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.graphs import signed
+from traincheck.collect.quiet import NoGrad
 from traincheck.schema.apis import IGNORED_LABEL
 
 NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions that labels are ahead of the tokens
@@ -64,7 +65,7 @@ class Shifts:
         for value in values:
             if type(value) in _PLAIN and _may_be_tokens(value):
                 by_shape.setdefault(value.shape, []).append(value)
-        with torch.no_grad():
+        with NoGrad():
             for alike in by_shape.values():
                 found = [
                     labels
@@ -104,7 +105,7 @@ class Shifts:
         texts = [way for t in known for way in (t, t.t()) if tuple(way.shape) == shape]
         if not texts:
             return None
-        with torch.no_grad():
+        with NoGrad():
             flat = mask.detach().reshape(shape)
             hidden = (flat if hides else ~flat) if flat.dtype is torch.bool else flat < _HIDDEN
             return any(_is_padding(text, ~hidden) for text in texts)
@@ -121,7 +122,7 @@ class Shifts:
             return {}
         if value.dtype is not torch.int64:
             return {}
-        with torch.no_grad():
+        with NoGrad():
             found = self._moved_on(value) or self._next(value)
             if int(found.get("shifted", ONCE)) == NOT_AT_ALL and self._is_fed(value):
                 found["fed"] = torch.tensor(1, device=value.device)

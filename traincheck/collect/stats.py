@@ -17,9 +17,20 @@ import orjson
 import torch
 
 from traincheck.collect.activations import FUNCTIONS, MODULES, Activation, share_of_units
+from traincheck.collect.countable import (
+    FLOATS,
+    FUNC,
+    HALF,
+    INTS,
+    is_countable,
+    is_included,
+    modes,
+)
 from traincheck.collect.emit import Clock, Emitter
-from traincheck.collect.fingerprint import LOW, fingerprint, has_memory
+from traincheck.collect.fingerprint import PLAIN_TYPES, fingerprint
 from traincheck.collect.moves import Moves
+from traincheck.collect.norms import has_norm
+from traincheck.collect.quiet import NoGrad
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
 from traincheck.schema.apis import ATTENTION, EMBEDDING, IGNORED_LABEL, MULTI_HEAD, SOFTMAXES
@@ -67,16 +78,7 @@ _FIRST_LAYERS = frozenset({torch.nn.Conv2d, torch.nn.Linear})
 _BRIGHT, _BYTE = 50, 255
 _ROWS = 2  # dims, and rows, of a batch
 
-_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-_INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-_COUNTED = _FLOATS | _INTS
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
-_HALF = frozenset({torch.float16, torch.bfloat16})
-_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
-# Inside torch.func. To ask for its level makes a state that each node of a backward pass copies.
-_FUNC = getattr(getattr(torch._C, "DispatchKey", None), "FuncTorchDynamicLayerFrontMode", None)
-_is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", lambda _: False)
 
 Taken = dict[str, torch.Tensor]  # of no dims
 
@@ -162,7 +164,7 @@ class Numbers:
 
     def look_for_shifts(self, values: Iterable[Any]) -> None:
         """Remember which are labels that hold the next tokens of another, in this step."""
-        if self.follows_batches and not _modes() and not _is_included(_FUNC):
+        if self.follows_batches and not modes() and not is_included(FUNC):
             self._shifts.look(values)
 
     def is_shifted(self, value: Any) -> bool:
@@ -203,7 +205,7 @@ class Numbers:
 
     def of_tokens(self, em: Emitter, value: Any) -> bytes:
         """`encode`; tokens that are embedded are remembered, to tell whether a loss gets them."""
-        if self.follows_batches and not _modes() and not _is_included(_FUNC):
+        if self.follows_batches and not modes() and not is_included(FUNC):
             self._shifts.feed(value)
         return encode(value)
 
@@ -220,7 +222,7 @@ class Numbers:
             return plain  # as queries, keys and values are in nearly all steps
         if not (value.is_cpu and value.layout is torch.strided and 0 < value.numel() <= SMALL):
             return plain
-        if _modes() or _is_included(_FUNC):
+        if modes() or is_included(FUNC):
             return plain
         taken: Taken = {}
         if is_counted:
@@ -244,7 +246,7 @@ class Numbers:
             return plain
         if not is_countable(result):
             return plain
-        with torch.no_grad():
+        with NoGrad():
             head = result[(0,) * (len(shape) - 2)][:_MOST_POSITIONS, :_MOST_POSITIONS]
             later = torch.ones_like(head, dtype=torch.bool).triu(1)
             hidden = (head[later] < _NOTHING).to(torch.float32).mean()
@@ -260,7 +262,7 @@ class Numbers:
         value = args[0]
         if type(value) is not torch.Tensor or value.requires_grad or not torch.is_grad_enabled():
             return b""
-        if value.dtype not in _FLOATS or not is_countable(value):
+        if value.dtype not in FLOATS or not is_countable(value):
             return b""
         self._first -= 1
         low, high = torch.aminmax(value)
@@ -270,7 +272,7 @@ class Numbers:
 
     def of_given(self, em: Emitter, value: torch.Tensor) -> bytes:
         """`encode` with the numbers of an input of several rows in floating point; else b""."""
-        if value.dtype not in _FLOATS or value.dim() < _ROWS or len(value) < _ROWS:
+        if value.dtype not in FLOATS or value.dim() < _ROWS or len(value) < _ROWS:
             return b""
         if not is_countable(value):
             return b""
@@ -279,11 +281,11 @@ class Numbers:
     def of_activation(self, em: Emitter, result: Any, activation: Activation) -> bytes:
         """`encode` with the numbers of an activation's result."""
         plain = encode(result)
-        if type(result) not in _PLAIN or not self._is_now():
+        if type(result) not in PLAIN_TYPES or not self._is_now():
             return plain
         ref, text = self._last
         if ref is None or ref() is not result:  # else just taken: of the function in the module
-            if not (is_countable(result) and result.dtype in _FLOATS):
+            if not (is_countable(result) and result.dtype in FLOATS):
                 return plain
             self._left -= 1
             self.is_due = self._left > 0
@@ -306,9 +308,9 @@ class Numbers:
         if activation is not None:
             return self.of_activation(em, result, activation.of(module))
         plain = encode(result)
-        if type(result) not in _PLAIN or not (is_root or self._is_now()):
+        if type(result) not in PLAIN_TYPES or not (is_root or self._is_now()):
             return plain
-        if not (is_countable(result) and result.dtype in _FLOATS and torch.is_grad_enabled()):
+        if not (is_countable(result) and result.dtype in FLOATS and torch.is_grad_enabled()):
             return plain
         if not self.is_sampled and result.numel() > _ROOT:
             return plain
@@ -338,47 +340,23 @@ class Numbers:
         return orjson.dumps(found)
 
     def _broken(self, em: Emitter, tensor: torch.Tensor) -> bytes:
-        with torch.no_grad():
-            total = tensor.sum(dtype=torch.float32 if tensor.dtype in _HALF else None)
+        with NoGrad():
+            total = tensor.sum(dtype=torch.float32 if tensor.dtype in HALF else None)
         if not tensor.is_cpu:
             return em.later(partial(finish, ("sum",)), total.to(torch.float32).reshape(1))
         return b"" if math.isfinite(total.item()) else orjson.dumps(_exact(tensor))
 
     # -- state
 
-    def norms(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """For each tensor its numbers, serialized; on a device a tensor to be read later.
-
-        b"" where there are none.
-        """
-        out: list[Any] = [b""] * len(tensors)
-        if _modes() or _is_included(_FUNC):
-            return out
-        groups: dict[tuple[torch.device | None, bool], list[int]] = {}
-        for index, tensor in enumerate(tensors):
-            if _has_norm(tensor):
-                kind = None if tensor.is_cpu else tensor.device, tensor.dtype in _HALF
-                groups.setdefault(kind, []).append(index)
-        with torch.no_grad():
-            for (device, is_half), indices in groups.items():
-                chosen = [tensors[i] for i in indices]
-                dtype = (2, torch.float32) if is_half else ()
-                for index, norm in zip(indices, torch._foreach_norm(chosen, *dtype)):
-                    if device is None:
-                        out[index] = norm_text(norm.item(), tensors[index])
-                    else:
-                        out[index] = norm
-        return out
-
     def of_parameter(self, em: Emitter, tensor: torch.Tensor) -> bytes:
         """Numbers of a parameter that is seen for the first time."""
-        if not _has_norm(tensor) or tensor.numel() > _LARGEST:
+        if not has_norm(tensor) or tensor.numel() > _LARGEST:
             return b""
         return self._text(em, tensor, _weights(tensor))
 
     def before_update(self, parameters: Iterable[torch.Tensor]) -> None:
         """An optimizer is about to step: `moves` tells later how far."""
-        if not _modes() and not _is_included(_FUNC):
+        if not modes() and not is_included(FUNC):
             self.moves.before(parameters)
 
     def takes_parameters(self, size: int) -> bool:
@@ -386,30 +364,6 @@ class Numbers:
         if self.is_sampled or self.moves.has_any:
             return True
         return "parameter" in self._always_asked and size <= SMALL
-
-
-def read_norms(norms: Sequence[Any]) -> list[bytes]:
-    """The norms among ``norms`` that are still on devices, read at once; b"" elsewhere."""
-    late = [norm for norm in norms if isinstance(norm, torch.Tensor)]
-    if not late:
-        return [b""] * len(norms)
-    home = late[0].device
-    numbers = iter(torch.stack([norm.to(home, torch.float32) for norm in late]).tolist())
-    return [
-        norm_text(next(numbers), None) if isinstance(norm, torch.Tensor) else b"" for norm in norms
-    ]
-
-
-def norm_text(norm: float, tensor: torch.Tensor | None) -> bytes:
-    """A norm as numbers. tensor: to count in, when that costs nothing but time."""
-    if math.isfinite(norm):
-        return b'{"norm":%b,"nonfinite":0}' % orjson.dumps(norm)
-    if tensor is None:
-        return b'{"nonfinite":1}'
-    with torch.no_grad():
-        finite = tensor.detach()[torch.isfinite(tensor)].double()
-        found = {"norm": float(finite.norm()), "nonfinite": tensor.numel() - finite.numel()}
-    return orjson.dumps(found)
 
 
 def finish(names: Sequence[str], numbers: Sequence[float]) -> bytes:
@@ -441,38 +395,21 @@ def _with(plain: bytes, text: bytes) -> bytes:
 
 def _as_plain(value: Any) -> torch.Tensor | None:
     """The tensor itself, or what a subclass of tensors holds that leaves torch's dispatch alone."""
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN_TYPES:
         return value  # type: ignore[no-any-return]
     if not isinstance(value, torch.Tensor) or type(value).__torch_dispatch__ is not _NO_DISPATCH:
         return None
-    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+    with NoGrad(), torch._C.DisableTorchFunctionSubclass():
         return value.as_subclass(torch.Tensor)
 
 
-def is_countable(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements can be looked at without anyone noticing."""
-    if tensor.dtype not in _COUNTED or type(tensor) not in _PLAIN:
-        return False
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.numel() == 0:
-        return False
-    if _modes() or _is_included(_FUNC) or not (tensor.is_cpu or tensor.is_cuda):
-        return False
-    if tensor.data_ptr() <= LOW and not has_memory(tensor):
-        return False
-    return tensor.is_cpu or not torch.cuda.is_current_stream_capturing()
-
-
-def _has_norm(tensor: torch.Tensor) -> bool:
-    return tensor.dtype in _FLOATS and is_countable(tensor)
-
-
 def _leaf(tensor: torch.Tensor, *, full: bool) -> Taken:
-    with torch.no_grad():
+    with NoGrad():
         taken = _extremes(tensor)
-        if tensor.dtype in _FLOATS:
+        if tensor.dtype in FLOATS:
             if full:  # a third of the time that all of it takes
                 some = tensor.reshape(-1)[:LARGE]
-                some = some.float() if some.dtype in _HALF else some
+                some = some.float() if some.dtype in HALF else some
                 taken["mean"] = some.mean()
                 taken["std"] = _std(some, taken["mean"])
         elif _are_labels(tensor, taken):
@@ -482,7 +419,7 @@ def _leaf(tensor: torch.Tensor, *, full: bool) -> Taken:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether a program makes such a tensor itself: one value, or the numbers from 0 on."""
-    with torch.no_grad():
+    with NoGrad():
         first, last = tensor.reshape(-1)[[0, -1]].tolist()
         if first == last:
             return bool((tensor == first).all())
@@ -526,10 +463,10 @@ def _are_labels(tensor: torch.Tensor, taken: Taken) -> bool:
 
 def _weights(tensor: torch.Tensor) -> Taken:
     """Of a parameter: what tells whether its filters live, and its rows differ."""
-    with torch.no_grad():
+    with NoGrad():
         tensor = tensor.detach()
         taken = _leaf(tensor, full=True)
-        whole = tensor.float() if tensor.dtype in _HALF else tensor
+        whole = tensor.float() if tensor.dtype in HALF else tensor
         taken["norm"] = whole.norm()
         if tensor.dim() > 1:
             rows = whole.reshape(len(tensor), -1)
@@ -541,7 +478,7 @@ def _weights(tensor: torch.Tensor) -> Taken:
 def _extremes(tensor: torch.Tensor) -> Taken:
     low, high = torch.aminmax(tensor)
     taken = {"min": low, "max": high}
-    if tensor.dtype in _FLOATS:
+    if tensor.dtype in FLOATS:
         taken["nonfinite"] = high  # a place for the answer: `_finished` looks at all
     return taken
 
@@ -552,18 +489,18 @@ def _std(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
 
 
 def _argument(tensor: torch.Tensor) -> Taken:
-    with torch.no_grad():
+    with NoGrad():
         taken = _extremes(tensor)
-        if tensor.dtype in _FLOATS and tensor.dim() > 1:
-            rows = tensor.sum(-1, dtype=torch.float32 if tensor.dtype in _HALF else None)
+        if tensor.dtype in FLOATS and tensor.dim() > 1:
+            rows = tensor.sum(-1, dtype=torch.float32 if tensor.dtype in HALF else None)
             taken["row_sum_min"], taken["row_sum_max"] = torch.aminmax(rows)
-        elif tensor.is_cpu and tensor.dtype in _INTS and taken["min"].item() == IGNORED_LABEL:
+        elif tensor.is_cpu and tensor.dtype in INTS and taken["min"].item() == IGNORED_LABEL:
             taken["ignored"] = (tensor == IGNORED_LABEL).to(torch.float32).mean()
         return taken
 
 
 def _activation(tensor: torch.Tensor, activation: Activation) -> Taken:
-    with torch.no_grad():
+    with NoGrad():
         tensor = tensor.detach()
         low, high, dead = share_of_units(tensor, activation)
         some = tensor.reshape(-1)[:SMALL] if tensor.is_contiguous() else tensor
@@ -581,7 +518,7 @@ def _activation(tensor: torch.Tensor, activation: Activation) -> Taken:
 
 def _exact(tensor: torch.Tensor) -> dict[str, float]:
     """Numbers of a tensor that holds some that are none."""
-    with torch.no_grad():
+    with NoGrad():
         tensor = tensor.detach()
         finite = tensor[torch.isfinite(tensor)].double()
         found: dict[str, float] = {"nonfinite": tensor.numel() - finite.numel()}

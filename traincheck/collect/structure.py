@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from traincheck.collect.countable import is_countable
 from traincheck.collect.naming import class_of, table, walk
-from traincheck.collect.stats import is_countable
 from traincheck.collect.summarize import dotted
 
 # Plain attributes of modules that say how they work.

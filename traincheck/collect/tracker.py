@@ -27,6 +27,7 @@ from traincheck.collect.naming import (
     unwrap,
     walk,
 )
+from traincheck.collect.norms import norms_of
 from traincheck.collect.plans import Plan
 from traincheck.collect.rest import NO_ROOTS, Rest, due
 from traincheck.collect.roots import Root, Slot, still_there, this_thread
@@ -361,7 +362,7 @@ class Tracker:
                 for v, tensor in found
                 if tensor.grad is not None or not holds(v, tensor)
             ]
-            norms = self._numbers.norms([tensor for _, tensor in found])
+            norms = norms_of([tensor for _, tensor in found])
             moves = self._numbers.moves
             for (variable, tensor), norm in zip(found, norms):
                 variable.stats = moves.added(norm, tensor) if moves.has_any else norm
@@ -432,7 +433,7 @@ class Tracker:
             if (tensor := holder.get(key)) is not None and tensor.grad is not None
         ]
         if self._numbers is not None:
-            for (gradient, _), norm in zip(found, self._numbers.norms([g for _, g in found])):
+            for (gradient, _), norm in zip(found, norms_of([g for _, g in found])):
                 gradient.stats = norm
 
     def glance_gradients(

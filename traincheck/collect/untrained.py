@@ -16,9 +16,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
+from traincheck.collect.countable import is_countable
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, hex128
-from traincheck.collect.stats import is_countable
 from traincheck.collect.structure import has_initial_statistics
 from traincheck.collect.summarize import dotted
 from traincheck.collect.uses import Use

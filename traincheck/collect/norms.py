@@ -1,0 +1,97 @@
+"""Norms of many tensors at once, and how many of their elements are not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import orjson
+import torch
+
+from traincheck.collect.countable import (
+    FLOATS,
+    FUNC,
+    HALF,
+    is_countable,
+    is_included,
+    modes,
+)
+from traincheck.collect.fingerprint import LOW, PLAIN_TYPES
+from traincheck.collect.quiet import NoGrad
+
+# Of nearly all tensors whose norms are taken: whether they have one, told by one call into C
+_kind_of = attrgetter("__class__", "is_cpu", "layout", "dtype", "is_nested")
+_NEAR: dict[Any, tuple[torch.device | None, bool]] = {
+    (kind, True, torch.strided, dtype, False): (None, dtype in HALF)
+    for kind in PLAIN_TYPES
+    for dtype in FLOATS
+}
+
+
+def norms_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """For each tensor its numbers, serialized; on a device a tensor to be read later.
+
+    b"" where there are none.
+    """
+    out: list[Any] = [b""] * len(tensors)
+    if modes() or is_included(FUNC):
+        return out
+    groups: dict[tuple[torch.device | None, bool], list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        kind = _NEAR.get(_kind_of(tensor))
+        if kind is None or tensor.data_ptr() <= LOW:
+            if not has_norm(tensor):
+                continue
+            kind = None if tensor.is_cpu else tensor.device, tensor.dtype in HALF
+        groups.setdefault(kind, []).append(index)
+    with NoGrad():
+        for (device, is_half), indices in groups.items():
+            chosen = [tensors[i] for i in indices]
+            norms: Sequence[Any] = torch._foreach_norm(
+                chosen, *((2, torch.float32) if is_half else ())
+            )
+            if device is None:
+                norms = _texts([norm.item() for norm in norms], chosen)
+            for index, norm in zip(indices, norms):
+                out[index] = norm
+    return out
+
+
+def read_norms(norms: Sequence[Any]) -> list[bytes]:
+    """The norms among ``norms`` that are still on devices, read at once; b"" elsewhere."""
+    late = [norm for norm in norms if isinstance(norm, torch.Tensor)]
+    if not late:
+        return [b""] * len(norms)
+    home = late[0].device
+    numbers = iter(torch.stack([norm.to(home, torch.float32) for norm in late]).tolist())
+    return [
+        norm_text(next(numbers), None) if isinstance(norm, torch.Tensor) else b"" for norm in norms
+    ]
+
+
+def _texts(norms: Sequence[float], tensors: Sequence[torch.Tensor]) -> list[bytes]:
+    """`norm_text` of many: one call serializes all."""
+    texts = orjson.dumps(norms)[1:-1].split(b",")
+    return [
+        norm_text(math.nan, tensor) if text == b"null" else b'{"norm":%b,"nonfinite":0}' % text
+        for text, tensor in zip(texts, tensors)
+    ]
+
+
+def norm_text(norm: float, tensor: torch.Tensor | None) -> bytes:
+    """A norm as numbers. tensor: to count in, when that costs nothing but time."""
+    if math.isfinite(norm):
+        return b'{"norm":%b,"nonfinite":0}' % orjson.dumps(norm)
+    if tensor is None:
+        return b'{"nonfinite":1}'
+    with NoGrad():
+        finite = tensor.detach()[torch.isfinite(tensor)].double()
+        found = {"norm": float(finite.norm()), "nonfinite": tensor.numel() - finite.numel()}
+    return orjson.dumps(found)
+
+
+def has_norm(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is of floating point and can be looked at."""
+    return tensor.dtype in FLOATS and is_countable(tensor)
