@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
@@ -65,25 +64,22 @@ def read_norms(norms: Sequence[Any]) -> list[bytes]:
     if not late:
         return [b""] * len(norms)
     home = late[0].device
-    numbers = iter(torch.stack([norm.to(home, torch.float32) for norm in late]).tolist())
-    return [
-        norm_text(next(numbers), None) if isinstance(norm, torch.Tensor) else b"" for norm in norms
-    ]
+    numbers = torch.stack([norm.to(home, torch.float32) for norm in late]).tolist()
+    texts = iter(_texts(numbers, [None] * len(late)))
+    return [next(texts) if isinstance(norm, torch.Tensor) else b"" for norm in norms]
 
 
-def _texts(norms: Sequence[float], tensors: Sequence[torch.Tensor]) -> list[bytes]:
-    """`norm_text` of many: one call serializes all."""
-    texts = orjson.dumps(norms)[1:-1].split(b",")
+def _texts(norms: Sequence[float], tensors: Sequence[torch.Tensor | None]) -> list[bytes]:
+    """Norms as numbers. tensors: to count in, where that costs nothing but time."""
+    texts = orjson.dumps(norms)[1:-1].split(b",")  # one call serializes all
     return [
-        norm_text(math.nan, tensor) if text == b"null" else b'{"norm":%b,"nonfinite":0}' % text
+        _broken(tensor) if text == b"null" else b'{"norm":%b,"nonfinite":0}' % text
         for text, tensor in zip(texts, tensors)
     ]
 
 
-def norm_text(norm: float, tensor: torch.Tensor | None) -> bytes:
-    """A norm as numbers. tensor: to count in, when that costs nothing but time."""
-    if math.isfinite(norm):
-        return b'{"norm":%b,"nonfinite":0}' % orjson.dumps(norm)
+def _broken(tensor: torch.Tensor | None) -> bytes:
+    """Of a tensor whose norm is none."""
     if tensor is None:
         return b'{"nonfinite":1}'
     with NoGrad():

@@ -432,9 +432,8 @@ class Tracker:
             for holder, key, _, gradient in root.parameters.values()
             if (tensor := holder.get(key)) is not None and tensor.grad is not None
         ]
-        if self._numbers is not None:
-            for (gradient, _), norm in zip(found, norms_of([g for _, g in found])):
-                gradient.stats = norm
+        for (gradient, _), norm in zip(found, norms_of([g for _, g in found])):
+            gradient.stats = norm
 
     def glance_gradients(
         self, em: Emitter, after: int
