@@ -249,14 +249,10 @@ class Emitter:
 
 
 class Local(threading.local):
-    """The emitter of the running thread; None until its first record.
-
-    trainer: what stands for the thread once a backward pass of it was counted.
-    """
+    """The emitter of the running thread; None until its first record."""
 
     em: Emitter | None = None
     lease: Lease | None = None
-    trainer: object = None
 
 
 class Lease:

@@ -177,7 +177,7 @@ def function_wrapper(
             or state._is_compiling_flag
             or (is_rare and not switch.inner)
         ):
-            return function(*args, **kwargs)
+            return function(*args, **kwargs) if kwargs else function(*args)
         em = local.em or session.emitter()
         parent, inner = em.top, em.inner
         # The last: a subclass of tensors has torch call what was called once more

@@ -141,7 +141,7 @@ def _unbound(
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not is_traced() and switch is not None:
             if not switch.on or (is_rare and not switch.inner):
-                return original(*args, **kwargs)
+                return original(*args, **kwargs) if kwargs else original(*args)
             if local is not None:
                 em = local.em
                 if em is not None and em.inner is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -53,14 +54,14 @@ class Autograd(Instrument):
             count=self._count,
         )
         going: set[int] = set()
-        session, steps, local = self.session, self.session.steps, self.session.local
+        session, steps = self.session, self.session.steps
 
         def backward(*args: Any, **kwargs: Any) -> None:
             if is_traced() or state._is_compiling_flag:
                 original(*args, **kwargs)
                 return
             if (expected := steps.expects()) is not None:
-                if expected is local.trainer:
+                if expected == get_ident():
                     original(*args, **kwargs)
                     return
                 session.differs()
@@ -79,11 +80,8 @@ class Autograd(Instrument):
         return hidden(backward)
 
     def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        local = self.session.local
-        if local.trainer is None:
-            local.trainer = object()
         self.session.tracker.computes()  # also where nothing is recorded: the next look may be soon
-        self.session.steps.backward(local.trainer)
+        self.session.steps.backward(get_ident())
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
         for look_at_graph in self._graph_looks:

@@ -31,6 +31,10 @@ _OF_INDICES = b"0123456789-,"
 _PLAIN_BATCHES = (list, tuple)
 
 
+class _Ahead(deque[Any]):
+    """What was drawn for batches that workers fetch meanwhile."""
+
+
 @dataclass(slots=True)
 class _Loader:
     ref: weakref.ref[Any]
@@ -91,7 +95,7 @@ class Data(Instrument):
                 if self._starting is not None:
                     label, epoch = self._starting
                     head = _head(label, epoch, _sampler(loader), loader)
-                    iterator._traincheck = [label, head, 0, _may_repeat(iterator)]
+                    iterator._traincheck = label, head, _may_repeat(iterator)
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
             return iterator
@@ -106,7 +110,7 @@ class Data(Instrument):
             try:
                 if not isinstance(loader, data.DataLoader) and hasattr(loader, "__weakref__"):
                     label, epoch = self._epoch(loader)
-                    iterator._traincheck = [label, _head(label, epoch), 0, _may_repeat(iterator)]
+                    iterator._traincheck = label, _head(label, epoch), _may_repeat(iterator)
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_init, error)
 
@@ -114,7 +118,7 @@ class Data(Instrument):
 
     def _wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
         def _reset(iterator: Any, /, *args: Any, **kwargs: Any) -> None:
-            iterator._traincheck_drawn = deque()
+            iterator._traincheck_drawn = _Ahead()
             original(iterator, *args, **kwargs)
 
         return hidden(_reset)
@@ -124,10 +128,13 @@ class Data(Instrument):
 
         def _next_index(iterator: Any) -> Any:
             drawn = original(iterator)
-            queue = getattr(iterator, "_traincheck_drawn", None)
-            if queue is None:
-                queue = iterator._traincheck_drawn = deque()
-            queue.append(drawn)
+            if not getattr(iterator, "_num_workers", 0):
+                iterator._traincheck_drawn = drawn
+                return drawn
+            ahead = getattr(iterator, "_traincheck_drawn", None)
+            if type(ahead) is not _Ahead:
+                ahead = iterator._traincheck_drawn = _Ahead()
+            ahead.append(drawn)
             return drawn
 
         return hidden(_next_index)
@@ -151,9 +158,10 @@ class Data(Instrument):
                 known = getattr(iterator, "_traincheck", _UNKNOWN)
                 if expected is known[0]:
                     try:
-                        _pass(iterator, known)
+                        if iterator._num_workers:
+                            _take(iterator)
                     except Exception as error:  # training must go on whatever we got wrong
-                        session.fault(_pass, error)
+                        session.fault(_take, error)
                     return batch
                 session.differs()
             if not session.is_worker:
@@ -190,7 +198,7 @@ class Data(Instrument):
         if is_training:
             session.steps.batch(known[0])
         if not session.switch.on:
-            _pass(iterator, known)
+            _take(iterator)
             return
         if is_training and session.clock.stage != "train":
             session.stage(em, "train")
@@ -200,9 +208,7 @@ class Data(Instrument):
     def _body(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> bytes:
         """What is told of a batch."""
         session, needs = self.session, self.session.needs
-        head, index, may_repeat = known[1:]
-        if known is not _UNKNOWN:
-            known[2] = index + 1
+        _, head, may_repeat = known
         leaves = _leaves_of(batch)
         has_samples = needs is None or needs.exact or may_repeat
         drawn = _drawn(iterator)  # in other steps these tell what comes again
@@ -213,6 +219,7 @@ class Data(Instrument):
             b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))
             for path, leaf in leaves.items()
         ]
+        index = iterator._num_yielded - 1
         body = b'%b,"index":%d,"leaves":{%b}' % (head, index, b",".join(texts))
         if has_samples:
             first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
@@ -247,16 +254,15 @@ def _head(
 
 
 # An iterator from before the start of the recording.
-_UNKNOWN = ("loader", _head("loader", 0), 0, True)
+_UNKNOWN = ("loader", _head("loader", 0), True)
 
 
-def _pass(iterator: Any, known: Any) -> None:
-    """A batch is not recorded: the next one that is has its own index and indices."""
-    if known is not _UNKNOWN:
-        known[2] += 1
+def _take(iterator: Any) -> Any:
+    """What was drawn for the batch that has just come: the next one has its own."""
     drawn = getattr(iterator, "_traincheck_drawn", None)
-    if drawn:
-        drawn.popleft()
+    if type(drawn) is not _Ahead:
+        return drawn
+    return drawn.popleft() if drawn else None
 
 
 def _sampler(loader: data.DataLoader[Any]) -> str:
@@ -284,10 +290,7 @@ def _may_repeat(iterator: Any) -> bool:
 
 def _drawn(iterator: Any) -> bytes:
     """What the sampler drew for the batch that has just come: indices into the dataset."""
-    queue = getattr(iterator, "_traincheck_drawn", None)
-    if not queue:
-        return b""
-    drawn = queue.popleft()
+    drawn = _take(iterator)
     if iterator._dataset_kind != dataloader._DatasetKind.Map or not getattr(
         iterator, "_in_order", True
     ):

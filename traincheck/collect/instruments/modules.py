@@ -103,6 +103,8 @@ class Modules(Instrument):
         # The profiler of torch reads the local that is called self
         def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if is_traced() or switch.idle or state._is_compiling_flag:
+                if len(args) == 1 and not kwargs:  # as nearly always: nothing is packed anew
+                    return original(self, args[0])
                 return original(self, *args, **kwargs)
             em = local.em or session.emitter()
             if em.busy:

@@ -326,6 +326,8 @@ class Optimizers(Instrument):
                 return counted(optimizer, *args, **kwargs)
             steps.tick(monotonic_ns())
             try:
+                if not args and not kwargs:
+                    return original(optimizer)
                 return original(optimizer, *args, **kwargs)
             finally:
                 if (expected := steps.expects()) is LAST:
@@ -479,7 +481,7 @@ class Optimizers(Instrument):
             if is_traced() or (expected := steps.expects()) is None:
                 return counted(*args, **kwargs)
             if args and expected == -id(args[0]):
-                return original(*args, **kwargs)
+                return original(*args, **kwargs) if kwargs else original(*args)
             session.differs()
             return counted(*args, **kwargs)
 
