@@ -380,6 +380,29 @@ def test_batches_keep_their_numbers_and_indices(tmp_path):
     assert len(set(indices[3]) | set(indices[6])) == 32  # of one epoch: none comes twice
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}],
+    ids=["no workers", "workers", "workers that stay"],
+)
+def test_batches_tell_the_rows_that_were_fetched_for_them(tmp_path, options):
+    """However many batches were fetched, by workers ahead of time, and not recorded."""
+    data = TensorDataset(torch.arange(96.0).reshape(96, 1))
+    fetched = []
+    with recording(tmp_path, every=5) as run:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        loader = DataLoader(data, 4, shuffle=True, **options)
+        for _ in range(2):
+            for (x,) in loader:
+                train_step(model, optimizer, x, x)
+                fetched.append(x.flatten().tolist())
+    batches = [e for e in run.of("batch") if e.step]
+    assert [e.step for e in batches] == list(range(5, 48, 5))
+    assert [list(e.indices) for e in batches] == [fetched[e.step] for e in batches]
+    assert [(e.epoch, e.index) for e in batches] == [divmod(e.step, 24) for e in batches]
+
+
 def test_a_child_that_is_forked_in_between_tells_of_its_own_steps(tmp_path):
     with recording(tmp_path, every=50) as run:
         model, optimizer, loader = make()
