@@ -161,11 +161,18 @@ def collect(  # noqa: PLR0913  # options of the command, each with its default
     return run(argv, env=env, timeout_s=timeout_s, out=out)
 
 
-def infer(traces: Iterable[Path], out: Path, *, timeout_s: float = 900) -> Done:
-    """Learn invariants from recorded runs."""
+def infer(
+    traces: Iterable[Path],
+    out: Path,
+    *,
+    env: Variables | None = None,
+    timeout_s: float = 900,
+    python: str = sys.executable,
+) -> Done:
+    """Learn invariants from recorded runs. python: whose traincheck learns."""
     options = [word for trace in traces for word in ("-t", trace)]
-    argv = [command("traincheck-infer"), *options, "-o", out]
-    return run(argv, timeout_s=timeout_s).expect()
+    argv = [command("traincheck-infer", python), *options, "-o", out]
+    return run(argv, env=env, timeout_s=timeout_s).expect()
 
 
 def check(

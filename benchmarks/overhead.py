@@ -1,6 +1,7 @@
 """What recording costs: CPU time per step against the plain program, start-up, a call, trace size.
 
     python -m benchmarks.overhead [--quick] [--rounds N] [--only a,c] [--peer PYTHON] [--json FILE]
+    python -m benchmarks.overhead --against CHECKOUT [--rounds N] [--only a,c] [--json FILE]
 
 In a round all variants of a program are started together, on one core, and take turns: each runs a
 few steps, then the next one does. So what slows the machine for a tenth of a second slows all of
@@ -8,6 +9,11 @@ them. Each lap gives a ratio, a round the median of its laps, the table the medi
 ``again`` is the plain program a second time: how far it is from 1 is the noise. ``--peer`` takes
 the Python of a virtual environment that holds traincheck==0.2.0 and measures it in each round, by
 itself: its steps are too long to take turns.
+
+``--against`` names another version of traincheck: a checkout, or the Python of the virtual
+environment that holds it. Both versions take turns in one ring. The table shows each kind of
+recording before and after; the exit status is 1 when the median ratio of one of them rose by more
+than its program allows. Each version learns its own invariants for selective recording.
 """
 
 from __future__ import annotations
@@ -26,12 +32,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
+from benchmarks.checkout import Checkout, checkout_at
 from benchmarks.harness import WORKLOADS, Done, spread
 from benchmarks.peer import Peer
 
 SETTLE = 3  # steps at the start do not count: allocators warm up, lazy imports happen
 EVERY = 10
-HANG_S = 300.0
+HANG_S = 600.0
 # For glibc, in all variants: it keeps what was freed. How often a process has the kernel map the
 # same memory anew is up to the addresses that it was given: up to a tenth of a step of (b).
 KEEPS_MEMORY = {
@@ -63,6 +70,7 @@ class Program:
     cold: int
     default_target: float
     selective_target: float
+    may_rise: float  # from one version to the next
 
     @property
     def script(self) -> Path:
@@ -70,7 +78,13 @@ class Program:
         return WORKLOADS / f"{self.name}.py"
 
 
-_LARGE: Any = {"turn": 4, "cold": 1, "default_target": 1.15, "selective_target": 1.03}
+_LARGE: Any = {
+    "turn": 4,
+    "cold": 1,
+    "default_target": 1.15,
+    "selective_target": 1.03,
+    "may_rise": 0.02,
+}
 PROGRAMS = (
     Program(
         letter="a",
@@ -80,6 +94,7 @@ PROGRAMS = (
         cold=3,
         default_target=2.0,
         selective_target=1.3,
+        may_rise=0.1,
     ),
     Program(letter="b", name="cnn_mnist", steps=64, **_LARGE),
     Program(letter="c", name="gpt_char", steps=24, **_LARGE),
@@ -87,21 +102,27 @@ PROGRAMS = (
 )
 
 
+_BEFORE = "before "  # begins the names of variants of the earlier version
+
+
 @dataclass(slots=True)
 class Bench:
-    """One program's runs. ratios: variant -> one figure a round; the plain program is 1."""
+    """One program's runs. ratios: variant -> one figure a round; the plain program is 1.
+
+    versions: what the names of a version's variants begin with -> the version.
+    """
 
     program: Program
     folder: Path
     peer: Peer | None
+    versions: Mapping[str, Checkout] = field(default_factory=lambda: {"": Checkout()})
     ratios: dict[str, list[float]] = field(default_factory=dict)
     plain_ms: list[float] = field(default_factory=list)
     runs: int = 0
 
-    @property
-    def invariants(self) -> Path:
-        """What our tool learned from this very program."""
-        return self.folder / "own.invariant.json"
+    def invariants(self, version: str) -> Path:
+        """What a version learned from this very program."""
+        return self.folder / f"own-{version.strip()}.invariant.json"
 
     @property
     def peer_invariants(self) -> Path:
@@ -110,9 +131,12 @@ class Bench:
 
     def prepare(self, peer_infers: bool) -> None:
         """Learn the program's own invariants."""
-        trace = self.folder / "reference"
-        harness.collect(self.program.script, trace, env={"UP_STEPS": 30}).expect()
-        harness.infer([trace], self.invariants)
+        for version, tool in self.versions.items():
+            trace = self.folder / f"reference-{version.strip()}"
+            env = {"UP_STEPS": 30, **tool.env}
+            harness.collect(self.program.script, trace, env=env, python=tool.python).expect()
+            out = self.invariants(version)
+            harness.infer([trace], out, env=tool.env, python=tool.python)
         if self.peer is not None and peer_infers:
             recorded = self.folder / "peer-reference"
             self.peer.collect(self.program.name, recorded, env={"UP_STEPS": 5})
@@ -121,14 +145,7 @@ class Bench:
     def round(self) -> None:
         """Run each variant once, in turns; then the other tool."""
         plain = {name: self._plain for name in ("plain", "again")}
-        recorded: dict[str, dict[str, Any]] = {
-            "default": {},
-            "selective": {"invariants": self.invariants},
-            "rules": {"rules": True},
-            "every": {"every": EVERY},
-        }
-        ours = {name: partial(self._ours, **options) for name, options in recorded.items()}
-        times = self._take_turns({**plain, **ours})
+        times = self._take_turns({**plain, **self._recorded()})
         base = times.pop("plain")
         self.plain_ms.append(statistics.median(base[SETTLE:]) * 1e3)
         for name, seconds in times.items():
@@ -139,10 +156,27 @@ class Bench:
             if self.peer_invariants.exists():
                 self._add_peer("peer selective", self.peer_invariants)
 
+    def _recorded(self) -> dict[str, Callable[[Env, Path], Done]]:
+        """Each kind of recording by each version: versions side by side, in changing order."""
+        versions = list(self.versions)
+        if self.runs % 2:
+            versions.reverse()
+        kinds: dict[str, Callable[[str], dict[str, Any]]] = {
+            "default": lambda _: {},
+            "selective": lambda version: {"invariants": self.invariants(version)},
+            "rules": lambda _: {"rules": True},
+            "every": lambda _: {"every": EVERY},
+        }
+        return {
+            version + kind: partial(self._ours, tool=self.versions[version], **options(version))
+            for kind, options in kinds.items()
+            for version in versions
+        }
+
     def _take_turns(self, variants: Mapping[str, Callable[[Env, Path], Done]]) -> Times:
         """CPU seconds of each step of each variant, in rings of named pipes."""
         self.runs += 1
-        pipes = [self.folder / f"turn-{self.runs}-{name}" for name in variants]
+        pipes = [self.folder / f"turn-{self.runs}-{number}" for number in range(len(variants))]
         for pipe in pipes:
             os.mkfifo(pipe)
         first = os.open(pipes[0], os.O_RDWR)
@@ -161,13 +195,15 @@ class Bench:
     def _plain(self, env: Env, _out: Path) -> Done:
         return harness.plain(self.program.script, env=env, timeout_s=HANG_S).expect()
 
-    def _ours(self, env: Env, out: Path, **options: Any) -> Done:
+    def _ours(self, env: Env, out: Path, *, tool: Checkout, **options: Any) -> Done:
         script = self.program.script
-        return harness.collect(script, out, env=env, timeout_s=HANG_S, **options).expect()
+        options = {"env": {**env, **tool.env}, "python": tool.python, **options}
+        return harness.collect(script, out, timeout_s=HANG_S, **options).expect()
 
     def _compare(self, name: str, cpu: list[float], base: list[float]) -> dict[str, float]:
         """Ratios of one variant to the plain program, lap by lap."""
-        if name != "every":
+        version, is_every, _ = name.partition("every")
+        if not is_every:
             return {name: self._ratio(cpu, base)}
         kept = {
             record["s"]
@@ -178,8 +214,8 @@ class Bench:
         # one is not a clean sample of a skipped one.
         skipped = [step for step in range(len(cpu)) if not {step, step - 1} & kept]
         return {
-            "every mean": sum(cpu[SETTLE:]) / sum(base[SETTLE:]),
-            "every skipped": self._ratio(cpu, base, among=frozenset(skipped)),
+            f"{version}every mean": sum(cpu[SETTLE:]) / sum(base[SETTLE:]),
+            f"{version}every skipped": self._ratio(cpu, base, among=frozenset(skipped)),
         }
 
     def _ratio(
@@ -208,14 +244,14 @@ class Bench:
         return {"UP_STEPS": str(steps), "UP_TIMES": times, "UP_EVAL": "0", **KEEPS_MEMORY}
 
     def _times(self, name: str) -> Path:
-        return self.folder / f"times-{self.runs}-{name}.json"
+        return self.folder / f"times-{self.runs}-{name.replace(' ', '-')}.json"
 
     def _cpu(self, name: str) -> list[float]:
         seconds: list[float] = json.loads(self._times(name).read_text(encoding="utf-8"))["cpu"]
         return seconds
 
     def _out(self, view: str) -> Path:
-        return self.folder / f"{view}-{self.runs}"
+        return self.folder / f"{view.replace(' ', '-')}-{self.runs}"
 
     def sizes(self) -> dict[str, dict[str, float]]:
         """Events and bytes a step in the last trace of each view."""
@@ -323,29 +359,101 @@ def _cell(figures: dict[str, float] | None) -> str:
     return f"{figures['median']:.2f} ({figures['min']:.2f}-{figures['max']:.2f})"
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run everything that was asked for, in rounds over all programs."""
-    before = harness.describe_machine()
+RISING = {  # column -> name of the kind of recording
+    "default": "default",
+    "selective": "selective",
+    "rules": "rules",
+    "every skipped": "skipped",
+}
+
+
+def rises(bench: Bench) -> list[dict[str, Any]]:
+    """Of each kind of recording: median ratio before and after, and whether it rose too much.
+
+    ``by_round`` is the spread of the differences of single rounds, which share their noise.
+    """
+    found = []
+    for column, kind in RISING.items():
+        before, after = bench.ratios[_BEFORE + column], bench.ratios[column]
+        rise = statistics.median(after) - statistics.median(before)
+        found.append(
+            {
+                "recording": kind,
+                "before": spread(before),
+                "after": spread(after),
+                "rise": round(rise, 4),
+                "by_round": spread([new - old for new, old in zip(after, before)]),
+                "may_rise": bench.program.may_rise,
+                "within": rise <= bench.program.may_rise,
+            }
+        )
+    return found
+
+
+def show_rises(result: dict[str, Any]) -> str:
+    """A row for each program and kind of recording, then the verdict."""
+    header = ["program", "recording", "before", "after", "rise", "by round", "may rise", ""]
+    rows = [
+        [
+            p["program"],
+            r["recording"],
+            *(_cell(r[key]) for key in ("before", "after")),
+            f"{r['rise']:+.3f}",
+            f"{r['by_round']['min']:+.3f} to {r['by_round']['max']:+.3f}",
+            r["may_rise"],
+            "ok" if r["within"] else "TOO MUCH",
+        ]
+        for p in result["programs"]
+        for r in p["rises"]
+    ]
+    noise = [f"{p['program']} {_cell(p['again'])}" for p in result["programs"]]
+    failed = sum(row[-1] != "ok" for row in rows)
+    verdict = "every ratio is within its limit"
+    if failed:
+        verdict = f"{failed} of {len(rows)} ratios rose by more than they may"
+    return "\n".join(
+        [
+            harness.table(header, rows),
+            "",
+            f"the plain program again, which should be 1: {', '.join(noise)}",
+            f"before: {result['before']}",
+            f"after: {result['after']}",
+            f"machine: {result['machine']}, {result['rounds']} rounds",
+            f"verdict: {verdict}",
+        ]
+    )
+
+
+def run_rounds(
+    options: argparse.Namespace, folder: Path, versions: Mapping[str, Checkout]
+) -> list[Bench]:
+    """All programs that were asked for, in rounds."""
     if hasattr(os, "sched_setaffinity"):  # what is compared runs on one core
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    rounds = 2 if options.quick else options.rounds
     peer = Peer(python=options.peer, folder=folder) if options.peer else None
     benches = []
     for program in PROGRAMS:
         if not options.only or program.letter in options.only.split(","):
             place = folder / program.name
             place.mkdir()
-            benches.append(Bench(program=program, folder=place, peer=peer))
+            benches.append(Bench(program=program, folder=place, peer=peer, versions=versions))
             benches[-1].prepare(peer_infers=not options.quick)
-    for number in range(rounds):
+    for number in range(options.rounds):
         for bench in benches:
-            print(f"round {number + 1} of {rounds}: {bench.program.name}", file=sys.stderr)
+            print(f"round {number + 1} of {options.rounds}: {bench.program.name}", file=sys.stderr)
             bench.round()
+    return benches
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run everything that was asked for, in rounds over all programs."""
+    before = harness.describe_machine()
+    benches = run_rounds(options, folder, {"": Checkout()})
     return {
         "machine": {**before, "load_after": harness.describe_machine()["load"]},
-        "rounds": rounds,
-        "startup": measure_startup(folder, rounds),
-        "call": measure_call(folder, rounds),
+        "rounds": options.rounds,
+        "startup": measure_startup(folder, options.rounds),
+        "call": measure_call(folder, options.rounds),
         "programs": [
             {
                 "program": f"({bench.program.letter}) {bench.program.name}",
@@ -362,6 +470,29 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
+def compare(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Measure this version of traincheck and another in the same rings."""
+    machine = harness.describe_machine()
+    versions = {_BEFORE: checkout_at(options.against, folder / "against"), "": Checkout()}
+    described = [version.describe(folder) for version in versions.values()]
+    benches = run_rounds(options, folder, versions)
+    return {
+        "machine": {**machine, "load_after": harness.describe_machine()["load"]},
+        "rounds": options.rounds,
+        "before": described[0],
+        "after": described[1],
+        "programs": [
+            {
+                "program": f"({bench.program.letter}) {bench.program.name}",
+                "plain_ms": spread(bench.plain_ms),
+                "again": spread(bench.ratios["again"]),
+                "rises": rises(bench),
+            }
+            for bench in benches
+        ],
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -371,12 +502,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="two rounds, no inference by the peer")
     parser.add_argument("--only", default="", help="letters of programs, e.g. a,c")
     parser.add_argument("--peer", type=Path, help="Python of the peer's virtual environment")
+    parser.add_argument(
+        "--against", type=Path, help="compare with another version: a checkout, or its Python"
+    )
     options = parser.parse_args(argv)
+    options.rounds = 2 if options.quick else options.rounds
     with tempfile.TemporaryDirectory() as scratch:
-        result = measure(options, Path(scratch))
-    print(show(result))
-    harness.write_json(options.json, result)
-    return 0
+        measured = (compare if options.against else measure)(options, Path(scratch))
+    print((show_rises if options.against else show)(measured))
+    harness.write_json(options.json, measured)
+    rows = [row for p in measured["programs"] for row in p.get("rises", ())]
+    return int(not all(row["within"] for row in rows))
 
 
 if __name__ == "__main__":
