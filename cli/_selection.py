@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from traincheck.errors import UsageError
+from traincheck.schema.findings import Presentation
+
 if TYPE_CHECKING:
     from traincheck.config import Config
 
@@ -41,9 +44,29 @@ config_option = click.option(
 )
 
 
+allow_empty_option = click.option(
+    "--allow-empty",
+    is_flag=True,
+    help="Exit with 0, not 4, when nothing was checked.",
+)
+require_steps_option = click.option(
+    "--require-steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Exit with 4 when fewer than N training steps were recorded.",
+)
+
+
 def selection_options(command: _Decorated) -> _Decorated:
-    """Adds --select, --ignore, --fail-on and --config."""
-    for option in (config_option, fail_on_option, ignore_option, select_option):
+    """Adds --select, --ignore, --fail-on, --allow-empty, --require-steps and --config."""
+    for option in (
+        config_option,
+        require_steps_option,
+        allow_empty_option,
+        fail_on_option,
+        ignore_option,
+        select_option,
+    ):
         command = option(command)
     return command
 
@@ -59,6 +82,26 @@ def configuration(options: dict[str, Any]) -> Config:
     config = load_config(Path(options["config"]) if options.get("config") else None)
     config = config.narrowed(codes(options.get("select") or ()), codes(options.get("ignore") or ()))
     return replace(config, fail_on=options.get("fail_on") or config.fail_on)
+
+
+def presentation(options: dict[str, Any], config: Config) -> Presentation:
+    """What to show and when to fail, as the options of the command say.
+
+    Raises:
+        UsageError: two options contradict each other.
+    """
+    if options["allow_empty"] and options["require_steps"]:
+        raise UsageError(
+            "--allow-empty and --require-steps exclude each other", fix="leave one of them out"
+        )
+    return Presentation(
+        fail_on=config.fail_on,
+        info=options.get("show_info", False),
+        suppressed=options.get("show_suppressed", False),
+        verbose=options.get("verbose", False),
+        allow_empty=options["allow_empty"],
+        require_steps=options["require_steps"] or 0,
+    )
 
 
 def codes(values: Sequence[str]) -> tuple[str, ...]:

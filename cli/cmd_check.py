@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import OutputError, UsageError
-from traincheck.schema.findings import Presentation
+from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
 from ._program import refuse_nothing_to_check
-from ._selection import configuration, selection_options
+from ._selection import configuration, presentation, selection_options
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
 
-_FINDINGS = 1
 _REFRESH_S = 0.1
 _PATIENCE_S = 1.0
 _SHOWN_RUNS = 10
@@ -91,7 +90,8 @@ def _the_one(
 @click.option(
     "--write-baseline",
     is_flag=True,
-    help="Write what is found to the file of --baseline, and exit with 0.",
+    help="Write what is found to the file of --baseline. Findings then do not change the exit "
+    "status.",
 )
 @click.option("--show-suppressed", is_flag=True, help="Show what was suppressed too, and by whom.")
 @click.option(
@@ -128,29 +128,29 @@ def check(**options: Any) -> int:
       traincheck-check -t traces/new --baseline known.json
 
     \b
-    Exit status: 0 no finding at or above --fail-on; 1 findings; 2 bad input or usage; 3 our bug.
+    Exit status:
+      0  no finding at or above --fail-on
+      1  findings at or above --fail-on
+      2  bad input or usage
+      3  a bug of traincheck
+      4  nothing was checked: no training step was recorded, or no check was triggered
     """  # noqa: D301  # click reads the escape
     _refuse_words(options["trace"], options["stray"])
     sink = _sink(options["form"])
     for path in (options["output"], options["baseline"] if options["write_baseline"] else None):
         _refuse_output(path)
     config = configuration(options)
-    presentation = Presentation(
-        fail_on=config.fail_on,
-        info=options["show_info"],
-        suppressed=options["show_suppressed"],
-        verbose=options["verbose"],
-    )
+    shown = presentation(options, config)
     known = _known(options)
-    report = replace(_check(options, config, known), presentation=presentation)
+    report = replace(_check(options, config, known), presentation=shown)
     if known is not None:
         report = known.apply(report)
     _write(report, sink, options["output"])
     _tell_suppressed(report, options["form"])
     if options["write_baseline"]:
         _write_baseline(options["baseline"], report)
-        return 0
-    return _FINDINGS if any(map(presentation.fails, report.findings)) else 0
+        return 0 if report.exit_status == FINDINGS else report.exit_status
+    return report.exit_status
 
 
 def _refuse_words(trace: str | None, stray: Sequence[str]) -> None:
@@ -229,7 +229,7 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
         with _interrupted() as interrupted:
             tail = TailReader(run, stop=interrupted.is_set)
             return _follow(engine(tail), tail, known, interrupted)
-    reader = TraceReader(run)
+    reader = TraceReader(run, may_be_empty=True)
     with progress(reader):
         return check_source(engine(reader), reader)
 

@@ -18,10 +18,10 @@ import click
 
 from traincheck.collect.settings import MOST_STEPS
 from traincheck.errors import UsageError
-from traincheck.schema.findings import Presentation
+from traincheck.schema.findings import FINDINGS
 
 from ._program import PROGRAM, ProgramCommand, is_command, refuse_nothing_to_check
-from ._selection import configuration, selection_options
+from ._selection import configuration, presentation, selection_options
 from ._unheard import even_unheard
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from traincheck.collect.settings import Settings
     from traincheck.config import Config
 
-_FINDINGS = 1
 _TRACES = "traces"
 
 
@@ -86,8 +85,13 @@ def run(ctx: click.Context, /, **options: Any) -> int:
       traincheck run train.py -i invariant.json --every 10
 
     \b
-    Exit status: 1 findings at or above --fail-on; else that of the program, 128+n when signal n
-    ended it; 2 when nothing could be started.
+    Exit status, the first that applies:
+      1  findings at or above --fail-on
+      n  exit status of the program, when it is not 0; 128+n when signal n ended it
+      4  nothing was checked: no training step was recorded, or no check was triggered
+      0  none of these
+      2  nothing was started: bad input or usage
+      3  a bug of traincheck
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch import launch, new_run_id
     from traincheck.report._run_summary import RunSummary, write_run_summary
@@ -96,6 +100,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
 
     command = _command(options["script"], options["stray"], ctx.meta.get(PROGRAM))
     config = configuration(options)
+    shown = presentation(options, config)
     known = _known(options["baseline"])
     engine = _engine(options, config, command)
     run_id = new_run_id(command)
@@ -105,16 +110,15 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     live = LiveCheck(engine, Path(settings.directory), halts=options["halt"], known=known)
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
-    presentation = Presentation(fail_on=config.fail_on)
-    is_failing = any(map(presentation.fails, report.findings))
+    report = replace(report, presentation=shown)
     has_news = bool(report.findings) or outcome.exit_status != 0
     is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
     trace = _trace(directory, is_kept=bool(is_kept), had_traces=had_traces)
-    report = replace(report, presentation=presentation)
     summary = RunSummary(report=report, watched=live.watched, trace=trace)
     with even_unheard():
         write_run_summary(summary, sys.stderr)
-    return _FINDINGS if is_failing else outcome.exit_status
+    status = report.exit_status
+    return status if status == FINDINGS else outcome.exit_status or status
 
 
 def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | None) -> list[str]:

@@ -60,7 +60,7 @@ def check(
     """
     from traincheck.store.reader import TraceReader
 
-    reader = TraceReader(run)
+    reader = TraceReader(run, may_be_empty=True)
     engine = make_engine(
         invariants,
         rules=rules,
@@ -130,7 +130,7 @@ def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
     """Feed a run to an engine that was made for it and conclude, with what its reader knows.
 
     Raises:
-        TraceFormatError: the run holds no events.
+        TraceFormatError: the run cannot be read.
     """
     watch(engine, source.events())
     return conclude(engine, source)

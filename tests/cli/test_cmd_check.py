@@ -228,6 +228,30 @@ def test_what_is_no_trace_is_named(check: Check, tmp_path: Path, kind: str, caps
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("files", [(), ("events-r0-p1-t0.jsonl",)])
+@pytest.mark.parametrize("follow", [(), ("--follow",)])
+def test_a_run_that_left_nothing_was_not_checked(
+    check: Check, tmp_path: Path, capsys, files: tuple[str, ...], follow: tuple[str, ...]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in files:
+        (run / name).touch()
+    write_manifest(run, Manifest(run_id="run", ended="2026-01-01T00:00:00+00:00", exit_status=0))
+    assert check("-t", run, *follow, "--format", "json") == 4
+    document = json.loads(capsys.readouterr().out)
+    assert document["exit_status"] == 4
+    assert document["nothing_checked"]["reason"] == "nothing was checked: nothing was recorded"
+    assert check("-t", run, *follow, "--allow-empty") == 0
+
+
+def test_an_empty_baseline_is_told(check: Check, tmp_path: Path, good: Path) -> None:
+    empty = write(tmp_path / "run", net().build())
+    known = tmp_path / "known.json"
+    assert check("-t", empty, "--baseline", known, "--write-baseline") == 4
+    assert check("-t", good, "--baseline", known, "--write-baseline") == 0
+
+
 def test_what_is_given_to_the_wrong_option_is_told_where_it_belongs(
     check: Check, good: Path, tmp_path: Path, capsys
 ) -> None:

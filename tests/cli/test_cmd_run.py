@@ -121,6 +121,13 @@ def test_what_the_checks_need_is_recorded(run) -> None:
         (BROKEN, 7, ["--ignore", "TC201"], 7),
         (BROKEN, 0, ["--ignore", "TC2"], 0),
         ([], 5, [], 5),
+        ([], 0, [], 4),
+        ([], 0, ["--allow-empty"], 0),
+        (healthy_run(4), 0, ["--require-steps", "4"], 0),
+        (healthy_run(4), 0, ["--require-steps", "5"], 4),
+        (healthy_run(4), 7, ["--require-steps", "5"], 7),
+        (BROKEN, 0, ["--require-steps", "5"], 1),
+        (BROKEN, 0, ["--require-steps", "5", "--allow-empty"], 2),
     ],
 )
 def test_exit_status(run, events, exit_status, words, status) -> None:
@@ -173,11 +180,12 @@ def test_a_run_of_which_a_part_was_recorded_is_not_said_to_be_fine(run, capsys) 
 def test_a_run_without_a_step_is_not_said_to_be_fine(run, capsys) -> None:
     """Some checks hold of a model that is made and moved."""
     run.events = TraceBuilder().process().model("Net", MLP).optimizer().build()
-    assert run("train.py", "-o", "mine") == 0
-    assert run("-t", "mine", command="check") == 0
+    assert run("train.py", "-o", "mine") == 4
+    assert run("-t", "mine", command="check") == 4
     out, err = (" ".join(text.split()) for text in capsys.readouterr())
     for said in (err, out):
-        assert "findings, but nothing could be checked: no training step was seen" in said
+        assert "findings, but nothing was checked: no training step was recorded" in said
+        assert "fix check that the program gets to optimizer.step()" in said
 
 
 @pytest.mark.parametrize("words", [["--keep"], ["-o", "traces/mine"]])
@@ -243,8 +251,10 @@ def test_collect_checks_while_it_records(run, capsys) -> None:
 def test_invariants_are_checked_too(run, tmp_path, capsys) -> None:
     claim = Hypothesis(relation="order", params={})
     write_invariants(tmp_path / "inv.json", [Invariant(id="i0", hypothesis=claim)], {}, [])
-    assert run("train.py", "-i", "inv.json", "--no-rules") == 0
-    assert "1 check not observable" in capsys.readouterr().err
+    assert run("train.py", "-i", "inv.json", "--no-rules") == 4
+    err = " ".join(capsys.readouterr().err.split())
+    assert "1 check not observable" in err
+    assert "nothing was checked: what the 1 check need was not recorded" in err
 
 
 def test_what_is_in_the_baseline_is_not_told(run, tmp_path, capsys) -> None:

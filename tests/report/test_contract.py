@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 from xml.etree import ElementTree as ET
+from xml.sax.saxutils import unescape
 
 import jsonschema
 import pytest
@@ -18,7 +19,7 @@ from tests.report.test_golden import REPORTS, several, suppressed, written
 from traincheck.check.live import Watched
 from traincheck.report._run_summary import RunSummary, write_run_summary
 from traincheck.report._table import SINKS
-from traincheck.schema.findings import Finding, Presentation, Report, Verdict
+from traincheck.schema.findings import NOTHING_CHECKED, Finding, Presentation, Report, Verdict
 
 SARIF_SCHEMA = Path(__file__).parent / "schemas" / "sarif-schema-2.1.0.json"
 ODD = "50% of it:\n\r\x1b[31m<b>\"a\" & 'b'</b>, ]]> ::error::x \ud7ff\x00"
@@ -215,9 +216,11 @@ def test_junit_has_a_case_for_each_check(name: str) -> None:
     report = REPORTS[name]()
     root = ET.fromstring(written("junit", report))
     found = cases(report)
-    assert list(found) == list(report.verdicts)
+    of_run = list(found)[len(report.verdicts) :]
+    assert list(found)[: len(report.verdicts)] == list(report.verdicts)
+    assert of_run == ["something"] * (report.exit_status == NOTHING_CHECKED)
     suite = root[0]
-    assert int(suite.attrib["tests"]) == len(report.verdicts)
+    assert int(suite.attrib["tests"]) == len(found)
     assert int(suite.attrib["failures"]) == len(suite.findall("testcase[failure]"))
     assert int(suite.attrib["skipped"]) == len(suite.findall("testcase[skipped]"))
 
@@ -226,7 +229,8 @@ def test_junit_has_a_case_for_each_check(name: str) -> None:
 def test_a_junit_case_passes_only_when_the_check_held(name: str) -> None:
     report = REPORTS[name]()
     advice = {f.check for f in report.findings if not report.presentation.fails(f)}
-    for check, case in cases(report).items():
+    found = cases(report)
+    for check, case in ((check, found[check]) for check in report.verdicts):
         passed = case.find("failure") is None and case.find("skipped") is None
         assert passed == (report.verdicts[check] is Verdict.HELD) or check in advice
 
@@ -244,6 +248,28 @@ def test_junit_tells_an_effect_from_a_cause() -> None:
     verdicts = {**report.verdicts, "inv-1": Verdict.VIOLATED}
     skipped = cases(replace(report, verdicts=verdicts))["inv-1"].find("skipped")
     assert skipped.attrib["message"].startswith("violated as an effect of TC203: ")
+
+
+@forms
+def test_a_run_in_which_nothing_was_checked_is_told_with_what_to_do(form: str) -> None:
+    report = REPORTS["nothing-checked"]()
+    said = " ".join(unescape(written(form, report)).split())
+    assert "nothing was checked: no training step was recorded" in said
+    assert "check that the program gets to optimizer.step()" in said
+
+
+@forms
+def test_steps_that_are_required_are_counted(form: str) -> None:
+    report = replace(REPORTS["healthy"](), presentation=Presentation(require_steps=100))
+    assert "5 of the 100 required steps were recorded" in " ".join(written(form, report).split())
+    assert "required" not in written(form, REPORTS["healthy"]())
+
+
+def test_junit_fails_no_build_where_an_empty_run_is_allowed() -> None:
+    report = REPORTS["nothing-checked"]()
+    assert "<failure" in written("junit", report)
+    report = replace(report, presentation=Presentation(allow_empty=True))
+    assert "<failure" not in written("junit", report)
 
 
 # -- GitHub

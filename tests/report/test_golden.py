@@ -254,6 +254,7 @@ def test_markup_in_a_name_is_only_text() -> None:
 SUMMARY = {
     "events",
     "steps",
+    "checked_steps",
     "ranks",
     "held",
     "violated",
@@ -291,7 +292,9 @@ def test_json_has_the_keys_of_the_contract_first(name: str) -> None:
     document = json.loads(written("json", report))
     extra = {"suppressed"} if report.presentation.suppressed else set()
     assert list(document)[: len(CONTRACT)] == CONTRACT
-    assert set(document) == {*CONTRACT, "notes", "not_observable"} | extra
+    beside = {"exit_status", "nothing_checked", "notes", "not_observable"}
+    assert set(document) == {*CONTRACT, *beside} | extra
+    assert document["exit_status"] == report.exit_status
     assert document["schema_version"] == 1
     assert set(document["summary"]) == SUMMARY
     first = document["findings"][0] if document["findings"] else None

@@ -58,6 +58,7 @@ class Process:
         self.keep = None if ring is None else ring.calls.append
         self.unobservable: dict[str, str] = {}
         self.steps = 0
+        self.recorded_steps = 0
         self._checks = checks
         self._view = view
         self.seats: list[Seat] = []
@@ -90,6 +91,7 @@ class Process:
     def step_ended(self, event: StepEvent) -> None:
         if event.complete or event.counters.get("optimizer_step", 0):
             self.steps += 1
+            self.recorded_steps += event.recorded
             self.guard.is_whole = True
 
     def instrument_failed(self, name: str, reason: str) -> None:
@@ -280,12 +282,15 @@ class Engine:
         counts = [process.steps for process in self._processes.values()]
         findings = self._book.findings(max(counts, default=0))
         by_rank: Counter[int] = Counter()  # programs that ran one after the other
+        recorded: Counter[int] = Counter()
         for (rank, _), process in self._processes.items():
             by_rank[rank] += process.steps
+            recorded[rank] += process.recorded_steps
         gaps = [_lost(rank, found) for rank, found in sorted(self._gaps.items())]
         return Report(
             events=self._events,
             steps=max(by_rank.values(), default=0),
+            checked_steps=max(recorded.values(), default=0),
             ranks=len({rank for rank, _ in self._processes}),
             verdicts=verdicts,
             findings=[finding for finding in findings if finding.accepted is None],

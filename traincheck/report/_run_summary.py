@@ -15,7 +15,7 @@ from rich.text import Text
 
 from traincheck.check.live import Watched
 from traincheck.report._lines import COLOURS, page, say, table
-from traincheck.report._words import doubt, notes_of, suppressions
+from traincheck.report._words import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import line_to_look_at, one_line
 from traincheck.rules._docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
@@ -99,6 +99,9 @@ def _finding(console: Console, finding: Finding, report: Report) -> None:
 
 def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     report, watched = summary.report, summary.watched
+    lacking = lack(report)
+    if lacking:
+        yield "fix", lacking.fix
     yield "watched", _watched(report, watched)
     held, idle = report.count(Verdict.HELD), report.count(Verdict.NOT_TRIGGERED)
     if held:

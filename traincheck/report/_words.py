@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.words import counted
@@ -18,11 +19,60 @@ def conclusion(report: Report) -> str:
 
 def doubt(report: Report) -> str:
     """Why it is no good news that nothing was found; empty where it is."""
-    if not report.steps:
-        return "nothing could be checked: no training step was seen"
-    if not report.count(Verdict.HELD):
-        return "nothing could be checked: no check was triggered by this run"
+    lacking = lack(report)
+    if lacking is not None:
+        return lacking.reason
     return f"only part of the run was checked: {checked(report)}" if report.is_partial else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Why nothing was checked, or less than required, and what to do."""
+
+    reason: str
+    fix: str
+
+
+def lack(report: Report) -> Lack | None:
+    """What was not checked in this run; None where enough was."""
+    if report.is_empty:
+        reason, fix = _emptiness(report)
+        return Lack(f"nothing was checked: {reason}", fix)
+    if report.is_short:
+        required = counted(report.presentation.require_steps, "required step")
+        were = "was" if report.checked_steps == 1 else "were"
+        return Lack(
+            f"{report.checked_steps:,} of the {required} {were} recorded",
+            "train for more steps, record more of them (--every), or lower --require-steps",
+        )
+    return None
+
+
+def _emptiness(report: Report) -> tuple[str, str]:
+    if not report.events:
+        return "nothing was recorded", "see the notes, and check that the program imports torch"
+    if not report.steps:
+        return (
+            "no training step was recorded",
+            "check that the program gets to optimizer.step(); --allow-empty accepts a program that "
+            "does not train",
+        )
+    if not report.checked_steps:
+        taken = counted(report.steps, "step")
+        return (
+            f"none of the {taken} of training was recorded",
+            "record more steps: --every 1, or --warmup 20",
+        )
+    lacking = report.count(Verdict.NOT_OBSERVABLE)
+    if lacking == len(report.verdicts):
+        return (
+            f"what the {counted(lacking, 'check')} need was not recorded",
+            "record with the same -i, --select and --rules as you check with, or everything",
+        )
+    return (
+        "no check was triggered by this run",
+        "check with invariants of this program, or select more checks",
+    )
 
 
 def checked(report: Report) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TextIO
 
 from traincheck.report._by_name import located
-from traincheck.report._words import conclusion
-from traincheck.schema.findings import Finding, Report
+from traincheck.report._words import conclusion, lack
+from traincheck.schema.findings import NOTHING_CHECKED, Finding, Report
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 _IN_MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
@@ -17,6 +17,10 @@ def write_github(report: Report, stream: TextIO) -> None:
     """Write a line for each finding, and one that concludes."""
     for finding in report.findings:
         stream.write(f"{_annotation(finding, report)}\n")
+    lacking = lack(report)
+    if lacking and report.exit_status == NOTHING_CHECKED:
+        title = _escaped(lacking.reason, _IN_PROPERTY)
+        stream.write(f"::error title={title}::{_escaped(f'Fix: {lacking.fix}', _IN_MESSAGE)}\n")
     stream.write(f"{conclusion(report)}\n")
 
 

@@ -1,7 +1,8 @@
 """The report as JSON. The keys that design.md section 5 fixes for other programs come first.
 
-Beside them, ``notes`` holds what the text report notes, ``not_observable`` why checks could not be
-decided; where suppressed findings are asked for, ``suppressed`` holds them and who accepted them.
+``exit_status`` is that of the command; ``nothing_checked`` is null, or says why too little was
+checked, and what to do. ``notes`` holds what the text report notes, ``not_observable`` why checks
+could not be decided; ``suppressed`` holds, where asked for, suppressed findings and by whom.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import orjson
 from traincheck.check.findings import where
 from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import located
-from traincheck.report._words import notes_of
+from traincheck.report._words import lack, notes_of
 from traincheck.schema.codec import placed
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.layout import SCHEMA_VERSION
@@ -31,6 +32,8 @@ def report_json(report: Report) -> dict[str, Any]:
     findings = [finding_json(finding, report) for finding in report.findings]
     return {
         **_contract(report, findings),
+        "exit_status": report.exit_status,
+        "nothing_checked": _nothing_checked(report),
         "notes": notes_of(report),
         "not_observable": [
             {"check": check, "code": _code(check, report), "reason": reason}
@@ -38,6 +41,11 @@ def report_json(report: Report) -> dict[str, Any]:
         ],
         **({"suppressed": _suppressed(report)} if report.presentation.suppressed else {}),
     }
+
+
+def _nothing_checked(report: Report) -> dict[str, str] | None:
+    lacking = lack(report)
+    return asdict(lacking) if lacking else None
 
 
 def _code(check: str, report: Report) -> str | None:
@@ -61,6 +69,7 @@ def _contract(report: Report, findings: list[dict[str, Any]]) -> dict[str, Any]:
         "summary": {
             "events": report.events,
             "steps": report.steps,
+            "checked_steps": report.checked_steps,
             "ranks": report.ranks,
             **{verdict.value: report.count(verdict) for verdict in Verdict},
         },

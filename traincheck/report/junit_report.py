@@ -12,9 +12,10 @@ from typing import TextIO
 from xml.etree import ElementTree as ET
 
 from traincheck.report._by_name import located
+from traincheck.report._words import lack
 from traincheck.rules._docs import docs_of
 from traincheck.rules._table import all_rules
-from traincheck.schema.findings import CheckInfo, Finding, Report, Verdict
+from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict
 
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -32,6 +33,7 @@ def write_junit(report: Report, stream: TextIO) -> None:
             _tell(case, finding, report)
         if not found:
             _close(case, check_id, verdict, report, effects)
+    _close_run(suite, report)
     for element in (suites, suite):
         element.set("tests", str(len(suite)))
         for result, name in (("failure", "failures"), ("skipped", "skipped")):
@@ -87,6 +89,16 @@ def _close(
     else:
         reason = _why_no_finding(check_id, report, effects)
     ET.SubElement(case, "skipped", message=_clean(reason))
+
+
+def _close_run(suite: ET.Element, report: Report) -> None:
+    """A case that fails when too little was checked: cases that are skipped fail no build."""
+    lacking = lack(report)
+    if lacking is None or report.exit_status != NOTHING_CHECKED:
+        return
+    case = ET.SubElement(suite, "testcase", classname="traincheck.run", name="something is checked")
+    failure = ET.SubElement(case, "failure", type="nothing-checked", message=lacking.reason)
+    failure.text = f"fix: {lacking.fix}"
 
 
 def _why_no_finding(check_id: str, report: Report, effects: Mapping[str, Finding]) -> str:

@@ -5,7 +5,7 @@ What was accepted is there too, marked as suppressed, as the format asks for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
@@ -14,10 +14,10 @@ import orjson
 
 import traincheck
 from traincheck.report._by_name import located
-from traincheck.report._words import notes_of
+from traincheck.report._words import lack, notes_of
 from traincheck.rules._docs import RuleDocs, docs_of
 from traincheck.rules._table import all_rules
-from traincheck.schema.findings import CheckInfo, Finding, Report, Verdict
+from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -49,7 +49,8 @@ def sarif(report: Report) -> dict[str, Any]:
             {
                 "executionSuccessful": True,
                 "toolExecutionNotifications": [
-                    {"level": "note", "message": {"text": note}} for note in notes_of(report)
+                    {"level": level, "message": {"text": text}}
+                    for level, text in _notifications(report)
                 ],
             }
         ],
@@ -58,11 +59,22 @@ def sarif(report: Report) -> dict[str, Any]:
         "properties": {
             "events": report.events,
             "steps": report.steps,
+            "checkedSteps": report.checked_steps,
             "ranks": report.ranks,
             **{verdict.value: report.count(verdict) for verdict in Verdict},
         },
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _notifications(report: Report) -> Iterator[tuple[str, str]]:
+    """What is to be known beside the findings, by its level."""
+    lacking = lack(report)
+    if lacking:
+        level = "error" if report.exit_status == NOTHING_CHECKED else "note"
+        yield level, f"{lacking.reason}. Fix: {lacking.fix}"
+    for note in notes_of(report):
+        yield "note", note
 
 
 def _descriptors(

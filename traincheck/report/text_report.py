@@ -19,7 +19,7 @@ from traincheck.report._beside import beside
 from traincheck.report._by_name import place_by_name
 from traincheck.report._lines import COLOURS, page, say, table
 from traincheck.report._places import code_at, code_of
-from traincheck.report._words import checked, doubt, notes_of, suppressions, why_accepted
+from traincheck.report._words import checked, doubt, lack, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.words import counted, joined
 
@@ -41,8 +41,8 @@ def write_text(report: Report, stream: TextIO) -> None:
             for finding in in_full:
                 _in_full(console, finding, report)
             _others(console, "Then:", others if in_full is not shown else ())
-        else:
-            _healthy(console, report)
+        if not shown or lack(report):
+            _no_findings(console, report, known=bool(shown))
         if report.presentation.suppressed:
             _others(console, "Suppressed:", report.suppressed)
         _summary(console, report, advice=[f for f in report.findings if f not in shown])
@@ -158,11 +158,18 @@ def _others(console: Console, head: str, findings: Sequence[Finding]) -> None:
     console.print()
 
 
-def _healthy(console: Console, report: Report) -> None:
-    known = "No findings but those suppressed" if report.suppressed else "No findings"
+def _no_findings(console: Console, report: Report, *, known: bool) -> None:
+    """What was checked without a finding, or why that was too little, whatever is ``known``."""
+    found = "No findings but those suppressed" if report.suppressed else "No findings"
     but = doubt(report)
-    text = f"{known}, but {but}." if but else f"{known}: {checked(report)}."
+    if known:
+        text = f"{but[:1].upper()}{but[1:]}."
+    else:
+        text = f"{found}, but {but}." if but else f"{found}: {checked(report)}."
     say(console, Text(text, style="bold yellow" if but else "bold green"))
+    lacking = lack(report)
+    if lacking:
+        table(console, [("fix", lacking.fix)], indent=2)
 
 
 def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> None:

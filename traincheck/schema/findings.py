@@ -12,6 +12,8 @@ from traincheck.schema.excerpts import Row
 from traincheck.schema.record import Record
 
 SEVERITIES = ("info", "warning", "error")  # rising
+FINDINGS = 1  # exit status: findings at or above --fail-on
+NOTHING_CHECKED = 4  # exit status
 
 
 class Verdict(str, Enum):
@@ -212,13 +214,16 @@ class Presentation:
     """How much of a report is shown.
 
     fail_on: lowest severity that counts as failure. info, suppressed: show these in full too.
-    verbose: show every finding in full, with all that it explains.
+    verbose: show every finding in full, with all that it explains. allow_empty: a run in which
+    nothing was checked is no failure. require_steps: fewer recorded training steps are one.
     """
 
     fail_on: str = "warning"
     info: bool = False
     suppressed: bool = False
     verbose: bool = False
+    allow_empty: bool = False
+    require_steps: int = 0
 
     def fails(self, finding: Finding) -> bool:
         """Whether a finding makes the exit status 1."""
@@ -229,6 +234,7 @@ class Presentation:
 class Report:
     """What one check of one run concluded.
 
+    steps: of training; checked_steps: those of them that were recorded, so that checks saw them.
     verdicts, infos: one per check id. unobservable: why, for the checks that could not be decided.
     suppressed: findings that somebody accepted. root: directory that source places are relative to.
     hostname, started, program: where the run was, since when in seconds since 1970, and its script;
@@ -251,7 +257,33 @@ class Report:
     program: str = ""
     is_partial: bool = False
     presentation: Presentation = field(default_factory=Presentation)
+    checked_steps: int = 0
 
     def count(self, verdict: Verdict) -> int:
         """How many checks ended with ``verdict``."""
         return sum(1 for v in self.verdicts.values() if v is verdict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was checked: no training step was recorded, or no check was triggered.
+
+        A warning or an error stands also without a step. Advice and checks that held do not: a
+        program that makes its model and then finds no data shows them too.
+        """
+        if any(found.severity != "info" for found in (*self.findings, *self.suppressed)):
+            return False
+        is_triggered = self.count(Verdict.HELD) + self.count(Verdict.VIOLATED) > 0
+        return not (self.checked_steps and is_triggered)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether fewer training steps were recorded than are required."""
+        return self.checked_steps < self.presentation.require_steps
+
+    @property
+    def exit_status(self) -> int:
+        """What a command that shows this report returns: 0, `FINDINGS` or `NOTHING_CHECKED`."""
+        if any(map(self.presentation.fails, self.findings)):
+            return FINDINGS
+        is_failed = self.is_short or (self.is_empty and not self.presentation.allow_empty)
+        return NOTHING_CHECKED if is_failed else 0

@@ -44,14 +44,16 @@ class TraceReader:
 
     Args:
         path: the run directory.
+        may_be_empty: whether a run that ended and left no event is read, as one without events.
 
     Raises:
         TraceFormatError: ``path`` is not a run, or a newer traincheck wrote it.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, may_be_empty: bool = False) -> None:
         self.path = Path(path)
-        check_run(self.path)
+        self._may_be_empty = may_be_empty
+        check_run(self.path, may_be_empty=may_be_empty)
         self.manifest: Manifest | None
         self.manifest, notes = read_manifest(self.path)
         self.notes: list[str] = notes + lost_notes(self.path, self.manifest)
@@ -59,7 +61,7 @@ class TraceReader:
         self._log = SkipLog()
         self._reading: list[EventFile] = []
         self._files = event_files(self.path)
-        if not self._files:
+        if not self._files and any(self.path.glob(EVENT_GLOB)):
             raise TraceFormatError(
                 f"{self.path} has event files, but none is named events-r<rank>-p<pid>-t<n>.jsonl",
                 fix="do not rename the files of a trace",
@@ -106,7 +108,7 @@ class TraceReader:
 
     def _batches(self) -> Iterator[Sequence[Event]]:
         self._log = SkipLog()
-        ahead = _READ_AHEAD_BYTES // len(self._files)
+        ahead = _READ_AHEAD_BYTES // max(1, len(self._files))
         chunk_bytes = max(_MIN_CHUNK_BYTES, min(CHUNK_BYTES, ahead))
         known = None if self.manifest is None else self.manifest.settings
         process = None if not known else {"recorded": known.get("needs")}
@@ -130,6 +132,8 @@ class TraceReader:
 
     def _refuse(self) -> None:
         if not self._log.count:
+            if self._may_be_empty:
+                return
             raise TraceFormatError(
                 f"the event files of {self.path} are empty: the program ended before anything "
                 "was recorded",

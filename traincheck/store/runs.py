@@ -46,8 +46,12 @@ def find_runs(path: Path | str) -> list[Path]:
     return runs
 
 
-def check_run(path: Path) -> None:
+def check_run(path: Path, *, may_be_empty: bool = False) -> None:
     """See whether ``path`` is one run with event files, finished or not.
+
+    Args:
+        path: of its directory.
+        may_be_empty: whether a run that ended without event files is one too.
 
     Raises:
         TraceFormatError: it is not; says what it is instead.
@@ -62,6 +66,8 @@ def check_run(path: Path) -> None:
                 f"the run in {path} has just started, and nothing is recorded yet",
                 fix=f"try again later, or wait for it: traincheck-check -t {path} --follow",
             )
+        if may_be_empty:
+            return
         raise TraceFormatError(
             f"{path} has a manifest but no event files: {_contents(path)}",
             fix=f"nothing was recorded: read the notes in {path / MANIFEST}, and check that the "

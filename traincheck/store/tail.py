@@ -106,7 +106,7 @@ class TailReader:
         """All events from the beginning of the run on, waiting for more until it is over.
 
         Raises:
-            TraceFormatError: the run is over and left no event.
+            TraceFormatError: the run is over and left lines, but no event.
         """
         self._log = SkipLog()
         following = _Following(self.path, self._log, self._clock, self._patience)
@@ -154,7 +154,9 @@ class TailReader:
         return any(process_exists(pid) for pid in pids)
 
     def _refuse(self) -> None:
-        check_run(self.path)
+        check_run(self.path, may_be_empty=True)
+        if not self.skipped:
+            return
         raise TraceFormatError(
             f"{self.path} holds no event, and {self.skipped} bad lines",
             fix=f"read the notes in {self.path / MANIFEST}, and record the run again",
