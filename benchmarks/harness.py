@@ -171,6 +171,7 @@ def infer(
 ) -> Done:
     """Learn invariants from recorded runs. python: whose traincheck learns."""
     options = [word for trace in traces for word in ("-t", trace)]
+    out.unlink(missing_ok=True)  # infer does not replace it
     argv = [command("traincheck-infer", python), *options, "-o", out]
     return run(argv, env=env, timeout_s=timeout_s).expect()
 

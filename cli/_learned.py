@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.errors import OutputError, UsageError
+from traincheck.errors import UsageError
 from traincheck.schema.words import counted
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def explain(path: str, text: str) -> None:
     if not beside.exists():
         raise UsageError(
             f"{path} has no list of dropped statements beside it: {beside} does not exist",
-            fix="learn again: traincheck-infer -t DIR",
+            fix="learn again: traincheck-infer --force -t DIR",
         )
     show_why(text, kept, read_dropped(beside))
 
@@ -67,20 +66,6 @@ def _statements(found: Sequence[object], what: str) -> str:
 def _tell_rest(count: int) -> None:
     if count > _SHOWN:
         say(f"  and {count - _SHOWN} more")
-
-
-def refuse_output(output: str) -> None:
-    """Before a long reading rather than after it."""
-    path = Path(output)
-    if path.is_dir():
-        reason = "it is a directory"
-    elif not path.parent.is_dir():
-        reason = f"{path.parent} is not a directory"
-    else:
-        return
-    raise OutputError(
-        f"{output}: cannot be written: {reason}", fix="choose a file in a writable directory"
-    )
 
 
 def severity(one: Invariant) -> str:

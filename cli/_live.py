@@ -6,7 +6,6 @@ The program is never touched, except to stop it where that is asked for.
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -140,12 +139,6 @@ def say(text: str) -> None:
     """One line for people, beside what the program prints."""
     with even_unheard():
         click.echo(f"traincheck: {text}", err=True)
-
-
-def kept(directory: Path) -> str:
-    """Where the trace is, and what to do with it."""
-    where = shlex.quote(str(directory))
-    return f"{where}; full report: traincheck-check -t {where}"
 
 
 def void(_: object) -> None:

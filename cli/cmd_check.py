@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.errors import OutputError, UsageError
+from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
+from ._outputs import refuse_output, report_option, reports_of, sink_named, write_report
 from ._program import refuse_nothing_to_check
 from ._selection import configuration, presentation, selection_options
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
     from traincheck.config import Config
-    from traincheck.report._table import Sink
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
     from traincheck.store.reader import TraceReader
@@ -110,7 +110,8 @@ def _the_one(
     help="Form of the report: text, json, junit, sarif, github, or one that an installed package "
     "adds.",
 )
-@click.option("--output", metavar="FILE", help="Write the report there. [default: stdout]")
+@click.option("-o", "--output", metavar="FILE", help="Write the report there. [default: stdout]")
+@report_option
 def check(**options: Any) -> int:
     """Check a run: by built-in rules, and by what reference runs always do.
 
@@ -123,7 +124,8 @@ def check(**options: Any) -> int:
       traincheck-check -t traces/new -i invariant.json
       traincheck-check -t traces/new --preset pytorch --preset amp
       traincheck-check -t traces/live -i invariant.json --follow
-      traincheck-check -t traces/new --format sarif --output report.sarif
+      traincheck-check -t traces/new --format sarif -o report.sarif
+      traincheck-check -t traces/new --report junit=junit.xml --report json=report.json
       traincheck-check -t traces/new --select TC1,TC2 --ignore TC102
       traincheck-check -t traces/new --baseline known.json
 
@@ -136,16 +138,17 @@ def check(**options: Any) -> int:
       4  nothing was checked: no training step was recorded, or no check was triggered
     """  # noqa: D301  # click reads the escape
     _refuse_words(options["trace"], options["stray"])
-    sink = _sink(options["form"])
+    sinks = [(sink_named(options["form"]), options["output"]), *reports_of(options["reports"])]
     for path in (options["output"], options["baseline"] if options["write_baseline"] else None):
-        _refuse_output(path)
+        refuse_output(path)
     config = configuration(options)
     shown = presentation(options, config)
     known = _known(options)
     report = replace(_check(options, config, known), presentation=shown)
     if known is not None:
         report = known.apply(report)
-    _write(report, sink, options["output"])
+    for sink, output in sinks:
+        write_report(report, sink, output)
     _tell_suppressed(report, options["form"])
     if options["write_baseline"]:
         _write_baseline(options["baseline"], report)
@@ -193,15 +196,6 @@ def _tell_suppressed(report: Report, form: str) -> None:
 
     hint = "--show-suppressed shows them"
     click.echo(f"traincheck: findings: {suppressions(report)}; {hint}", err=True)
-
-
-def _sink(form: str) -> Sink:
-    from traincheck.report._table import all_sinks
-
-    sinks = all_sinks()
-    if form not in sinks:
-        raise UsageError(f"no report format {form!r}", fix=f"one of {', '.join(sinks)}")
-    return sinks[form]
 
 
 def _check(options: dict[str, Any], config: Config, known: Baseline | None = None) -> Report:
@@ -338,31 +332,3 @@ def progress(reader: TraceReader) -> Iterator[None]:
         finally:
             done.set()
             watcher.join()
-
-
-def _refuse_output(output: str | None) -> None:
-    """Before a long reading rather than after it."""
-    if output is None:
-        return
-    path = Path(output)
-    reason = None
-    if path.is_dir():
-        reason = "is a directory"
-    elif not path.parent.is_dir():
-        reason = f"cannot be written: {path.parent} is not a directory"
-    if reason is not None:
-        raise OutputError(f"{output} {reason}", fix="choose a file in a writable directory")
-
-
-def _write(report: Report, sink: Sink, output: str | None) -> None:
-    if output is None:
-        sink(report, sys.stdout)
-        return
-    try:
-        with Path(output).open("w", encoding="utf-8", errors="backslashreplace") as stream:
-            sink(report, stream)
-    except OSError as error:
-        raise OutputError(
-            f"{output}: cannot be written: {error.strerror or error}",
-            fix="choose a file in a writable directory on a disk with room",
-        ) from error

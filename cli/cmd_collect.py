@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,7 +17,7 @@ import click
 from traincheck.collect.settings import MOST_STEPS, Level, Settings
 from traincheck.errors import UsageError
 
-from ._program import PROGRAM, ProgramCommand, invariant_needs
+from ._program import PROGRAM, Program, ProgramCommand, check_line, invariant_needs
 from ._selection import config_option, configuration, ignore_option
 from ._unheard import even_unheard
 
@@ -31,7 +30,11 @@ if TYPE_CHECKING:
 _LEVELS = get_args(Level)
 
 
-@click.command(cls=ProgramCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=ProgramCommand,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    options_metavar="[OPTIONS] -p SCRIPT [ARGS]...",
+)
 @click.option("-p", "--script", metavar="SCRIPT", help="Python script to run.")
 @click.option("-s", "--shell", metavar="SCRIPT", help="Shell script to run.")
 @click.option(
@@ -89,7 +92,6 @@ _LEVELS = get_args(Level)
 @click.option(
     "--quiet", is_flag=True, help="Do not tell where the trace is when the run has ended."
 )
-@click.argument("stray", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
 @click.pass_context
 def collect(ctx: click.Context, /, **options: Any) -> int:
     """Record what a training program does. The program is not edited.
@@ -101,25 +103,29 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     \b
     Examples:
       traincheck-collect -p train.py
-      traincheck-collect -p train.py -o traces/good -- --lr 0.1 --epochs 2
+      traincheck-collect -o traces/good -p train.py --lr 0.1 --epochs 2
       traincheck-collect -s run.sh
       traincheck-collect -o traces/good -- python -m package.train --lr 0.1
       traincheck-collect -o traces/ddp -- torchrun --nproc-per-node 2 train.py
-      traincheck-collect -p train.py -i invariant.json
-      traincheck-collect -p train.py -i invariant.json --every 10
+      traincheck-collect -i invariant.json -p train.py
+      traincheck-collect -i invariant.json --every 10 -p train.py --lr 0.1
+
+    The first word after the script that is not an option of traincheck, and all that follows it, is
+    passed to the script.
 
     \b
     Exit status: that of the program, 128+n when signal n ended it; 2 when nothing could be started.
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch import launch, new_run_id
 
-    command = _command(options, ctx.meta.get(PROGRAM), options["stray"])
+    command = _command(options, ctx.meta[PROGRAM])
     project = configuration(options)
     config = _configuration(options, project.collect)
     needs = _needs(config, project)
     run_id = new_run_id(command)
     directory = Path(config.output) if config.output else Path("traces") / run_id
     settings = _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs)
+    again = check_line(directory, {**options, "invariants": config.invariants})
     if options["check"] or options["halt"]:
         from traincheck.api import make_engine
         from traincheck.check.source_calls import program_in
@@ -130,77 +136,66 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
             root=os.getcwd,
             program=lambda: program_in(command),
         )
-        return _checked(command, settings, directory, engine, options)
+        where = f"{shlex.quote(str(directory))}; full report: {again}"
+        return _checked(command, settings, engine, where, options)
     outcome = launch(command, settings)
     if not options["quiet"]:
         with even_unheard():
-            click.echo(_last_line(outcome, directory), err=True)
+            click.echo(_last_line(outcome, directory, again), err=True)
     return outcome.exit_status
 
 
 def _checked(
     command: list[str],
     settings: Settings,
-    directory: Path,
     engine: Engine,
+    where: str,
     options: dict[str, Any],
 ) -> int:
     """Record and check at once. The status stays that of the program."""
     from traincheck.collect.launch import launch
     from traincheck.report._run_summary import RunSummary, write_run_summary
 
-    from ._live import LiveCheck, kept
+    from ._live import LiveCheck
 
     live = LiveCheck(engine, Path(settings.directory), halts=options["halt"])
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
     if not options["quiet"]:
-        summary = RunSummary(report=report, watched=live.watched, trace=kept(directory))
+        summary = RunSummary(report=report, watched=live.watched, trace=where)
         with even_unheard():
             write_run_summary(summary, sys.stderr)
     return outcome.exit_status
 
 
-def _command(
-    options: dict[str, Any], program: Sequence[str] | None, stray: Sequence[str]
-) -> list[str]:
+def _command(options: dict[str, Any], program: Program) -> list[str]:
     """The command to run, from -p, -s or the words after ``--``."""
     from traincheck.collect.launch import check_command, script_command, shell_command
 
-    script, shell = options["script"], options["shell"]
-    if stray:
-        raise _stray_error(stray, has_script=bool(script or shell))
+    script, shell, words = options["script"], options["shell"], program.words
+    if program.stray:
+        raise _stray_error(program)
     if script and shell:
         raise UsageError("-p and -s exclude each other", fix="give one program to run")
     if script:
-        return script_command(script, program or ())
+        return script_command(script, words)
     if shell:
-        return shell_command(shell, program or ())
-    if not program:
+        return shell_command(shell, words)
+    if not words:
         raise UsageError(
             "no program to run",
             fix="traincheck-collect -p train.py, or traincheck-collect -- torchrun train.py",
         )
-    check_command(program)
-    return list(program)
+    check_command(words)
+    return list(words)
 
 
-def _stray_error(stray: Sequence[str], *, has_script: bool) -> UsageError:
-    words = shlex.join(stray)
-    if has_script:
-        fix = f"arguments of the program go after --: -- {words}"
-    elif stray[0].endswith(".py"):
-        fix = f"traincheck-collect -p {_with_arguments(stray)}"
-    elif stray[0].endswith((".sh", ".bash")):
-        fix = f"traincheck-collect -s {_with_arguments(stray)}"
-    else:
-        fix = f"traincheck-collect -- {words}"
-    return UsageError(f"unexpected argument {stray[0]!r}", fix=fix)
-
-
-def _with_arguments(words: Sequence[str]) -> str:
-    script, *arguments = words
-    return shlex.join([script, "--", *arguments] if arguments else [script])
+def _stray_error(program: Program) -> UsageError:
+    first = program.stray[0]
+    names = {".py": "-p", ".sh": "-s", ".bash": "-s"}
+    name = names.get(Path(first).suffix, "--")
+    line = shlex.join(["traincheck-collect", *program.own, name, *program.stray])
+    return UsageError(f"unexpected argument {first!r}", fix=line)
 
 
 def _configuration(options: dict[str, Any], config: CollectConfig) -> CollectConfig:
@@ -253,10 +248,10 @@ def _settings(
     )
 
 
-def _last_line(outcome: Outcome, directory: Path) -> str:
+def _last_line(outcome: Outcome, directory: Path, again: str) -> str:
     where = shlex.quote(str(directory))
     if outcome.processes:
-        line = f"traincheck: trace in {where}; next: traincheck-check -t {where}"
+        line = f"traincheck: trace in {where}; next: {again}"
     else:
         line = f"traincheck: no trace in {where}"
     return "; ".join([line, *outcome.notes])

@@ -9,6 +9,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,8 @@ import click
 from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.words import counted, joined
 
-from ._learned import explain, refuse_output, say, show_why
+from ._learned import explain, say, show_why
+from ._outputs import force_option, refuse_output
 
 if TYPE_CHECKING:
     from traincheck.infer.engine import InferResult
@@ -48,6 +50,7 @@ DEFAULT_OUTPUT = "invariant.json"
     metavar="FILE",
     help="Add the runs to those of this file, which are not read again.",
 )
+@force_option
 @click.option(
     "--relation", "names", metavar="NAME", multiple=True, help="Learn only this one. Repeatable."
 )
@@ -101,7 +104,7 @@ def infer(**options: Any) -> None:
             raise UsageError("no run to learn from", fix="name one: -t DIR")
         explain(output, why_not)
         return
-    refuse_output(output)
+    refuse_output(output, replaces=options["force"] or _is_same(output, update))
     before = [] if update is None else known_runs(update)
     limits = limits_of(
         [] if update is None else [update], options["confidence"], options["min_examples"]
@@ -123,6 +126,10 @@ def infer(**options: Any) -> None:
     _tell_notes(runs)
     if why_not is not None:
         show_why(why_not, result.invariants, result.dropped)
+
+
+def _is_same(output: str, update: str | None) -> bool:
+    return update is not None and Path(output).resolve() == Path(update).resolve()
 
 
 def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[str, Relation] | None:

@@ -16,7 +16,8 @@ import click
 from traincheck.errors import UsageError, nearest
 from traincheck.schema.words import counted
 
-from ._learned import brief, cells, facts, refuse_output, say, severity
+from ._learned import brief, cells, facts, say, severity
+from ._outputs import force_option, refuse_output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,7 +165,8 @@ def diff(before: str, after: str, form: str) -> int:
 @invariants.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", required=True, help="Write the result there.")
-def merge(files: Sequence[str], output: str) -> None:
+@force_option
+def merge(files: Sequence[str], output: str, force: bool) -> None:
     """Learn what holds in the runs of all files, from the statistics beside them.
 
     The result is what traincheck-infer makes of all those runs. The strictest limits count.
@@ -177,7 +179,7 @@ def merge(files: Sequence[str], output: str) -> None:
     from traincheck.infer.files import known_runs, limits_of, save
     from traincheck.relations._table import RELATIONS
 
-    refuse_output(output)
+    refuse_output(output, replaces=force)
     limits = limits_of(files)
     statistics = [run for file in files for run in known_runs(file)]
     result = learn_from(statistics, relations=RELATIONS, limits=limits)

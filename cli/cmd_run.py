@@ -20,7 +20,15 @@ from traincheck.collect.settings import MOST_STEPS
 from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 
-from ._program import PROGRAM, ProgramCommand, is_command, refuse_nothing_to_check
+from ._outputs import report_option, reports_of, write_report
+from ._program import (
+    PROGRAM,
+    Program,
+    ProgramCommand,
+    check_line,
+    is_command,
+    refuse_nothing_to_check,
+)
 from ._selection import configuration, presentation, selection_options
 from ._unheard import even_unheard
 
@@ -34,8 +42,7 @@ _TRACES = "traces"
 
 
 @click.command(cls=ProgramCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("script", required=False)
-@click.argument("stray", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@click.argument("script", required=False, metavar="SCRIPT [ARGS]...")
 @click.option("-o", "--output", metavar="DIR", help="New folder for the trace; it is kept.")
 @click.option(
     "--keep",
@@ -66,6 +73,7 @@ _TRACES = "traces"
     metavar="FILE",
     help="Known findings, made with traincheck check --write-baseline: counted, not reported.",
 )
+@report_option
 @click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
 )
@@ -79,10 +87,12 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     \b
     Examples:
       traincheck run train.py
-      traincheck run train.py -- --lr 0.1 --epochs 2
+      traincheck run train.py --lr 0.1 --epochs 2
       traincheck run -- python -m package.train --lr 0.1
       traincheck run -- torchrun --nproc-per-node 2 train.py
-      traincheck run train.py -i invariant.json --every 10
+      traincheck run -i invariant.json --every 10 train.py --lr 0.1
+
+    Options of traincheck stand before the script; all that follows it is passed to the script.
 
     \b
     Exit status, the first that applies:
@@ -98,7 +108,8 @@ def run(ctx: click.Context, /, **options: Any) -> int:
 
     from ._live import LiveCheck
 
-    command = _command(options["script"], options["stray"], ctx.meta.get(PROGRAM))
+    command = _command(ctx.meta[PROGRAM])
+    sinks = reports_of(options["reports"])
     config = configuration(options)
     shown = presentation(options, config)
     known = _known(options["baseline"])
@@ -113,41 +124,37 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     report = replace(report, presentation=shown)
     has_news = bool(report.findings) or outcome.exit_status != 0
     is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
-    trace = _trace(directory, is_kept=bool(is_kept), had_traces=had_traces)
+    trace = f"{shlex.quote(str(directory))}; full report: {check_line(directory, options)}"
+    if not is_kept:
+        trace = _discard(directory, had_traces=had_traces)
     summary = RunSummary(report=report, watched=live.watched, trace=trace)
     with even_unheard():
         write_run_summary(summary, sys.stderr)
+    for sink, path in sinks:
+        write_report(report, sink, path)
     status = report.exit_status
     return status if status == FINDINGS else outcome.exit_status or status
 
 
-def _command(script: str | None, stray: Sequence[str], program: Sequence[str] | None) -> list[str]:
-    """The command to run: a script with the words after ``--``, or those words alone."""
+def _command(program: Program) -> list[str]:
+    """The command to run: a script with its arguments, or the words after ``--``."""
     from traincheck.collect.launch import check_command, script_command, shell_command
 
-    is_one = script is not None and is_command(script)
-    if stray and not is_one:
-        words = " ".join(stray)
-        raise UsageError(
-            f"unexpected argument {stray[0]!r}",
-            fix=f"arguments of the program go after --: traincheck run {script} -- {words}",
-        )
+    script, words = program.script, program.words
     if script is None:
-        if not program:
+        if not words:
             raise UsageError(
                 "no program to run",
                 fix="traincheck run train.py, or traincheck run -- torchrun train.py",
             )
-        check_command(program, example="traincheck run")
-        return list(program)
+        check_command(words, example="traincheck run")
+        return list(words)
     if script.endswith((".sh", ".bash")):
-        return shell_command(script, program or ())
-    if is_one:
-        words = shlex.join([*stray, *(program or ())]) or "..."
-        raise UsageError(
-            f"{script!r} is a command, not a script", fix=f"traincheck run -- {script} {words}"
-        )
-    return script_command(script, program or ())
+        return shell_command(script, words)
+    if is_command(script):
+        line = shlex.join(["traincheck", "run", *program.options, "--", script, *words])
+        raise UsageError(f"{script!r} is a command, not a script", fix=line)
+    return script_command(script, words)
 
 
 def _known(path: str | None) -> Baseline | None:
@@ -187,12 +194,8 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
     )
 
 
-def _trace(directory: Path, *, is_kept: bool, had_traces: bool) -> str:
-    """Remove a trace that nobody will want, and tell where it is or how to keep the next."""
-    from ._live import kept
-
-    if is_kept:
-        return kept(directory)
+def _discard(directory: Path, *, had_traces: bool) -> str:
+    """Remove a trace that nobody needs; returns how to keep the next."""
     shutil.rmtree(directory, ignore_errors=True)
     traces = directory.parent
     if not had_traces and traces.name == _TRACES and not any(traces.iterdir()):

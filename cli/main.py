@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 import traincheck
-from traincheck.errors import TraincheckError
+from traincheck.errors import TraincheckError, UsageError
 
 from ._unheard import even_unheard, give_up
 
@@ -51,6 +51,19 @@ COMMANDS = {
     ),
     "trace": Row(module=".cmd_trace", attribute="trace", help="Look into a trace, or convert it."),
 }
+
+
+def _suggest_run(words: Sequence[str]) -> None:
+    """Where a program is named without a command.
+
+    Raises:
+        UsageError: it is; the fix is the command line that runs it.
+    """
+    from ._program import as_run
+
+    line = as_run(words)
+    if line is not None:
+        raise UsageError(f"{words[0]!r} is not a command of traincheck", fix=line)
 
 
 def load(name: str) -> click.Command:
@@ -96,6 +109,21 @@ class _Group(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, row.help) for name, row in COMMANDS.items()])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)  # click empties the list it is given
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption:
+            _suggest_run(words)
+            raise
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not ctx.resilient_parsing:
+            _suggest_run(args)
+        return super().resolve_command(ctx, args)
+
     def __call__(self, *args: Any, **kwargs: Any) -> int:
         return run(self, "traincheck", *args, **kwargs)
 
@@ -115,9 +143,9 @@ def main() -> None:
     Record a good run, learn from it, and be told what another run does differently:
 
     \b
-      traincheck collect -p train.py -o traces/good
+      traincheck collect -o traces/good -p train.py
       traincheck infer   -t traces/good -o invariant.json
-      traincheck collect -p new.py -o traces/new
+      traincheck collect -o traces/new -p new.py
       traincheck check   -t traces/new -i invariant.json
     """  # noqa: D301  # click reads the escape
 

@@ -10,13 +10,13 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 run() { printf '$ %s\n' "$*"; "$@"; }
 
 say "1. Record a run that is known to be good: examples/train_digits.py (digits of scikit-learn)"
-run traincheck-collect -p "$here/train_digits.py" -o "$out/traces/good"
+run traincheck-collect -o "$out/traces/good" -p "$here/train_digits.py"
 
 say "2. Learn what it always does"
 run traincheck-infer -t "$out/traces/good" -o "$out/invariant.json"
 
 say "3. Record another program: examples/train_digits_buggy.py fine-tunes, its loss falls, no error"
-run traincheck-collect -p "$here/train_digits_buggy.py" -o "$out/traces/buggy"
+run traincheck-collect -o "$out/traces/buggy" -p "$here/train_digits_buggy.py"
 
 say "4. Check it"
 status=0

@@ -91,7 +91,7 @@ def test_json_goes_to_stdout(check: Check, bad: Path, capsys) -> None:
 def test_a_name_that_is_no_text_is_spelled_in_a_file(check: Check, bad: Path, tmp_path) -> None:
     odd = bad.rename(tmp_path / "b\udcff")
     (odd / "manifest.json").unlink()
-    assert check("-t", odd, "--output", tmp_path / "report.txt") == 1
+    assert check("-t", odd, "-o", tmp_path / "report.txt") == 1
     assert r"b\udcff/manifest.json" in (tmp_path / "report.txt").read_text(encoding="utf-8")
 
 
@@ -100,6 +100,31 @@ def test_output_goes_to_a_file(check: Check, bad: Path, tmp_path: Path, capsys) 
     assert check("-t", bad, "--format", "json", "--output", path) == 1
     assert json.loads(path.read_text())["findings"]
     assert capsys.readouterr().out == ""
+
+
+def test_several_reports_are_written_at_once(
+    check: Check, bad: Path, tmp_path: Path, capsys
+) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.txt"
+    assert check("-t", bad, "--report", f"json={first}", "--report", f"github={second}") == 1
+    assert capsys.readouterr().out.startswith("1 finding")
+    assert json.loads(first.read_text())["findings"]
+    assert second.read_text().startswith("::error")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("json", "give FORMAT=FILE"),
+        ("xml=a", "no report format 'xml'"),
+        ("json=gone/a.json", "gone is not a directory"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused(check: Check, bad: Path, capsys, value, said):
+    assert check("-t", bad, "--report", value) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
 
 
 @pytest.mark.parametrize(

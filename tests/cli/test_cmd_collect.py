@@ -59,6 +59,13 @@ def invariant_file(path: Path, *needs: Needs) -> str:
     ("words", "command"),
     [
         ("-p train.py", [sys.executable, "train.py"]),
+        ("-p train.py --lr 1 x", [sys.executable, "train.py", "--lr", "1", "x"]),
+        ("-p train.py x --every 2", [sys.executable, "train.py", "x", "--every", "2"]),
+        ("--every 2 -p train.py --lr 1", [sys.executable, "train.py", "--lr", "1"]),
+        ("-p train.py --every 2 -- --lr 1", [sys.executable, "train.py", "--lr", "1"]),
+        ("--script=train.py --lr 1", [sys.executable, "train.py", "--lr", "1"]),
+        ("-ptrain.py --lr 1", [sys.executable, "train.py", "--lr", "1"]),
+        ("-s run.sh a -o x", ["sh", "run.sh", "a", "-o", "x"]),
         ("-p train.py -- --lr 1 -- y", [sys.executable, "train.py", "--lr", "1", "--", "y"]),
         ("-s run.sh -- -o x", ["sh", "run.sh", "-o", "x"]),
         ("-- env A=1 train", ["env", "A=1", "train"]),
@@ -117,6 +124,13 @@ def test_the_exit_status_is_the_programs(collect, capfd) -> None:
     assert capfd.readouterr().err == said
 
 
+def test_the_next_command_checks_what_was_recorded_for(collect, tmp_path, capfd) -> None:
+    invariant_file(tmp_path / "a b.json", Needs())
+    collect("-o", "run", "-i", "a b.json", "-p", "train.py")
+    said = "traincheck: trace in run; next: traincheck-check -t run -i 'a b.json'\n"
+    assert capfd.readouterr().err == said
+
+
 def test_notes_are_told_in_the_same_line(collect, capfd) -> None:
     collect.outcome = Outcome(exit_status=0, processes=0, notes=("nobody used torch",))
     collect("-p", "train.py", "-o", "a run")
@@ -136,13 +150,14 @@ def test_a_quiet_run_tells_nothing(collect, capfd) -> None:
         ("", "no program to run"),
         ("--", "no program to run"),
         ("train.py", "fix: traincheck-collect -p train.py\n"),
-        ("train.py --lr", "fix: options of the program go after --: -- --lr"),
-        ("train.py x", "fix: traincheck-collect -p train.py -- x\n"),
+        ("train.py --lr", "fix: traincheck-collect -p train.py --lr\n"),
+        ("-o x train.py -y", "fix: traincheck-collect -o x -p train.py -y\n"),
+        ("--lr 1 -p train.py y", "script: traincheck-collect -p train.py --lr 1 y\n"),
         ("run.sh", "fix: traincheck-collect -s run.sh\n"),
         ("torchrun train.py", "fix: traincheck-collect -- torchrun train.py\n"),
-        ("-p train.py x y", "go after --: -- x y"),
-        ("-p train.py --lr 1", "go after --: -- --lr 1"),
-        ("-p train.py --evry 2", "did you mean --every?"),
+        ("-p train.py -o x --lr 1", "first: traincheck-collect -o x -p train.py --lr 1\n"),
+        ("-p train.py -o x --lr 1", "train.py: traincheck-collect -p train.py -- -o x --lr 1\n"),
+        ("--evry 2 -p train.py", "did you mean --every?"),
         ("-p train.py -s run.sh", "exclude each other"),
         ("-p nowhere.py", "'nowhere.py' does not exist"),
         ("-s nowhere.sh", "'nowhere.sh' does not exist"),

@@ -124,10 +124,24 @@ def test_one_relation(infer: Infer, good: Path, tmp_path: Path) -> None:
     assert {i.hypothesis.relation for i in learned} == {"order"}
 
 
+def test_an_output_that_exists_is_kept(infer: Infer, good: Path, tmp_path: Path, capsys) -> None:
+    assert infer("-t", good) == 0
+    first = (tmp_path / "invariant.json").read_bytes()
+    capsys.readouterr()
+    assert infer("-t", good, "--confidence", 0.5) == 2
+    assert "replace this one with --force" in capsys.readouterr().err
+    assert infer("-t", good, "-o", "new.json") == 0
+    assert infer("-t", good, "--update", "new.json", "-o", "invariant.json") == 2
+    assert (tmp_path / "invariant.json").read_bytes() == first
+    assert infer("-t", good, "--update", "invariant.json", "-o", "./invariant.json") == 0
+    assert infer("-t", good, "--confidence", 0.5, "--force") == 0
+    assert (tmp_path / "invariant.json").read_bytes() != first
+
+
 def test_why_not(infer: Infer, good: Path, capsys) -> None:
     assert infer("-t", good, "--why-not", "SCHEDULER") == 0
     assert "0 dropped statements hold 'SCHEDULER':" in capsys.readouterr().err
-    assert infer("-t", good, "--why-not", "weight of a linear") == 0
+    assert infer("-t", good, "--force", "--why-not", "weight of a linear") == 0
     err = capsys.readouterr().err
     assert "every weight of a Linear changes" in err
     assert "another invariant says it: " in err

@@ -107,6 +107,8 @@ def test_merging_is_learning_from_all_runs(command: Command, learned: Path, tmp_
     for end in ("", ".stats", ".dropped.json"):
         both, at_once = (tmp_path / f"{name}.json{end}" for name in ("both", "at-once"))
         assert both.read_bytes() == at_once.read_bytes()
+    assert command("invariants", "merge", learned, "-o", "both.json") == 2
+    assert command("invariants", "merge", learned, "-o", "both.json", "--force") == 0
 
 
 def test_merging_needs_statistics(command: Command, learned: Path, capsys) -> None:

@@ -90,8 +90,14 @@ def run(monkeypatch, tmp_path) -> Run:
     ("words", "command"),
     [
         ("train.py", [sys.executable, "train.py"]),
+        ("train.py --lr 1 x", [sys.executable, "train.py", "--lr", "1", "x"]),
+        ("--keep train.py --keep", [sys.executable, "train.py", "--keep"]),
+        ("--select TC1 train.py -- -h", [sys.executable, "train.py", "-h"]),
+        ("train.py --help", [sys.executable, "train.py", "--help"]),
         ("train.py -- --lr 1 -- y", [sys.executable, "train.py", "--lr", "1", "--", "y"]),
+        ("train.py --lr 1 -- y", [sys.executable, "train.py", "--lr", "1", "--", "y"]),
         ("run.sh -- -o x", ["sh", "run.sh", "-o", "x"]),
+        ("run.sh -o x", ["sh", "run.sh", "-o", "x"]),
         ("-- env A=1 train", ["env", "A=1", "train"]),
     ],
 )
@@ -100,8 +106,34 @@ def test_the_command_is_the_programs(run, words, command) -> None:
     assert run.command == command
 
 
+PASSED_ON = "{} passed to train.py; options of traincheck go before the script"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train.py --halt", PASSED_ON.format("--halt was")),
+        ("train.py --lr 1 --every=2 -o x", PASSED_ON.format("--every, -o were")),
+        ("train.py -- --halt", ""),
+        ("train.py --help --lr 1", ""),
+        ("--keep train.py --epochs 2", ""),
+    ],
+)
+def test_options_of_ours_after_the_script_are_noted(run, capsys, words, said) -> None:
+    assert run(*words.split()) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == f"traincheck: note: {said}" if said else "note" not in first
+
+
+def test_reports_are_written_in_every_format_asked_for(run, tmp_path) -> None:
+    run.events = BROKEN
+    assert run("--report", "json=a.json", "--report", "sarif=b.sarif", "train.py") == 1
+    assert json.loads((tmp_path / "a.json").read_text())["findings"][0]["code"] == "TC201"
+    assert "TC201" in (tmp_path / "b.sarif").read_text()
+
+
 def test_what_the_checks_need_is_recorded(run) -> None:
-    run("train.py", "--every", "5", "--warmup", "2", "--select", "TC201")
+    run("--every", "5", "--warmup", "2", "--select", "TC201", "train.py")
     (rule,) = [rule for rule in RULES if rule.info.code == "TC201"]
     needs = run.settings.needs
     assert needs is not None
@@ -132,7 +164,7 @@ def test_what_the_checks_need_is_recorded(run) -> None:
 )
 def test_exit_status(run, events, exit_status, words, status) -> None:
     run.events, run.exit_status = events, exit_status
-    assert run("train.py", *words) == status
+    assert run(*words, "train.py") == status
 
 
 @pytest.mark.parametrize(
@@ -140,18 +172,21 @@ def test_exit_status(run, events, exit_status, words, status) -> None:
     [
         ([], "no program to run"),
         (["gone.py"], "does not exist"),
-        (["train.py", "--lr", "1"], "-- --lr 1"),
-        (["train.py", "--selct", "TC1"], "did you mean --select"),
-        (["train.py", "epochs"], "traincheck run train.py -- epochs"),
-        (["env"], "traincheck run -- env ..."),
+        (["--lr", "1", "train.py", "x"], "fix: arguments of the program go after its script: "),
+        (["--lr", "1", "train.py", "x"], ": traincheck run train.py --lr 1 x\n"),
+        (["--lr", "1"], "go after its script; traincheck run --help lists the options"),
+        (["--selct", "TC1", "train.py"], "did you mean --select"),
+        (["env"], "traincheck run -- env\n"),
         (["env", "train.py"], "traincheck run -- env train.py"),
-        (["-p", "train.py"], "give the script without -p: train.py"),
+        (["-p", "train.py"], "give the script without -p: traincheck run train.py"),
         (["--", "train.py"], "traincheck run train.py"),
         (["-m", "pkg.train", "-x"], "fix: traincheck run -- python -m pkg.train -x"),
         (["-o", "d", "env", "-m", "a b"], "fix: traincheck run -o d -- env -m 'a b'"),
-        (["train.py", "-m", "fast"], "options of the program go after --: -- -m fast"),
-        (["train.py", "--no-rules"], "no check is left"),
-        (["train.py", "--select", "TC999"], "did you mean"),
+        (["--no-rules", "train.py"], "no check is left"),
+        (["--select", "TC999", "train.py"], "did you mean"),
+        (["--report", "json", "train.py"], "give FORMAT=FILE"),
+        (["--report", "jso=a.json", "train.py"], "no report format 'jso'"),
+        (["--report", "json=no/such/folder.json", "train.py"], "is not a directory"),
     ],
 )
 def test_what_cannot_be_run_is_told_with_what_to_do(run, capsys, words, said) -> None:
@@ -169,7 +204,7 @@ def test_the_trace_is_removed_when_nothing_was_found(run, tmp_path, capsys) -> N
 
 def test_a_run_of_which_a_part_was_recorded_is_not_said_to_be_fine(run, capsys) -> None:
     run.lost = [1]
-    assert run("train.py", "-o", "mine") == 0
+    assert run("-o", "mine", "train.py") == 0
     assert run("-t", "mine", command="check") == 0
     out, err = (" ".join(text.split()) for text in capsys.readouterr())
     for said in (err, out):
@@ -180,7 +215,7 @@ def test_a_run_of_which_a_part_was_recorded_is_not_said_to_be_fine(run, capsys) 
 def test_a_run_without_a_step_is_not_said_to_be_fine(run, capsys) -> None:
     """Some checks hold of a model that is made and moved."""
     run.events = TraceBuilder().process().model("Net", MLP).optimizer().build()
-    assert run("train.py", "-o", "mine") == 4
+    assert run("-o", "mine", "train.py") == 4
     assert run("-t", "mine", command="check") == 4
     out, err = (" ".join(text.split()) for text in capsys.readouterr())
     for said in (err, out):
@@ -190,9 +225,17 @@ def test_a_run_without_a_step_is_not_said_to_be_fine(run, capsys) -> None:
 
 @pytest.mark.parametrize("words", [["--keep"], ["-o", "traces/mine"]])
 def test_a_trace_is_kept_on_demand(run, tmp_path, capsys, words) -> None:
-    assert run("train.py", *words) == 0
+    assert run(*words, "train.py") == 0
     (kept,) = (tmp_path / "traces").iterdir()
     assert f"traincheck-check -t traces/{kept.name}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_full_report_is_of_the_same_checks(run, tmp_path, capsys) -> None:
+    claim = Hypothesis(relation="order", params={})
+    write_invariants(tmp_path / "inv.json", [Invariant(id="i0", hypothesis=claim)], {}, [])
+    run("-o", "mine", "-i", "inv.json", "--no-rules", "--ignore", "TC1,TC2", "train.py")
+    again = "traincheck-check -t mine -i inv.json --no-rules --ignore TC1,TC2"
+    assert f"full report: {again}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_findings_are_announced_once_and_summed_up(run, tmp_path, capsys) -> None:
@@ -251,7 +294,7 @@ def test_collect_checks_while_it_records(run, capsys) -> None:
 def test_invariants_are_checked_too(run, tmp_path, capsys) -> None:
     claim = Hypothesis(relation="order", params={})
     write_invariants(tmp_path / "inv.json", [Invariant(id="i0", hypothesis=claim)], {}, [])
-    assert run("train.py", "-i", "inv.json", "--no-rules") == 4
+    assert run("-i", "inv.json", "--no-rules", "train.py") == 4
     err = " ".join(capsys.readouterr().err.split())
     assert "1 check not observable" in err
     assert "nothing was checked: what the 1 check need was not recorded" in err
@@ -259,22 +302,22 @@ def test_invariants_are_checked_too(run, tmp_path, capsys) -> None:
 
 def test_what_is_in_the_baseline_is_not_told(run, tmp_path, capsys) -> None:
     run.events = BROKEN
-    assert run("train.py", "-o", str(tmp_path / "first")) == 1
+    assert run("-o", str(tmp_path / "first"), "train.py") == 1
     known = str(tmp_path / "known.json")
     words = ["-t", str(tmp_path / "first"), "--baseline", known, "--write-baseline"]
     assert run(*words, command="check") == 0
     capsys.readouterr()
-    assert run("train.py", "--baseline", known, "--halt") == 0
+    assert run("--baseline", known, "--halt", "train.py") == 0
     err = capsys.readouterr().err
     assert "TC201" not in err
     assert "no findings in 4 steps" in err
     assert "1 by baseline" in err
-    assert run("train.py", "--baseline", str(tmp_path / "missing.json")) == 2
+    assert run("--baseline", str(tmp_path / "missing.json"), "train.py") == 2
 
 
 def test_halt_stops_the_program_at_an_error(run, capsys, monkeypatch) -> None:
     run.events, run.program = BROKEN, SLEEPER
-    assert run("train.py", "--halt") == 1
+    assert run("--halt", "train.py") == 1
     assert run.returncode == -signal.SIGTERM
     err = capsys.readouterr().err
     assert "stopping the program" in err
@@ -362,7 +405,7 @@ def test_run_finds_what_collect_and_check_find(tmp_path, monkeypatch, env, capfd
     with monkeypatch.context() as patch:
         for name, value in env.items():
             patch.setenv(name, value)
-        words = ["run", str(script), "-o", str(tmp_path / "live")]
+        words = ["run", "-o", str(tmp_path / "live"), str(script)]
         assert entry.run(entry.main, "traincheck", words) == (1 if env else 0)
     assert capfd.readouterr().out == "done\n"
     found = summaries[0].report

@@ -124,6 +124,26 @@ def test_an_unknown_command_is_bad_usage() -> None:
     assert "colect" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("train.py --lr 1", "run train.py --lr 1"),
+        ("-p train.py x", "run train.py x"),
+        ("-m pkg.train x", "run -- python -m pkg.train x"),
+        ("env train.py", "run -- env train.py"),
+    ],
+)
+def test_a_program_without_a_command_is_told_how_to_run(words: str, line: str, capsys) -> None:
+    assert entry.run(entry.main, "traincheck", words.split()) == 2
+    assert capsys.readouterr().err.endswith(f"  fix: traincheck {line}\n")
+
+
+@pytest.mark.parametrize("word", ["colect", "--nonsense"])
+def test_other_mistakes_are_not_taken_for_programs(word: str, capsys) -> None:
+    assert entry.run(entry.main, "traincheck", [word]) == 2
+    assert "traincheck run" not in capsys.readouterr().err
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     receiver, sender = os.pipe()
     os.close(receiver)

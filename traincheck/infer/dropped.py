@@ -90,7 +90,7 @@ def read_dropped(path: str | Path) -> list[Dropped]:
     Raises:
         InvariantFormatError: it cannot be read or is not one.
     """
-    fix = "learn again: traincheck-infer -t DIR"
+    fix = "learn again: traincheck-infer --force -t DIR"
     try:
         value = orjson.loads(Path(path).read_bytes())
         return [_dropped(entry) for entry in value["dropped"]]

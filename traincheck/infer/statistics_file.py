@@ -48,7 +48,7 @@ def read_statistics(path: str | Path) -> list[RunStatistics]:
     Raises:
         InvariantFormatError: the file cannot be read, is damaged, or is of another version.
     """
-    fix = "learn again from all runs: traincheck-infer -t DIR -t DIR -o invariant.json"
+    fix = "learn again from all runs: traincheck-infer --force -t DIR -t DIR -o invariant.json"
     try:
         packed = Path(path).read_bytes()
     except OSError as error:

@@ -1,0 +1,106 @@
+"""Files that commands write. A path that cannot be used is refused before the work begins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from traincheck.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from traincheck.report._table import Sink
+    from traincheck.schema.findings import Report
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+_FIX = "choose a file in a writable directory"
+
+report_option = click.option(
+    "--report",
+    "reports",
+    metavar="FORMAT=FILE",
+    multiple=True,
+    help="Also write the report to FILE: text, json, junit, sarif, github, or a format that an "
+    "installed package adds. Repeatable.",
+)
+force_option = click.option("--force", is_flag=True, help="Replace the output where it exists.")
+
+
+def refuse_output(output: str | None, *, replaces: bool = True) -> None:
+    """See whether a file can be written, before the work for it begins.
+
+    Args:
+        output: its path; None is fine.
+        replaces: whether a file that exists may be replaced.
+
+    Raises:
+        OutputError: it is a directory, or would lie in something that is not a directory.
+        UsageError: it exists and may not be replaced.
+    """
+    if output is None:
+        return
+    path = Path(output)
+    if path.is_dir():
+        raise OutputError(f"{output}: cannot be written: it is a directory", fix=_FIX)
+    if not path.parent.is_dir():
+        reason = f"{path.parent} is not a directory"
+        raise OutputError(f"{output}: cannot be written: {reason}", fix=_FIX)
+    if not replaces and path.is_file():
+        raise UsageError(
+            f"{output} exists already",
+            fix="name another file with -o, or replace this one with --force",
+        )
+
+
+def sink_named(form: str) -> Sink:
+    """What writes a report in a format.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    from traincheck.report._table import all_sinks
+
+    sinks = all_sinks()
+    if form not in sinks:
+        raise UsageError(f"no report format {form!r}", fix=f"one of {', '.join(sinks)}")
+    return sinks[form]
+
+
+def reports_of(values: Sequence[str]) -> list[tuple[Sink, str]]:
+    """The sink and the file of each --report.
+
+    Raises:
+        UsageError: one is not FORMAT=FILE, or there is no such format.
+        OutputError: a file cannot be written.
+    """
+    found = []
+    for value in values:
+        form, _, path = value.partition("=")
+        if not path:
+            raise UsageError(
+                f"--report {value} names no file", fix="give FORMAT=FILE: json=report.json"
+            )
+        found.append((sink_named(form), path))
+        refuse_output(path)
+    return found
+
+
+def write_report(report: Report, sink: Sink, output: str | None) -> None:
+    """Write a report to a file, or to stdout.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    if output is None:
+        sink(report, sys.stdout)
+        return
+    try:
+        with Path(output).open("w", encoding="utf-8", errors="backslashreplace") as stream:
+            sink(report, stream)
+    except OSError as error:
+        raise OutputError(
+            f"{output}: cannot be written: {error.strerror or error}", fix=f"{_FIX} with room"
+        ) from error
