@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.shell_completion import shell_complete
 
 import traincheck
 from traincheck.errors import TraincheckError, UsageError
@@ -207,6 +208,14 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
 
 def _invoke(command: click.Command, name: str, args: list[str]) -> int:
     # Not command.main: it makes a reader that left look like exit status 1, which means findings.
+    # The other thing that main does, completing words for a shell, is done here.
+    variable = f"_{name}_COMPLETE".replace("-", "_").upper()
+    if os.environ.get(variable):
+        from ._completion import complete_values
+
+        complete_values(command)
+        failed = shell_complete(command, {}, name, variable, os.environ[variable])
+        return BAD_USAGE if failed else 0
     try:
         with command.make_context(name, args) as context:
             found = command.invoke(context)

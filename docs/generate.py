@@ -33,7 +33,18 @@ BEGIN, END = "<!-- begin generated: {} -->", "<!-- end generated: {} -->"
 CLI_INTRODUCTION = """\
 `traincheck-collect`, `traincheck-infer` and `traincheck-check` are short for `traincheck collect`,
 `traincheck infer` and `traincheck check`. Text for people goes to the terminal or stderr, data to
-stdout or to `--output`."""
+stdout or to `--output`. `python -m traincheck` is `traincheck`.
+
+bash 4.4 or later, zsh and fish complete subcommands, options, codes of rules, names of formats and
+presets, and paths. Put the line for your shell into its start-up file:
+
+```sh
+eval "$(_TRAINCHECK_COMPLETE=bash_source traincheck)"     # ~/.bashrc
+eval "$(_TRAINCHECK_COMPLETE=zsh_source traincheck)"      # ~/.zshrc
+_TRAINCHECK_COMPLETE=fish_source traincheck | source      # ~/.config/fish/config.fish
+```
+
+The variable of `traincheck-collect` is `_TRAINCHECK_COLLECT_COMPLETE`, and so on."""
 _PLAIN_TYPES = {
     "Mapping[": "dict[",
     "Sequence[": "list[",

@@ -49,7 +49,7 @@ def dotted(path: Path, root: Path = ROOT) -> str:
 def layer(name: str) -> str | None:
     """The layer that a module belongs to; None for the package itself and what is not ours."""
     head, _, rest = name.partition(".")
-    if head == "cli":
+    if head == "cli" or name == "traincheck.__main__":
         return "cli"
     return (rest.partition(".")[0] or None) if head == "traincheck" else None
 
