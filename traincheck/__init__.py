@@ -7,10 +7,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "mark", "step", "watch"]
+__all__ = ["TrainingHalted", "__version__", "mark", "step", "watch"]
 
 
 def step() -> None:
@@ -37,7 +38,7 @@ def mark(text: str, **data: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`watch`, which needs torch, when it is asked for."""
-    if name == "watch":
-        return importlib.import_module("traincheck.integrations.watching").watch
+    """`watch`, which needs torch, and what it raises, when they are asked for."""
+    if name in ("TrainingHalted", "watch"):
+        return getattr(importlib.import_module("traincheck.integrations.watching"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

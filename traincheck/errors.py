@@ -55,6 +55,14 @@ class MissingDependencyError(TraincheckError):
     """An optional package is needed for this operation; the fix names the install command."""
 
 
+class TrainingHalted(BaseException):
+    """Training was stopped at a finding of severity error, as ``halt=True`` asks.
+
+    Raised in the thread that trains, when the step that shows the finding has ended, or before the
+    next checkpoint is written. It is no ``Exception``: a loop that catches those goes on otherwise.
+    """
+
+
 class BaselineError(TraincheckError):
     """A file is not a baseline of this schema. Make one with traincheck check --write-baseline."""
 

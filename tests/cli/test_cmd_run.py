@@ -29,7 +29,7 @@ from traincheck.report import _run_summary as run_summary
 from traincheck.report._run_summary import RunSummary
 from traincheck.rules._table import RULES
 from traincheck.schema.claims import Hypothesis, Invariant
-from traincheck.schema.events import Event
+from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import write_invariants
 from traincheck.schema.layout import lost_file_name
@@ -139,7 +139,7 @@ def test_what_the_checks_need_is_recorded(run) -> None:
     assert needs is not None
     assert needs | rule.needs == needs
     assert (run.settings.every, run.settings.warmup) == (5, 2)
-    assert needs.kinds <= rule.needs.kinds | {"mark", "step"}
+    assert needs.kinds <= rule.needs.kinds | {"mark", "step", "checkpoint"}
 
 
 @pytest.mark.parametrize(
@@ -322,6 +322,21 @@ def test_halt_stops_the_program_at_an_error(run, capsys, monkeypatch) -> None:
     err = capsys.readouterr().err
     assert "stopping the program" in err
     assert "the program was stopped by --halt, at TC201" in err
+
+
+@pytest.mark.parametrize("words", [["--halt"], []])
+def test_checkpoints_that_were_written_since_an_error_are_named(run, capsys, words) -> None:
+    builder = TraceBuilder().process().model("Net", MLP).optimizer()
+    for _ in range(4):
+        builder.step(omit={"zero_grad"})
+        path = f"out/{builder._step}.pt"
+        builder._add(CheckpointEvent, op="save", path=path)
+    run.events = builder.build()
+    assert run("train.py", *words) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "suspect" in said
+    assert "out/1.pt (step 1), out/2.pt (step 2), out/3.pt (step 3)" in said
+    assert "out/0.pt" not in said
 
 
 def test_halt_stops_the_processes_of_the_run_and_no_others(tmp_path) -> None:

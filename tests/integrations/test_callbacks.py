@@ -7,10 +7,11 @@ what happens before.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -45,7 +46,9 @@ def loader() -> DataLoader[Any]:
 
 
 class TestLightning:
-    def fit(self, *, broken: bool, fails: bool = False, **options: Any) -> Any:
+    def fit(
+        self, *, broken: bool, fails: bool = False, trainer: Mapping[str, Any] = {}, **options: Any
+    ) -> Any:
         lightning = pytest.importorskip("lightning")
         from traincheck.integrations.lightning import TraincheckCallback
 
@@ -64,13 +67,19 @@ class TestLightning:
                 trained = self.head.parameters() if broken else self.parameters()
                 return torch.optim.Adam(trained, lr=0.01)
 
+            def validation_step(self, batch, index):
+                self.log("loss", self.training_step(batch, index=0))
+
         callback = TraincheckCallback(**options)
-        trainer = lightning.Trainer(
-            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, callbacks=[callback],
+        defaults: dict[str, Any] = {"enable_checkpointing": False, "max_epochs": 1, **trainer}
+        made = lightning.Trainer(
+            accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+            num_sanity_val_steps=0, **{**defaults, "callbacks": [
+                *defaults.get("callbacks", ()), callback
+            ]},
         )  # fmt: skip
-        trainer.fit(Lit(), loader())
-        return callback, trainer
+        made.fit(Lit(), loader(), loader())
+        return callback, made
 
     def test_a_healthy_loop_is_quiet(self) -> None:
         callback, _ = self.fit(broken=False)
@@ -83,8 +92,38 @@ class TestLightning:
         assert {"Lit.body.weight"} <= set(callback.run.findings[0].variables)
 
     def test_halt_ends_training(self) -> None:
-        _, trainer = self.fit(broken=True, halt=True)
-        assert 1 <= trainer.global_step < 6
+        """The first step cannot show it yet: a parameter may be updated by hand later on."""
+        _, trainer = self.fit(broken=True, halt=True, trainer={"min_epochs": 1})
+        assert trainer.global_step == 2
+        assert trainer.fit_loop.min_epochs == 1
+
+    @pytest.mark.parametrize("broken", [True, False])
+    @pytest.mark.parametrize("when", ["steps", "epochs", "validation", "exception"])
+    def test_nothing_is_saved_after_a_halt(self, tmp_path, when, broken) -> None:
+        lightning = pytest.importorskip("lightning")
+        callbacks = lightning.pytorch.callbacks
+        saver = {
+            "steps": lambda: callbacks.ModelCheckpoint(
+                tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_last=True
+            ),
+            "epochs": lambda: callbacks.ModelCheckpoint(
+                tmp_path, "{step}", save_on_train_epoch_end=True, save_last=True
+            ),
+            "validation": lambda: callbacks.ModelCheckpoint(tmp_path, "{step}", monitor="loss"),
+            "exception": lambda: callbacks.OnExceptionCheckpoint(tmp_path),
+        }[when]()
+        options = {"enable_checkpointing": True, "callbacks": [saver]}
+        _, trainer = self.fit(broken=broken, halt=True, trainer=options)
+        kept = {"steps": ["last", "step=1"]} if broken else {
+            "steps": ["last", *(f"step={n}" for n in range(1, 7))],
+            "epochs": ["last", "step=6"],
+            "validation": ["step=6"],
+        }  # fmt: skip
+        names = sorted(path.stem for path in tmp_path.glob("*.ckpt"))
+        assert names == kept.get(when, [])
+        assert saver in trainer.checkpoint_callbacks
+        if names == ["last", "step=1"]:
+            assert torch.load(tmp_path / "last.ckpt", weights_only=False)["global_step"] == 1
 
     def test_nothing_stays_when_training_fails(self) -> None:
         with pytest.raises(ValueError, match="it went wrong"):
@@ -93,7 +132,15 @@ class TestLightning:
 
 
 class TestTransformers:
-    def train(self, *, broken: bool, fails: bool = False, **options: Any) -> Any:
+    def train(
+        self,
+        *,
+        broken: bool,
+        fails: bool = False,
+        arguments: Mapping[str, Any] = {},
+        also: Any = None,
+        **options: Any,
+    ) -> Any:
         transformers = pytest.importorskip("transformers")
         from traincheck.integrations.transformers import TraincheckCallback
 
@@ -108,15 +155,17 @@ class TestTransformers:
         rows[9] = {} if fails else rows[9]
         callback = TraincheckCallback(**options)
         with tempfile.TemporaryDirectory() as folder:
-            arguments = transformers.TrainingArguments(
+            given = transformers.TrainingArguments(
                 folder, num_train_epochs=1, per_device_train_batch_size=2, report_to=[],
-                use_cpu=True, save_strategy="no", disable_tqdm=True, logging_strategy="no",
+                use_cpu=True, disable_tqdm=True, logging_strategy="no",
+                **{"save_strategy": "no", **arguments},
             )  # fmt: skip
             trainer = transformers.Trainer(
-                model, arguments, train_dataset=rows, callbacks=[callback],
-                optimizers=(optimizer, None),
+                model, given, train_dataset=rows, eval_dataset=rows,
+                callbacks=[callback, *([also] if also else [])], optimizers=(optimizer, None),
             )  # fmt: skip
             trainer.train()
+            self.saved = sorted(os.listdir(folder))
         return callback, trainer
 
     def test_a_healthy_loop_is_quiet(self) -> None:
@@ -127,7 +176,38 @@ class TestTransformers:
     def test_a_planted_bug_is_found(self) -> None:
         callback, trainer = self.train(broken=True, halt=True)
         assert ("TC101", 0) in codes(callback.run)
-        assert 1 <= trainer.state.global_step < 6
+        assert trainer.state.global_step == 2
+
+    @pytest.mark.parametrize("broken", [True, False])
+    @pytest.mark.parametrize("when", ["steps", "epoch", "best", "another callback"])
+    def test_nothing_is_saved_after_a_halt(self, when, broken) -> None:
+        transformers = pytest.importorskip("transformers")
+
+        class Saver(transformers.TrainerCallback):  # type: ignore[misc,name-defined]
+            def on_step_end(self, args, state, control, **_):
+                control.should_save = True
+
+        by_step = {"save_strategy": "steps", "save_steps": 1}
+        best = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
+        arguments = {
+            "steps": by_step,
+            "epoch": {"save_strategy": "epoch"},
+            "best": {**by_step, **best},
+            "another callback": {},
+        }[when]
+        also = Saver() if when == "another callback" else None
+        _, trainer = self.train(broken=broken, halt=True, arguments=arguments, also=also)
+        assert trainer.state.global_step == (2 if broken else 6)
+        last = 1 if broken else 6
+        steps = range(1, last + 1) if when != "epoch" else [] if broken else [6]
+        assert self.saved == [f"checkpoint-{step}" for step in steps]
+        assert type(trainer.control) is transformers.TrainerControl
+
+    def test_a_trainer_that_was_halted_can_train_again(self) -> None:
+        callback, trainer = self.train(broken=True, halt=True)
+        trainer.remove_callback(callback)
+        trainer.train()
+        assert trainer.state.global_step == 6
 
     def test_a_training_that_failed_does_not_disturb_the_next(self) -> None:
         with pytest.raises((KeyError, ValueError)):

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import traincheck
 from tests.collect.recording import read_folder, recording
+from traincheck.check.saves import suspects
 from traincheck.collect.current import CURRENT
 from traincheck.errors import OutputError, UsageError
 from traincheck.integrations import watching
@@ -396,6 +397,43 @@ def test_a_start_that_fails_does_not_reach_training(monkeypatch, caplog) -> None
         assert not run.is_active
     assert list(run.report().notes) == ["nothing was watched: ValueError: we got it wrong"]
     assert "we got it wrong" in caplog.text
+
+
+class TestHalt:
+    """TC201 is an error that the end of step 1 shows."""
+
+    def saved(self, folder: Path, *, broken: bool, save_at: int) -> list[int]:
+        """The steps whose checkpoints were written."""
+        net, optimizer = made()
+        with traincheck.watch(net, optimizer, halt=True):
+            for step in range(4):
+                try:
+                    loop(net, optimizer, 1, broken=broken)
+                except Exception:  # as programs do that go on with the next batch
+                    continue
+                if step >= save_at:
+                    torch.save(net.state_dict(), folder / f"{step}.pt")
+        return sorted(int(path.stem) for path in folder.glob("*.pt"))
+
+    @pytest.mark.parametrize("save_at", [0, 1, 4])
+    def test_training_ends_before_the_next_checkpoint(self, tmp_path, save_at) -> None:
+        with pytest.raises(traincheck.TrainingHalted, match="at step 1: TC201 error: "):
+            self.saved(tmp_path, broken=True, save_at=save_at)
+        assert [path.stem for path in tmp_path.glob("*.pt")] == ["0"] * (save_at == 0)
+
+    def test_a_healthy_training_saves_as_always(self, tmp_path) -> None:
+        assert self.saved(tmp_path, broken=False, save_at=0) == [0, 1, 2, 3]
+
+
+def test_without_halt_the_checkpoints_are_named(tmp_path) -> None:
+    net, optimizer = made()
+    with traincheck.watch(net, optimizer) as run:
+        for step in range(3):
+            loop(net, optimizer, 1, broken=True)
+            torch.save(net.state_dict(), tmp_path / f"{step}.pt")
+    assert [(save.path, save.step) for save in suspects(run.report())] == [
+        (str(tmp_path / f"{step}.pt"), step) for step in (1, 2)
+    ]
 
 
 def test_a_loader_with_workers() -> None:

@@ -14,6 +14,7 @@ from traincheck.check.findings import Accept, FindingBook
 from traincheck.check.gate import Gate, within_program
 from traincheck.check.programs import SEES, Guard, kept_to_programs, others_note
 from traincheck.check.routing import Router
+from traincheck.check.saves import Saves
 from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
@@ -21,7 +22,13 @@ from traincheck.relations._programs import file_of
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.apis import TELLING, Marks
 from traincheck.schema.claims import Invariant, Needs, Schedule
-from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StepEvent
+from traincheck.schema.events import (
+    CheckpointEvent,
+    Event,
+    MarkEvent,
+    OptimizerEvent,
+    StepEvent,
+)
 from traincheck.schema.findings import CheckInfo, Report, Violation
 from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is_for_run
 from traincheck.schema.words import joined
@@ -220,7 +227,8 @@ class Engine:
         self._stream: str | None = None
         self._rank: int | None = None
         self._process: Process | None = None
-        self.wants = Needs(kinds=frozenset({"mark", "step"}))
+        self._saves = Saves()
+        self.wants = Needs(kinds=frozenset({"mark", "step", "checkpoint"}))
         for check_id, needs in self._checks.needs.items():
             if check_id not in self._checks.unusable:
                 self.wants |= needs
@@ -298,6 +306,7 @@ class Engine:
             infos=self._checks.infos,
             unobservable=unobservable,
             suppressed=[finding for finding in findings if finding.accepted is not None],
+            saves=self._saves.all(),
         )
 
     def _tell_other_programs(self) -> None:
@@ -329,6 +338,8 @@ class Engine:
         elif isinstance(event, OptimizerEvent):
             if process.ring is not None:
                 process.ring.optimizers.append(event)
+        elif isinstance(event, CheckpointEvent):
+            self._saves.take(event)
         elif isinstance(event, MarkEvent) and event.text == Marks.INSTRUMENT_DISABLED:
             name = instrument_named(str(event.data.get("instrument")))
             if name is None:

@@ -85,6 +85,7 @@ class Session:
         self.at_step_end: list[Callable[[Emitter], None]] = []
         self.after_optimizer: list[Callable[[], None]] = []  # within the step, after its update
         self.after_step: list[Callable[[], None]] = []  # what a step left is written by then
+        self.before_save: list[Callable[[], None]] = []  # a checkpoint is to be written next
         self.instruments: dict[str, str] = {}
         self.is_rng_set = False  # in this step, as far as the instruments see
         self.is_worker = False  # a process that serves another one's loop: it has no steps

@@ -202,12 +202,14 @@ class StepCounter:
         """What is no sign matters: this step cannot be known by its signs."""
 
     def end(self) -> None:
-        """End the current step now."""
-        self._on_end()
-        self.step += 1
-        if self._stepped:
-            self._expected, self._made = self._stepped, set()
-        self._clear()
+        """End the current step now, also when ``on_end`` raises."""
+        try:
+            self._on_end()
+        finally:
+            self.step += 1
+            if self._stepped:
+                self._expected, self._made = self._stepped, set()
+            self._clear()
 
     def forget(self) -> None:
         """What was seen of the current step goes on in the process that we have left."""

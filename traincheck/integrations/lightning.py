@@ -7,12 +7,15 @@ before Lightning clears them, whatever the moments of callbacks are.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from traincheck.integrations._missing import load
 from traincheck.integrations.watching import Options, Watch
 
-_Callback: Any = load("lightning.pytorch", "pytorch_lightning", extra="lightning").Callback
+_lightning: Any = load("lightning.pytorch", "pytorch_lightning", extra="lightning")
+_Callback: Any = _lightning.Callback
+_Checkpoint: Any = _lightning.callbacks.Checkpoint
 _logger = logging.getLogger("traincheck")
 
 
@@ -20,7 +23,10 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
     """Check training: ``Trainer(callbacks=[TraincheckCallback()])``.
 
     Args:
-        halt: end training at the first finding of severity error.
+        halt: end training at the end of the step that shows the first finding of severity error.
+            Checkpoint callbacks, such as ModelCheckpoint, are taken out of the Trainer until
+            ``fit()`` returns, so that none writes after that step. With several processes they
+            agree on it, which takes one exchange a step.
         **options: those of ``traincheck.watch``.
 
     Attributes:
@@ -31,10 +37,12 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
         super().__init__()
         self._options = Options.of(options)
         self._halt = halt
+        self._undo: Callable[[], None] | None = None  # puts back what the end of training took out
         self.run = Watch((), self._options)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
+            self._put_back()  # a training that was halted, and failed then
             self.run.stop()
             # Before the optimizers are made: they are seen when that happens.
             self.run = Watch((pl_module,), self._options, seeks=False)
@@ -43,10 +51,18 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.run.add(*trainer.optimizers)
 
-    def on_train_batch_start(self, trainer: Any, *_: Any, **__: Any) -> None:
-        if self._halt and self.run.has_error:
-            _logger.warning("traincheck: training ends at a finding of severity error")
-            trainer.should_stop = True
+    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """Before any checkpoint callback: Lightning calls those last."""
+        if not self._halt or self._undo is not None:
+            return
+        is_error = self.run.settle()
+        if trainer.world_size > 1:  # one that stopped alone would leave the others waiting
+            is_error = trainer.strategy.reduce_boolean_decision(is_error, all=False)
+        if is_error:
+            _logger.warning(
+                "traincheck: training ends at a finding of severity error; nothing is saved"
+            )
+            self._stop(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.run.stop()
@@ -54,3 +70,24 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             self.run.stop()
+            self._put_back()  # Lightning goes on to tear these down
+
+    def _put_back(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def _stop(self, trainer: Any) -> None:
+        """End ``fit()`` as early stopping does, at once and without checkpoint callbacks."""
+        loop, callbacks = trainer.fit_loop, trainer.callbacks
+        least, savers = (loop.min_epochs, loop.epoch_loop.min_steps), trainer.checkpoint_callbacks
+
+        def undo() -> None:
+            loop.min_epochs, loop.epoch_loop.min_steps = least
+            callbacks.extend(savers)
+
+        self._undo = undo
+        loop.min_epochs = loop.epoch_loop.min_steps = None
+        trainer.should_stop = True
+        # In place, as Lightning is going through this list. They are behind us in it.
+        callbacks[:] = [callback for callback in callbacks if callback not in savers]

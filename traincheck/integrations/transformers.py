@@ -13,12 +13,25 @@ from traincheck.collect.current import CURRENT
 from traincheck.integrations._missing import load
 from traincheck.integrations.watching import Options, Watch
 
-_TrainerCallback: Any = load("transformers", extra="transformers").TrainerCallback
+_transformers: Any = load("transformers", extra="transformers")
+_TrainerCallback: Any = _transformers.TrainerCallback
+_TrainerControl: Any = _transformers.TrainerControl
 _logger = logging.getLogger("traincheck")
 
 
 class _TrainerWatch(Watch):
     """Begun by a callback, which is not told when training fails."""
+
+
+class _HaltedControl(_TrainerControl):  # type: ignore[misc]  # it may not be installed
+    """Ends training, and neither evaluates nor saves, whatever another callback asks for."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("should_save", "should_evaluate"):
+            value = False
+        elif name == "should_training_stop":
+            value = True
+        super().__setattr__(name, value)
 
 
 class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not be installed
@@ -28,7 +41,9 @@ class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not 
     ``run.stop()`` is called or the next training begins.
 
     Args:
-        halt: end training at the first finding of severity error.
+        halt: end training at the end of the step that shows the first finding of severity error.
+            The Trainer writes no checkpoint and runs no evaluation after that step; ``train()``
+            returns. With several processes they agree on it, which takes one exchange a step.
         **options: those of ``traincheck.watch``.
 
     Attributes:
@@ -38,6 +53,7 @@ class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not 
     def __init__(self, *, halt: bool = False, **options: Any) -> None:
         self._options = Options.of(options)
         self._halt = halt
+        self._control: Any = None  # the Trainer's own, once training was halted
         self.run = Watch((), self._options)
 
     def on_train_begin(
@@ -48,16 +64,40 @@ class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not 
         model: Any = None,
         optimizer: Any = None,
         **_: Any,
-    ) -> None:
+    ) -> Any:
         if isinstance(CURRENT.watch, _TrainerWatch):
             CURRENT.watch.stop()  # left over from a training that failed
         self.run = _TrainerWatch((model, optimizer), self._options)
         self.run.start()
+        return self._given_back()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._halt and self.run.has_error:
-            _logger.warning("traincheck: training ends at a finding of severity error")
-            control.should_training_stop = True
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """The Trainer decides after this whether to evaluate and to save."""
+        if not self._halt or self._control is not None:
+            return None
+        if not _any_process(self.run.settle(), args.world_size):
+            return None
+        _logger.warning(
+            "traincheck: training ends at a finding of severity error; nothing is saved"
+        )
+        self._control = control
+        return _HaltedControl(should_log=control.should_log)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         self.run.stop()
+        return self._given_back()
+
+    def _given_back(self) -> Any:
+        """The Trainer's own control, if another one took its place; training is over."""
+        control, self._control = self._control, None
+        if control is not None:
+            control.should_training_stop = control.should_save = control.should_evaluate = False
+        return control
+
+
+def _any_process(is_true: bool, num_processes: int) -> bool:
+    """Whether it is true in any process: one that stopped alone would leave the others waiting."""
+    if num_processes <= 1:
+        return is_true
+    accelerate = load("accelerate.utils", extra="accelerate")  # the Trainer needs it, too
+    return any(accelerate.gather_object([is_true]))

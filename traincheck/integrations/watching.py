@@ -28,7 +28,13 @@ from traincheck.collect.current import CURRENT
 from traincheck.collect.sampling import OnDemand
 from traincheck.collect.settings import Settings
 from traincheck.config import load_config
-from traincheck.errors import OutputError, TraincheckError, UsageError, nearest
+from traincheck.errors import (
+    OutputError,
+    TraincheckError,
+    TrainingHalted,
+    UsageError,
+    nearest,
+)
 from traincheck.report._words import conclusion
 from traincheck.report.text_report import one_line, write_text
 from traincheck.schema.findings import Finding, Report
@@ -38,6 +44,8 @@ from traincheck.store.tail import PollReader
 if TYPE_CHECKING:
     from traincheck.collect.attach import Subjects
     from traincheck.collect.session import Session
+
+__all__ = ["Options", "TrainingHalted", "Watch", "watch"]
 
 _logger = logging.getLogger("traincheck")
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
@@ -63,6 +71,7 @@ class Options:
             configuration says, else all.
         ignore: codes and names to leave out; the same.
         output: folder to keep the trace in; None to keep none.
+        halt: raise TrainingHalted at the first finding of severity error.
     """
 
     every: int = 1
@@ -73,6 +82,7 @@ class Options:
     select: Sequence[str] = ()
     ignore: Sequence[str] = ()
     output: str | Path | None = None
+    halt: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -152,6 +162,18 @@ class Watch:
         if not self.is_active and self._report is None:
             return "<traincheck: nothing was watched yet>"
         return f"<{conclusion(self.report())}{', and watching' if self.is_active else ''}>"
+
+    def settle(self) -> bool:
+        """Check the step that the loop has just finished; tells what `has_error` does then.
+
+        For callbacks of frameworks: otherwise a step is checked when the next one begins, which may
+        be after a checkpoint was written.
+        """
+        if self._joined is not None:
+            return self._joined.settle()
+        if self._running is not None:
+            self._running.settle()
+        return self.has_error
 
     def check_next_step(self) -> None:
         """Check the next step that begins, whatever ``every`` and ``limit`` say.
@@ -296,6 +318,7 @@ class _Running:
         self._directory = _directory(options.output)
         self._clean = weakref.finalize(self, _remove, self._directory, self._pid, self._keeps)
         self.has_error = False
+        self._first_error = ""
         self.live = LiveEngine(engine, self._tell)
         self._reader = PollReader(self._directory)
         settings = Settings(
@@ -309,6 +332,9 @@ class _Running:
         self.sampling = OnDemand(options.every, options.warmup, options.limit)
         self.session.sampling = self.sampling
         self.session.after_step.append(self._after_step)
+        if options.halt:
+            self.session.after_step.append(self._halt)
+            self.session.before_save.append(self._halt_before_save)
         self._notes: list[str] = []
         self._is_recording = True
         self._skipped = 0
@@ -331,8 +357,23 @@ class _Running:
         self._clean()
         return report
 
+    def settle(self) -> None:
+        """End the step if its iteration is complete, and so check it."""
+        from traincheck.collect.settle import settle
+
+        settle(self.session)
+
+    def _halt(self) -> None:
+        if self.has_error and os.getpid() == self._pid:
+            raise TrainingHalted(self._first_error)
+
+    def _halt_before_save(self) -> None:
+        self.settle()
+        self._halt()
+
     def _tell(self, finding: Finding) -> None:
-        self.has_error = self.has_error or finding.severity == "error"
+        if finding.severity == "error" and not self.has_error:
+            self.has_error, self._first_error = True, one_line(finding)
         fix = f"\n  fix: {finding.fix}" if finding.fix else ""
         rank = f" rank {finding.rank}" if finding.rank else ""
         text = f"traincheck:{rank} {one_line(finding)}{fix}"
@@ -409,6 +450,7 @@ def watch(
     select: Sequence[str] = ...,
     ignore: Sequence[str] = ...,
     output: str | Path | None = ...,
+    halt: bool = ...,
 ) -> Watch: ...
 def watch(*subjects: Any, **options: Any) -> Any:
     """Check training in this process: ``with traincheck.watch(model, optimizer) as run:``.
@@ -421,10 +463,11 @@ def watch(*subjects: Any, **options: Any) -> Any:
         *subjects: models and optimizers that exist already, also in lists. Without an optimizer,
             those that hold parameters of the models are found. What is made inside is seen anyhow.
         **options: the fields of `Options`: every, warmup, limit, invariants, rules, select,
-            ignore, output.
+            ignore, output, halt.
 
     Raises:
         UsageError: an option or a code is not usable.
+        TrainingHalted: with ``halt``, from within the block, at a finding of severity error.
     """
     chosen = Options.of(options)
     if len(subjects) == 1 and isinstance(subjects[0], FunctionType):

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from traincheck.check.live import Watched
+from traincheck.check.saves import suspect_note
 from traincheck.report._lines import COLOURS, page, say, table
 from traincheck.report._words import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import line_to_look_at, one_line
@@ -110,7 +111,10 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "no occasion", f"{counted(idle, 'check')}: what they judge did not take place"
     if report.suppressed:
         yield "findings", f"{suppressions(report)}: see the full report"
-    for text in _some(notes_of(report)):
+    suspect = suspect_note(report)
+    if suspect:
+        yield "suspect", suspect
+    for text in _some([note for note in notes_of(report) if note != suspect]):
         yield "note", _cut(text, _TITLE)
     yield "trace", summary.trace
 

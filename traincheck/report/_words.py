@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from traincheck.check.saves import suspect_note
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.words import counted
 
@@ -90,10 +91,12 @@ def suppressions(report: Report) -> str:
 
 def notes_of(report: Report) -> list[str]:
     """What is to be known beside the findings: how the run ended, what could not be decided."""
+    suspect = suspect_note(report)
+    notes = [*([suspect] if suspect else []), *report.notes]
     if not report.skipped_lines:
-        return list(report.notes)
+        return notes
     return [
-        *report.notes,
+        *notes,
         f"{counted(report.skipped_lines, 'line')} of the trace could not be read",
     ]
 

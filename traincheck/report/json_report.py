@@ -1,7 +1,8 @@
 """The report as JSON. The keys that design.md section 5 fixes for other programs come first.
 
 ``exit_status`` is that of the command; ``nothing_checked`` is null, or says why too little was
-checked, and what to do. ``notes`` holds what the text report notes, ``not_observable`` why checks
+checked, and what to do. ``notes`` holds what the text report notes, ``suspect_checkpoints`` the
+checkpoints that were written in or after the first step of an error, ``not_observable`` why checks
 could not be decided; ``suppressed`` holds, where asked for, suppressed findings and by whom.
 """
 
@@ -13,6 +14,7 @@ from typing import Any, TextIO
 import orjson
 
 from traincheck.check.findings import where
+from traincheck.check.saves import suspects
 from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import located
 from traincheck.report._words import lack, notes_of
@@ -35,6 +37,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "exit_status": report.exit_status,
         "nothing_checked": _nothing_checked(report),
         "notes": notes_of(report),
+        "suspect_checkpoints": [asdict(save) for save in suspects(report)],
         "not_observable": [
             {"check": check, "code": _code(check, report), "reason": reason}
             for check, reason in sorted(report.unobservable.items())

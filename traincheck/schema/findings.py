@@ -231,6 +231,23 @@ class Presentation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """A checkpoint that was written.
+
+    Attributes:
+        path: of the file or folder, as the program gave it; None where that is not known.
+        step: in which it was written.
+        rank: that wrote it.
+        where: ``file:line`` of the call.
+    """
+
+    path: str | None
+    step: int
+    rank: int = 0
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What one check of one run concluded.
 
@@ -239,6 +256,7 @@ class Report:
     suppressed: findings that somebody accepted. root: directory that source places are relative to.
     hostname, started, program: where the run was, since when in seconds since 1970, and its script;
     empty and 0 where that is not known. is_partial: some of the run was not recorded, or not read.
+    saves: the checkpoints that the run wrote, the latest of each file.
     """
 
     events: int
@@ -256,6 +274,7 @@ class Report:
     started: float = 0.0
     program: str = ""
     is_partial: bool = False
+    saves: Sequence[Save] = ()
     presentation: Presentation = field(default_factory=Presentation)
     checked_steps: int = 0
 

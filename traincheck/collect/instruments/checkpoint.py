@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+import types
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -16,6 +18,7 @@ from traincheck.collect.averages import Averages
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments._imports import WhenImported
 from traincheck.collect.naming import class_of
 from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, summarize
@@ -29,6 +32,13 @@ _SCHEDULER = "last_epoch"
 _SCALER = frozenset({"scale", "growth_factor", "backoff_factor"})
 _ALONE = frozenset({"optimizer", "scheduler", "scaler"})  # kinds that have files of their own
 _RNG_BYTES = 1000  # the states of generators are byte tensors larger than this
+
+# Other functions that write checkpoints, by the module that they are imported from
+_SAVERS = {
+    "safetensors.torch": ("save_file", "save_model"),
+    "torch.distributed.checkpoint": ("save", "async_save", "save_state_dict"),
+}
+_PATHS = ("f", "filename", "checkpoint_id", "storage_writer")  # keywords of all of them
 
 _Ties: TypeAlias = dict[str, int]  # names of parameters that share one object, and which
 # Fields of the record, from what was there before, arguments and result
@@ -56,7 +66,11 @@ class Checkpoint(Instrument):
         self._nested = False  # loading one thing may load its parts
         self._averages = Averages(self.session)
         self._averages.install()
-        self.replace(torch, "save", lambda f: self._wrap(f, _describe_save))
+        self.replace(torch, "save", self._wrap_save)
+        self._imports = WhenImported(_SAVERS.__contains__, self._wrap_savers, self.session.fault)
+        self._imports.install()
+        for name in _SAVERS.keys() & sys.modules.keys():
+            self._wrap_savers(sys.modules[name])
         self.replace(torch, "load", lambda f: self._wrap(f, _describe_load))
         module, optimizer = torch.nn.Module, torch.optim.Optimizer
         self.replace(module, "load_state_dict", lambda f: self._wrap(f, self._describe_module))
@@ -72,8 +86,27 @@ class Checkpoint(Instrument):
                 self.replace(cls, "load_state_dict", lambda f: self._wrap(f, _describe_scheduler))
 
     def remove(self) -> None:
+        self._imports.remove()
         super().remove()
         self._averages.remove()
+
+    def _wrap_savers(self, module: types.ModuleType) -> None:
+        """Wrap what a module has to save with, once it has been imported."""
+        for name in _SAVERS[module.__name__]:
+            if hasattr(module, name):
+                self.replace(module, name, self._wrap_save)
+
+    def _wrap_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session, recorded = self.session, self._wrap(original, _describe_save)
+
+        def save(*args: Any, **kwargs: Any) -> Any:
+            em = session.local.em
+            if not self._nested and (em is None or not em.busy):
+                for action in session.before_save:
+                    action()
+            return recorded(*args, **kwargs)
+
+        return hidden(save)
 
     def _wrap(self, original: Callable[..., Any], describe: _Describe) -> Callable[..., Any]:
         session = self.session
@@ -193,8 +226,11 @@ def _digests(module: torch.nn.Module) -> dict[str, str | None]:
 def _describe_save(
     before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> dict[str, Any]:
-    path = args[1] if len(args) > 1 else kwargs.get("f")
-    return _describe_file("save", args[0] if args else kwargs.get("obj"), path)
+    path = args[1] if len(args) > 1 else next((kwargs[k] for k in _PATHS if k in kwargs), None)
+    if not isinstance(path, (str, os.PathLike)):  # an open file, or what writes several
+        path = getattr(path, "name", None) or getattr(path, "path", None)
+    state = args[0] if args else kwargs.get("obj", kwargs.get("state_dict"))
+    return _describe_file("save", state, path)
 
 
 def _describe_load(
