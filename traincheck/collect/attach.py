@@ -15,10 +15,10 @@ from torch import distributed
 from torch.optim import Optimizer
 
 from traincheck.collect.instruments.optimizers import Optimizers
+from traincheck.collect.owners import innermost
 from traincheck.collect.session import Session
 from traincheck.errors import UsageError
 
-_INNER = ("optimizer", "_optimizer")  # where schedulers and wrappers of frameworks keep it
 _MAX_DEPTH = 3
 _MAX_ITEMS = 64  # of a container that is only looked through
 
@@ -35,7 +35,7 @@ class Subjects:
         if isinstance(found, torch.nn.Module):
             self._add(self.models, found)
             return True
-        inner = _optimizer_of(found)
+        inner = innermost(found)
         if inner is not None:
             self._add(self.optimizers, inner)
         return inner is not None
@@ -101,19 +101,9 @@ def optimizers_of(models: Iterable[torch.nn.Module]) -> list[Optimizer]:
     found = Subjects()
     # Not isinstance: objects that pretend to be others may do anything when they are asked.
     for candidate in [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]:
-        optimizer = _optimizer_of(candidate)
+        optimizer = innermost(candidate)
         if optimizer is not None and any(
             id(p) in held for group in optimizer.param_groups for p in group["params"]
         ):
             found.add(optimizer)
     return found.optimizers
-
-
-def _optimizer_of(found: Any) -> Optimizer | None:
-    """The optimizer itself, out of schedulers and the wrappers of frameworks."""
-    for _ in range(_MAX_DEPTH):
-        inner = next((vars(found)[n] for n in _INNER if n in getattr(found, "__dict__", ())), None)
-        if not isinstance(inner, Optimizer):
-            break
-        found = inner
-    return found if isinstance(found, Optimizer) and hasattr(found, "param_groups") else None

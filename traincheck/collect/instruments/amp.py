@@ -9,6 +9,7 @@ import torch
 
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.owners import owner_of
 from traincheck.collect.places import where
 from traincheck.collect.summarize import summarize
 from traincheck.collect.wrap import span_wrapper
@@ -54,10 +55,7 @@ class Amp(Instrument):
         return hidden(setter)
 
     def _owner(self, optimizer: Any) -> str | None:
-        for name, live in self.session.live_optimizers():
-            if live is optimizer:
-                return name
-        return None
+        return owner_of(self.session.live_optimizers(), optimizer)
 
     def _describe(self, family: str, args: tuple[Any, ...], result: Any) -> dict[str, Any]:
         fields: dict[str, Any] = {

@@ -23,6 +23,7 @@ from traincheck.collect.between import Between
 from traincheck.collect.compiling import is_traced
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.owners import owner_of
 from traincheck.collect.places import outside, place, where
 from traincheck.collect.repeats import LAST, LEFT, RepeatCounter
 from traincheck.collect.rest import NO_ROOTS
@@ -249,11 +250,9 @@ class Optimizers(Instrument):
         ref = self.session.optimizers.get(found)
         return found if ref is not None and ref() is optimizer else None
 
-    def _owner_of_groups(self, optimizer: Optimizer) -> str | None:
-        """The id of the one whose groups an object shares: Lightning puts one around each."""
-        groups = optimizer.param_groups
-        live = self.session.live_optimizers()
-        return next((name for name, found in live if found.param_groups is groups), None)
+    def _owner_inside(self, optimizer: Optimizer) -> str | None:
+        """The id of the one that an object is put around: Lightning puts one around each."""
+        return owner_of(self.session.live_optimizers(), optimizer)
 
     # -- step
 
@@ -431,7 +430,7 @@ class Optimizers(Instrument):
             if not args:
                 return b'"api":"torch.optim.Optimizer.zero_grad"'
             optimizer = args[0]
-            owner = self._ids.get(id(optimizer)) or self._owner_of_groups(optimizer)
+            owner = self._ids.get(id(optimizer)) or self._owner_inside(optimizer)
             key = owner, type(optimizer), "zero_grad"
             head = self._heads.get(key) or self._head(key, Families.ZERO_GRAD)
             parts = (head, _set_to_none(args, kwargs), place(sys._getframe(2)))
@@ -441,7 +440,7 @@ class Optimizers(Instrument):
             if args and (owner := owner_of(args[0])) is not None:
                 steps.zero_grad(owner, -id(args[0]))
             elif args:  # else it fails
-                steps.zero_grad(self._owner_of_groups(args[0]))
+                steps.zero_grad(self._owner_inside(args[0]))
 
         return self._wrap_zeroing(original, describe, count)
 
@@ -494,7 +493,7 @@ class Optimizers(Instrument):
         if isinstance(cleared, torch.nn.Module):
             names = frozenset({tracker.find(cleared)[1].name})
         else:
-            owner = self.owner(cleared) or self._owner_of_groups(cleared)
+            owner = self.owner(cleared) or self._owner_inside(cleared)
             names = NO_ROOTS if owner is None else self._trains(owner, cleared)
         tracker.look_gradients(em, span, names)
 

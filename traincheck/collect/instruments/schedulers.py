@@ -12,6 +12,7 @@ from torch.optim import lr_scheduler
 
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.owners import owner_of
 from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, number, summarize
 from traincheck.collect.wrap import span_wrapper
@@ -56,9 +57,7 @@ class Schedulers(Instrument):
         return span_wrapper(original, self.session, describe)
 
     def _owner(self, scheduler: Any) -> str | None:
-        optimizer = getattr(scheduler, "optimizer", None)
-        live = self.session.live_optimizers()
-        return next((name for name, found in live if found is optimizer), None)
+        return owner_of(self.session.live_optimizers(), getattr(scheduler, "optimizer", None))
 
     def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
         recorded = span_wrapper(original, self.session, self._describe)
