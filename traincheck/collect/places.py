@@ -5,6 +5,7 @@ The frames are read, never kept.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
@@ -17,6 +18,10 @@ from traincheck.collect.summarize import dumps
 
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _OWN_DIR = str(Path(__file__).parent)
+# Libraries whose objects stand around those of torch and pass each call on.
+_PASSING_ON = re.compile(
+    r"[\\/](?:site|dist)-packages[\\/](?:accelerate|lightning_fabric|lightning[\\/]fabric)[\\/]"
+)
 _MOST_CODES = 4096  # functions and lines made on the fly must not grow the training process
 
 # Code by id, and its serialized lines by instruction; None where it is not the user's. The code is
@@ -27,7 +32,7 @@ _known: dict[int, _Known] = {}
 
 
 def where() -> str | None:
-    """``file:line`` of the nearest frame outside torch and traincheck."""
+    """``file:line`` of the nearest frame outside torch, traincheck and what wraps torch."""
     return outside(sys._getframe(2))
 
 
@@ -56,6 +61,7 @@ def _meet(code: CodeType) -> _Known:
     """Code that was not seen before: whether it is the user's."""
     if len(_known) >= _MOST_CODES:
         _known.clear()
-    is_users = not code.co_filename.startswith((_TORCH_DIR, _OWN_DIR, "<"))
+    name = code.co_filename
+    is_users = not (name.startswith((_TORCH_DIR, _OWN_DIR, "<")) or _PASSING_ON.search(name))
     known = _known[id(code)] = code, {} if is_users else None
     return known

@@ -12,6 +12,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.resumptions import brings_back
 from traincheck.schema.values import number
 
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau.step"
@@ -60,7 +61,8 @@ class PlateauOfTheWrongKind:
         fix='Make the scheduler with mode="max" for an accuracy, with mode="min" for a loss.',
     )
     needs = Needs(
-        calls=frozenset({Families.SCHEDULER_STEP}), kinds=frozenset({"checkpoint", "step"})
+        calls=frozenset({Families.SCHEDULER_STEP, Families.OPTIMIZER_STEP}),
+        kinds=frozenset({"checkpoint", "step"}),
     )
 
     def monitor(self) -> Plateaus:
@@ -80,6 +82,7 @@ class _Course:
     highs: int = 0
     rate: float | None = None
     waiting: list[tuple[CallEvent, bool]] = field(default_factory=list)
+    applied: int = 0
     reduced: CallEvent | None = None
     is_over: bool = False
 
@@ -92,11 +95,15 @@ class _Course:
         self.waiting.append((call, is_low or is_high))
         self.metrics.append(metric)
 
-    def move(self, step: int, rate: float) -> bool:
-        """A step has ended. Whether the effect of a call shows, which came after its update."""
+    def update(self) -> None:
+        """The optimizer steps: at the rate that the calls before it have left."""
+        self.applied = len(self.waiting)
+
+    def move(self, rate: float) -> bool:
+        """A step has ended. Whether its rate shows the effect of a call."""
         before, self.rate = self.rate, rate
-        known = [pair for pair in self.waiting if (pair[0].step or 0) < step]
-        self.waiting = self.waiting[len(known) :]
+        known, self.waiting = self.waiting[: self.applied], self.waiting[self.applied :]
+        self.applied = 0
         if known and before is not None and rate < before and known[-1][1]:
             self.reduced = self.reduced or known[-1][0]
         return bool(known)
@@ -121,7 +128,9 @@ class Plateaus(SingleEvents):
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.family == Families.SCHEDULER_STEP:
             self._enter(self._courses[event.rank, str(event.owner)], event)
-        elif isinstance(event, CheckpointEvent) and event.op.startswith("load"):
+        elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
+            self._courses[event.rank, str(event.owner)].update()
+        elif isinstance(event, CheckpointEvent) and brings_back(event):
             for course in self._courses.values():  # may know a better metric
                 course.is_over = True
         elif isinstance(event, StepEvent):
@@ -141,7 +150,7 @@ class Plateaus(SingleEvents):
             course.enter(call, metric)
 
     def _look(self, course: _Course, event: StepEvent, rate: float) -> Iterator[Violation]:
-        if course.is_over or not course.move(event.step or 0, rate):
+        if course.is_over or not course.move(rate):
             return
         self.triggered += 1
         if course.is_wrong and course.reduced is not None:

@@ -89,17 +89,23 @@ class ScheduleInAnotherUnit:
 class _Plan:
     """Of the schedule of one optimizer, since it was made.
 
-    call: the first of step(). batches: that backward() was called for; batch: the last. since:
-    updates after the last call. loaders: whose batches it is trained on; before: whole passes over
-    them at its first update. is_plain: nothing else has a part in the rate.
+    Attributes:
+        made: its creation.
+        came: batches of each loader before the step that it was made in.
+        call: the first of step().
+        backwards: calls of backward() since, by the loader of the last batch.
+        since: updates after the last call.
+        loaders: whose batches it is trained on.
+        before: whole passes over them at its first update.
+        is_plain: whether nothing else has a part in the rate.
     """
 
     made: CallEvent
+    came: Counter[str]
     call: CallEvent | None = None
     calls: int = 0
     updates: int = 0
-    batches: int = 0
-    batch: tuple[str, int, int] | None = None
+    backwards: Counter[str] = field(default_factory=Counter)
     since: int = 0
     loaders: set[str] = field(default_factory=set)
     before: Counter[str] | None = None
@@ -132,9 +138,19 @@ class _Plan:
         return max((passes.whole(one) - before[one] for one in self.loaders), default=0)
 
     def backward(self, moment: Moment) -> None:
-        """Enter gradients of its parameters; a batch may have several losses."""
-        self.batches += moment.batch is None or moment.batch != self.batch
-        self.batch = moment.batch
+        """Enter gradients of its parameters."""
+        self.backwards[moment.batch[0] if moment.batch is not None else ""] += 1
+
+    def batches(self, passes: Passes) -> int:
+        """Batches that backward() was called for: one of them may have several losses.
+
+        Which one it was is not asked: the loader of Accelerate is one batch ahead.
+        """
+        fetched = passes.batches - self.came
+        return sum(
+            min(count, fetched[loader]) if loader else count
+            for loader, count in self.backwards.items()
+        )
 
     def length(self, names: Sequence[str]) -> float:
         """The first of these numbers that its record has; 0 for none."""
@@ -148,6 +164,7 @@ class ScheduleUnits(StepMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._plans: dict[str, _Plan] = {}
+        self._came: Counter[str] = Counter()  # batches of each loader before this step
         self._last: StepFacts | None = None
         self._is_lost = False
 
@@ -160,6 +177,7 @@ class ScheduleUnits(StepMonitor):
         for moment in facts.moments:
             if moment.call.exception is None:
                 self._enter(str(moment.call.owner), moment)
+        self._came = self.ledger.passes.batches.copy()
         return []
 
     def _enter(self, owner: str, moment: Moment) -> None:
@@ -170,7 +188,7 @@ class ScheduleUnits(StepMonitor):
                 if holder is not None and not moment.reached.isdisjoint(holder.ids):
                     its.backward(moment)
         elif moment.family == Families.SCHEDULER_CREATED:
-            self._plans[owner] = _Plan(moment.call)
+            self._plans[owner] = _Plan(moment.call, self._came)
             self._plans[owner].is_plain = plan is None and moment.call.args.get("last_epoch") == -1
         elif plan is not None and moment.family == Families.SCHEDULER_STEP:
             plan.step(moment.call)
@@ -194,7 +212,7 @@ class ScheduleUnits(StepMonitor):
     def _rare(self, plan: _Plan, label: str) -> list[Violation]:
         """Made for updates or batches, stepped more rarely."""
         length = plan.length(_WHOLE)
-        units = {"updates": plan.updates, "batches": plan.batches}
+        units = {"updates": plan.updates, "batches": plan.batches(self.ledger.passes)}
         exact = max(1, length * _EXACT)
         unit = next((u for u, count in units.items() if abs(length - count) <= exact), None)
         is_over = plan.since * plan.calls * _ENDS <= plan.updates
