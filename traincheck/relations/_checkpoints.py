@@ -17,6 +17,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.resumptions import brings_back
 
 MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "scaler", "rng"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
@@ -147,8 +148,7 @@ class Checkpoints:
             yield Fact((TRAINED, target), has_moved, _weight(len(names)), target, load, (load,))
 
     def _of_resumption(self, loads: list[CheckpointEvent], update: CallEvent) -> Iterator[Fact]:
-        # An optimizer that has not stepped may be given back what it holds: nothing (Accelerate)
-        kinds = {_kind(load) for load in loads if load.entries != 0 or _kind(load) != OPTIMIZER}
+        kinds = {_kind(load) for load in loads if _kind(load) != OPTIMIZER or brings_back(load)}
         weight = _weight(sum(load.entries or 0 for load in loads))
         names = {OPTIMIZER: update.api.split(".")[-2], SCHEDULER: self._scheduler}
         for load in loads:

@@ -15,6 +15,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.resumptions import brings_back
 
 FILLS = Needs(
     calls=frozenset({Families.MODULE}),
@@ -58,7 +59,7 @@ class Fills:
             if event.root and event.family == Families.MODULE and event.exception is None:
                 self._passes.append(event)
         elif isinstance(event, CheckpointEvent):
-            if event.op == "load_state_dict" and event.target:
+            if event.op == "load_state_dict" and event.target and brings_back(event):
                 self._loaded.add(event.target)
         elif isinstance(event, StepEvent):
             self._is_blind |= not event.recorded

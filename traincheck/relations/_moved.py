@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from traincheck.relations._reading import MOVED, Key, Reading
 from traincheck.relations._variables import is_judged
 from traincheck.schema.events import CheckpointEvent, OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.resumptions import brings_back
 from traincheck.schema.values import number
 
 _ROUNDED = 2.5e-5  # of the mean size of elements: of smaller rates rounding takes a part away
@@ -44,7 +45,7 @@ class Moves:
 
     def checkpoint(self, event: CheckpointEvent) -> None:
         """Something was saved or loaded."""
-        self._is_resumed |= event.op == "load_state_dict" and event.owner is not None
+        self._is_resumed |= event.owner is not None and brings_back(event)
 
     def state(self, event: StateEvent) -> None:
         """A parameter changed."""

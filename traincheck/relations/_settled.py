@@ -38,6 +38,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
+from traincheck.schema.resumptions import brings_back
 from traincheck.schema.values import is_number, is_tensor, tensor_summary
 from traincheck.schema.words import counted
 
@@ -292,7 +293,7 @@ class Looks:
 
     def load(self, event: CheckpointEvent) -> None:
         """Something was saved or loaded."""
-        self._is_loaded |= event.op.startswith("load")
+        self._is_loaded |= brings_back(event)
 
     def look(self, event: MarkEvent) -> Fact | None:
         """Which of them another one wrote to, if that is known."""

@@ -33,6 +33,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.resumptions import brings_back
 
 # Modules of libraries that leave out paths or areas at random, while they are trained
 _DROPPER = re.compile(
@@ -196,8 +197,8 @@ class Ledger:
         self.loose: dict[int, Parameter] = {}  # that an optimizer holds and no module owns
         self.ever_reached: set[int] = set()
         self.buffers: set[str] = set()
-        self.loaded: set[str] = set()  # targets of load_state_dict
-        self.has_read = False  # a file of anything
+        self.loaded: set[str] = set()  # targets of loads that changed something
+        self.has_read = False  # a file that may hold what was trained before
         self.strided: set[str] = set()  # parameters that are not contiguous
         self.replaced: set[str] = set()  # names that went to other objects while training
         self.off: set[str] = set()  # modules with an attribute requires_grad that is False
@@ -234,9 +235,10 @@ class Ledger:
             self._batch = (event.loader, event.epoch, event.index)
             self.passes.enter(event)
         elif isinstance(event, CheckpointEvent):
-            if event.op == "load_state_dict":
-                self.loaded.add(event.target or "")
-            self.has_read |= event.op == "load"
+            if brings_back(event):
+                self.has_read |= event.op == "load"
+                if event.op == "load_state_dict":
+                    self.loaded.add(event.target or "")
         elif isinstance(event, MarkEvent):
             self._enter_mark(event)
         self._last = event

@@ -9,6 +9,7 @@ from typing import Any
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
+from traincheck.schema.resumptions import brings_back
 
 RESUME = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED}),
@@ -46,6 +47,7 @@ class Resume:
         self.saved: set[str] = set()
         self.is_earlier = False
         self.restored = False
+        self._is_advanced = False  # a scheduler was stepped
         self._read: set[str] = set()
         self._apart: dict[str, tuple[CheckpointEvent, Mapping[str, Any]]] = {}  # by folder
         self.fresh: dict[str, OptimizerEvent] = {}
@@ -102,14 +104,24 @@ class Resume:
             self.file, self.is_earlier = event, event.path not in self.saved
             self._read.add(event.path or "")
         elif "optim" in (event.target or "") and "lr_scheduler" not in (event.target or ""):
+            if self._is_own(event):
+                return
             if event.owner in self.loaded and event.owner not in self.stepped:
                 self.again.add(event.owner)
             self.optimizer = self.loaded[event.owner] = event
             self.restored = True
         elif "lr_scheduler" in (event.target or ""):
-            self.scheduler = event
-        elif event.changed:
+            if self._is_advanced or brings_back(event):  # else it was given what it began with
+                self.scheduler = event
+        elif event.changed and event.matched is not None:
             self.model = event
+
+    def _is_own(self, event: CheckpointEvent) -> bool:
+        """Whether an optimizer is given what it had, and not what the file that was read holds."""
+        if brings_back(event) or event.owner in self.loaded:
+            return False
+        part = self.part("optimizer")  # SGD without momentum has a state without entries
+        return part is None or bool(part.get("entries")) or bool(event.entries)
 
     def _call(self, owner: str, event: CallEvent) -> None:
         family = event.family or event.api
@@ -122,5 +134,7 @@ class Resume:
             if event.args.get("last_epoch") not in (-1, None):
                 self.continued.add(owner)
             self.schedules[owner] = event
-        elif family == Families.SCHEDULER_STEP and self.model is None:
-            self.continued.add(owner)
+        elif family == Families.SCHEDULER_STEP:
+            self._is_advanced = True
+            if self.model is None:
+                self.continued.add(owner)

@@ -7,6 +7,7 @@ from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.resumptions import brings_back
 
 _IN_A_ROW = 3
 
@@ -71,7 +72,7 @@ class Looks(SingleEvents):
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
-            self._is_loaded |= event.op.startswith("load")
+            self._is_loaded |= brings_back(event)
         if not isinstance(event, MarkEvent) or event.text != Marks.BETWEEN_STEPS:
             return []
         is_loaded, self._is_loaded = self._is_loaded, False

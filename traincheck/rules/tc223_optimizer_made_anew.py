@@ -17,6 +17,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.resumptions import brings_back
 
 _IN_A_ROW = 3
 _FEW_STEPS = 2
@@ -142,7 +143,7 @@ class Generations(SingleEvents):
 def _begins_anew(event: Event) -> bool:
     """Whether it may be meant that state is lost; or steps were not seen."""
     if isinstance(event, CheckpointEvent):
-        return event.op == "load_state_dict"
+        return event.op == "load_state_dict" and brings_back(event)
     if isinstance(event, CallEvent):
         return event.api in RANDOM_INITS
     return isinstance(event, StepEvent) and not event.recorded

@@ -15,6 +15,7 @@ from traincheck.schema.events import (
     StateEvent,
 )
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.resumptions import brings_back
 
 _EVALUATIONS = 2
 _MADE = "it was made with"
@@ -125,7 +126,7 @@ class FirstWeights(SingleEvents):
         elif event.op != "load_state_dict":
             return
         elif not event.values:
-            if "optim" in (event.target or ""):
+            if "optim" in (event.target or "") and brings_back(event):
                 self._load = None
                 self._seen.clear()
         elif self._stepped and event.changed:

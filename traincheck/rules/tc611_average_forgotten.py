@@ -9,6 +9,7 @@ from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.resumptions import brings_back
 
 _UPDATES = 3  # one that copies, and two that do not
 _MOST = 16  # loads at a time
@@ -96,7 +97,7 @@ class ResumedAverages(SingleEvents):
             if len(self._loaded) >= _MOST:
                 del self._loaded[next(iter(self._loaded))]
             self._loaded[event.target] = _Loaded(event)
-        elif event.owner is not None:
+        elif event.owner is not None and brings_back(event):
             self._optimizer = event
 
     def _change(self, event: MarkEvent) -> list[Violation]:

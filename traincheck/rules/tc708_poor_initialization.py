@@ -12,6 +12,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.resumptions import brings_back
 from traincheck.schema.words import joined
 
 _FEWEST = 2  # weights: of a single one a constant start is as good as any
@@ -107,7 +108,7 @@ class Beginnings:
         if isinstance(event, StateEvent):
             self._state(event)
         elif isinstance(event, CheckpointEvent):
-            if event.op == "load_state_dict":
+            if event.op == "load_state_dict" and brings_back(event):
                 self._models.clear()  # what was found is not what is trained
         elif isinstance(event, CallEvent):
             self._is_over = True

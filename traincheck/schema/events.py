@@ -298,7 +298,8 @@ class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
         path: of the file.
         missing: keys that were expected and not given.
         unexpected: keys that were given and not expected.
-        changed: how many values a load changed; None if unknown.
+        changed: how many values of a model, an optimizer or a scheduler a load changed; None if
+            unknown. 0 where a state is loaded into what it was taken from.
         entries: number of keys in the state.
         owner: id of the optimizer or scheduler's optimizer whose state is loaded.
         matched: how many given keys are those of the target; None if unknown.

@@ -1,7 +1,7 @@
-"""Epochs that go on where a file was saved: what of them is given again. Judges nothing.
+"""Runs that go on where a file was saved, for relations and rules.
 
-Of programs that draw the epoch once more and leave out what was done. For relations and rules,
-neither of which knows the other.
+`brings_back` decides for all of them whether a load may continue what was trained before.
+`Resumptions` follows epochs that are drawn once more, and what of them is given again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,21 @@ from traincheck.schema.apis import Families
 from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event, StepEvent
 
 _MOST = 1 << 20  # indices of an epoch that are remembered
+_DATA = frozenset({"torch.Tensor", "builtins.list", "builtins.tuple", "numpy.ndarray"})
 _SKIPPING = "Skip"  # in the name of a sampler that leaves the first batches out
+
+
+def brings_back(event: CheckpointEvent) -> bool:
+    """Whether a load may bring values from earlier training into this one.
+
+    A load that changes nothing does not: Accelerate loads the state of each optimizer that it
+    prepares into this same optimizer. A file that holds a tensor or a list is data.
+    """
+    if not event.op.startswith("load"):
+        return False
+    if event.op == "load":
+        return event.target not in _DATA
+    return event.entries != 0 if event.changed is None else event.changed > 0
 
 
 class Resumed(NamedTuple):

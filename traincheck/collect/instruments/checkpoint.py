@@ -14,12 +14,14 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim import lr_scheduler
 
+from traincheck.collect import reload
 from traincheck.collect.averages import Averages
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._imports import WhenImported
 from traincheck.collect.naming import class_of
+from traincheck.collect.owners import owner_of
 from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded
@@ -54,6 +56,7 @@ class _Before:
         self.digests: dict[str, str | None] = {}
         self.ties: _Ties = {}
         self.shared = 0
+        self.changes: int | None = None  # that the load of an optimizer or scheduler makes
 
 
 class Checkpoint(Instrument):
@@ -132,10 +135,15 @@ class Checkpoint(Instrument):
         self, em: Emitter, before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         self.session.stage(em, "checkpoint")
-        if args and isinstance(args[0], torch.nn.Module):
-            before.digests.update(_digests(args[0]))
-            before.ties.update(_ties(args[0]))
-            before.shared = _shared(args[0], _state_of(args, kwargs))
+        target = args[0] if args else None
+        if isinstance(target, torch.nn.Module):
+            before.digests.update(_digests(target))
+            before.ties.update(_ties(target))
+            before.shared = _shared(target, _state_of(args, kwargs))
+        elif isinstance(target, torch.optim.Optimizer):
+            before.changes = reload.of_optimizer(target, _state_of(args, kwargs))
+        elif isinstance(target, lr_scheduler.LRScheduler):
+            before.changes = reload.of_scheduler(target, _state_of(args, kwargs))
 
     def _write(
         self,
@@ -164,7 +172,7 @@ class Checkpoint(Instrument):
             "target": path or dotted(class_of(module)),
             "missing": list(getattr(result, "missing_keys", ()))[:_MAX_KEYS],
             "unexpected": list(getattr(result, "unexpected_keys", ()))[:_MAX_KEYS],
-            "changed": sum(before.digests.get(key) != digest for key, digest in now.items()),
+            "changed": _changed(before.digests, now),
             "entries": len(state),
             "matched": sum(key in own for key in state),
             "shared": before.shared,
@@ -181,11 +189,11 @@ class Checkpoint(Instrument):
         self, before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> dict[str, Any]:
         state = _state_of(args, kwargs)
-        live = self.session.live_optimizers()
         return {
             "op": "load_state_dict",
             "target": dotted(type(args[0])),
-            "owner": next((name for name, found in live if found is args[0]), None),
+            "owner": owner_of(self.session.live_optimizers(), args[0]),
+            "changed": before.changes,
             "entries": len(state.get("state", ())),
             "where": where(),
         }
@@ -221,6 +229,12 @@ def _digests(module: torch.nn.Module) -> dict[str, str | None]:
         name: fingerprint(tensor) if tensor.is_cpu and not is_lazy(tensor) else None
         for name, tensor in tensors
     }
+
+
+def _changed(was: Mapping[str, str | None], now: Mapping[str, str | None]) -> int | None:
+    """How many values differ; None where none of those that are known does, and others are not."""
+    count = sum(was.get(key) != digest for key, digest in now.items())
+    return None if not count and None in now.values() else count
 
 
 def _describe_save(
@@ -315,4 +329,9 @@ def _describe_scaler(
 def _describe_scheduler(
     before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> dict[str, Any]:
-    return {"op": "load_state_dict", "target": dotted(type(args[0])), "where": where()}
+    return {
+        "op": "load_state_dict",
+        "target": dotted(type(args[0])),
+        "changed": before.changes,
+        "where": where(),
+    }
