@@ -142,15 +142,9 @@ class _Plan:
         self.backwards[moment.batch[0] if moment.batch is not None else ""] += 1
 
     def batches(self, passes: Passes) -> int:
-        """Batches that backward() was called for: one of them may have several losses.
-
-        Which one it was is not asked: the loader of Accelerate is one batch ahead.
-        """
+        """Batches with a backward(); one may have several. Accelerate fetches one batch ahead."""
         fetched = passes.batches - self.came
-        return sum(
-            min(count, fetched[loader]) if loader else count
-            for loader, count in self.backwards.items()
-        )
+        return sum(min(n, fetched[loader]) if loader else n for loader, n in self.backwards.items())
 
     def length(self, names: Sequence[str]) -> float:
         """The first of these numbers that its record has; 0 for none."""
