@@ -28,6 +28,7 @@ from traincheck.store.manifest import is_going_on, one_step_in
 if TYPE_CHECKING:
     from traincheck.schema.claims import Invariant
     from traincheck.schema.protocols import Rule
+    from traincheck.store.manifest import Manifest
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import PollReader, TailReader
 
@@ -139,6 +140,7 @@ def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
 def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> Report:
     """The report of an engine that was fed from ``source``, with what its reader knows."""
     report, manifest = engine.finish(), source.manifest
+    ended = _failed_end(manifest)
     sampled = _sampling_notes(manifest.settings) if manifest else ()
     notes = (*run_notes(source), *sampled, *report.notes, *_unused(engine))
     return replace(
@@ -149,6 +151,7 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
         hostname=(manifest.hostname if manifest else None) or "",
         started=_seconds(manifest.started if manifest else None),
         program=program_of(source),
+        ended=ended,
         is_partial=bool(storage_notes(source.path) or (manifest and is_going_on(manifest))),
     )
 
@@ -189,6 +192,15 @@ def run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:
     elif manifest.exit_status:
         notes.append(f"the run ended with exit status {manifest.exit_status}")
     return notes
+
+
+def _failed_end(manifest: Manifest | None) -> str:
+    """How a run ended, as a predicate; empty where it ended with status 0 or is not over."""
+    if manifest is None or not (manifest.signal or manifest.exit_status):
+        return ""
+    if manifest.signal:
+        return f"was ended by {manifest.signal}"
+    return f"ended with exit status {manifest.exit_status}"
 
 
 def _distinct(invariants: Iterable[Invariant]) -> list[Invariant]:

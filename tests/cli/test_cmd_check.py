@@ -270,6 +270,25 @@ def test_a_run_that_left_nothing_was_not_checked(
     assert check("-t", run, *follow, "--allow-empty") == 0
 
 
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"exit_status": 1}, "the program ended with exit status 1"),
+        ({"exit_status": 137, "signal": "SIGKILL"}, "the program was ended by SIGKILL"),
+    ],
+)
+@pytest.mark.parametrize("events", [(), net().build()])
+def test_a_program_that_died_before_it_trained(
+    check: Check, tmp_path: Path, capsys, facts: dict[str, object], said: str, events
+) -> None:
+    ended = "2026-01-01T00:00:00+00:00"
+    run = write(tmp_path / "run", events, run_id="run", ended=ended, **facts)
+    assert check("-t", run) == 4
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"nothing was checked: {said} before a training step was recorded" in out
+    assert "fix correct the error that ended the program" in out
+
+
 def test_an_empty_baseline_is_told(check: Check, tmp_path: Path, good: Path) -> None:
     empty = write(tmp_path / "run", net().build())
     known = tmp_path / "known.json"

@@ -324,6 +324,25 @@ def test_the_manifest_of_a_finished_run(script, tmp_path) -> None:
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["manifest.json"]
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise SystemExit(3)", "the program ended with status 3 before a process used torch, or"),
+        ("import torch; raise SystemExit(3)", "the program ended with status 3 before a call was"),
+        (
+            "import os, torch; os.kill(os.getpid(), 9)",
+            "the program was ended by SIGKILL before a call was recorded",
+        ),
+        ("import torch", "torch was imported, but the program made no call that is recorded"),
+    ],
+)
+def test_why_nothing_was_recorded(script, tmp_path, source, said) -> None:
+    collect("-p", script(source), "-o", str(tmp_path / "run"), cwd=tmp_path)
+    (note,) = manifest(tmp_path / "run")["notes"]
+    assert note.startswith(f"nothing was recorded: {said}")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["manifest.json"]
+
+
 def test_no_secret_of_the_environment_enters_the_run(script, tmp_path) -> None:
     secrets = {"API_TOKEN": "s3cr3t", "AWS_SECRET_ACCESS_KEY": "s3cr3t", "TORCH_TOKEN": "s3cr3t"}
     harmless = {"OMP_NUM_THREADS": "1", "RANK": "0", "PYTHONHASHSEED": "7"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -16,7 +17,7 @@ import orjson
 
 from traincheck.collect.instruments._base import Instrument
 from traincheck.schema.apis import Marks
-from traincheck.schema.layout import faults_file_name
+from traincheck.schema.layout import FOLLOWED, faults_file_name
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FAULTS = 8  # of one source; then its instrument is switched off
+
+
+def leave_mark(directory: str) -> None:
+    """Tell the launcher that this process imported torch, whether or not it records a call."""
+    with contextlib.suppress(OSError):  # without it the launcher can tell less
+        os.close(os.open(os.path.join(directory, FOLLOWED), os.O_CREAT | os.O_WRONLY, 0o600))
 
 
 class Faults:

@@ -20,6 +20,7 @@ from traincheck.collect.settings import Settings
 from traincheck.schema.layout import (
     EVENT_GLOB,
     FAULTS_GLOB,
+    FOLLOWED,
     MANIFEST,
     SCHEMA_VERSION,
     UNUSED_GLOB,
@@ -115,14 +116,12 @@ def started(
 def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict[str, Any]:
     """The manifest after the program ended. returncode: its status, -n when signal n ended it."""
     processes = find_processes(directory)
+    is_followed = _was_followed(directory)
     notes = [*manifest["notes"], *_not_traced(directory), *_cut_off(directory)]
     notes += [*storage_notes(directory), *_faults(directory)]
     notes += _not_imported(directory, {process["pid"] for process in processes})
     if not processes and not notes:
-        notes.append(
-            "nothing was recorded: no process used torch, or none could be followed (python -E, "
-            "-I, -S, or an environment without PYTHONPATH)"
-        )
+        notes.append(_why_nothing(returncode, is_followed=is_followed))
     return {
         **manifest,
         "ended": _now(),
@@ -131,6 +130,32 @@ def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict
         "processes": processes,
         "notes": notes,
     }
+
+
+def _was_followed(directory: Path) -> bool:
+    """Whether a process imported torch and was followed. Its mark has then served."""
+    try:
+        (directory / FOLLOWED).unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _why_nothing(returncode: int, *, is_followed: bool) -> str:
+    """Why no process left events, as far as it can be told."""
+    unseen = "none could be followed (python -E, -I, -S, or an environment without PYTHONPATH)"
+    if returncode == 0:
+        why = (
+            "torch was imported, but the program made no call that is recorded"
+            if is_followed
+            else f"no process used torch, or {unseen}"
+        )
+    else:
+        signal_name = _signal_name(-returncode) if returncode < 0 else ""
+        ended = f"was ended by {signal_name}" if signal_name else f"ended with status {returncode}"
+        before = "a call was recorded" if is_followed else f"a process used torch, or {unseen}"
+        why = f"the program {ended} before {before}"
+    return f"nothing was recorded: {why}"
 
 
 def exit_status(returncode: int) -> int:

@@ -29,7 +29,7 @@ import traincheck
 from traincheck.collect.current import CURRENT
 from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Lease, Local, Switch
 from traincheck.collect.event_file import LowSpaceError
-from traincheck.collect.faults import Faults
+from traincheck.collect.faults import Faults, leave_mark
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.repeats import RepeatCounter, Repeated
 from traincheck.collect.sampling import EveryNth
@@ -586,5 +586,6 @@ def _call(function: Callable[[], None] | None) -> None:
 
 def start(settings: Settings) -> None:
     """Begin to record this process. Called by the bootstrap once torch is imported."""
+    leave_mark(settings.directory)
     session = Session(settings)
     session.start()

@@ -103,7 +103,8 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     lacking = lack(report)
     if lacking:
         yield "fix", lacking.fix
-    yield "watched", _watched(report, watched)
+    if report.events:
+        yield "watched", _watched(report, watched)
     held, idle = report.count(Verdict.HELD), report.count(Verdict.NOT_TRIGGERED)
     if held:
         yield "held", f"{counted(held, 'check')}: {_themes(report, Verdict.HELD)}"

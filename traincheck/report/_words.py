@@ -50,6 +50,11 @@ def lack(report: Report) -> Lack | None:
 
 
 def _emptiness(report: Report) -> tuple[str, str]:
+    if report.ended and not report.steps:
+        return (
+            f"the program {report.ended} before a training step was recorded",
+            "correct the error that ended the program: see its own output",
+        )
     if not report.events:
         return "nothing was recorded", "see the notes, and check that the program imports torch"
     if not report.steps:

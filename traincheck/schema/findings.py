@@ -257,6 +257,7 @@ class Report:
     hostname, started, program: where the run was, since when in seconds since 1970, and its script;
     empty and 0 where that is not known. is_partial: some of the run was not recorded, or not read.
     saves: the checkpoints that the run wrote, the latest of each file.
+    ended: how the program ended where it failed, "ended with exit status 1"; else empty.
     """
 
     events: int
@@ -277,6 +278,7 @@ class Report:
     saves: Sequence[Save] = ()
     presentation: Presentation = field(default_factory=Presentation)
     checked_steps: int = 0
+    ended: str = ""
 
     def count(self, verdict: Verdict) -> int:
         """How many checks ended with ``verdict``."""

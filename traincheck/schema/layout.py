@@ -13,6 +13,7 @@ LOST_GLOB = "storage-lost-*"
 LOW_GLOB = "storage-low-*"
 FAULTS_GLOB = "faults-p*.json"
 UNUSED_GLOB = "unused-p*.txt"
+FOLLOWED = "followed"  # empty; a process has imported torch and is followed, whatever it records
 _EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
 
 
