@@ -5,7 +5,6 @@ Loads a command only when it is asked for: `--help` answers before torch or pand
 
 from __future__ import annotations
 
-import errno
 import importlib
 import io
 import os
@@ -21,13 +20,13 @@ from click.shell_completion import shell_complete
 import traincheck
 from traincheck.errors import TraincheckError, UsageError
 
+from ._os_errors import bad_path
 from ._unheard import even_unheard, give_up
 
 BAD_USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # as a program that SIGPIPE ends
 OUR_BUG = 3
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +194,11 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
         give_up(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        found = bad_path(error)
+        if found is None:
             return _our_bug(error)
-        _say(f"error: {error.filename or 'the output'}: cannot be written: {error.strerror}")
-        _say("  fix: make room, or write to another disk")
+        _say(f"error: {found[0]}")
+        _say(f"  fix: {found[1]}")
         give_up(sys.stdout)
         return BAD_USAGE
     except Exception as error:  # the last resort of a program: never a bare traceback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
@@ -11,9 +12,12 @@ from collections.abc import Callable
 import click
 import pytest
 
+import traincheck
+from tests.builders import healthy_run
 from traincheck import __version__
 from traincheck.cli import main as entry
 from traincheck.errors import OutputError, TraincheckError, UsageError
+from traincheck.store.writer import TraceWriter
 
 ENTRY = "import sys; from traincheck.cli.main import main; sys.exit(main())"
 
@@ -61,6 +65,88 @@ def test_a_bug_of_ours_is_called_that(capfd, monkeypatch) -> None:
     assert "bug in traincheck: ZeroDivisionError: by zero" in text
     assert "TRAINCHECK_DEBUG=1" in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.EACCES, "check its permissions"),
+        (errno.EPERM, "check its permissions"),
+        (errno.ENAMETOOLONG, "give a shorter path"),
+        (errno.ENOENT, "check the path"),
+        (errno.ENOTDIR, "check the path"),
+        (errno.ELOOP, "correct the symbolic link"),
+        (errno.EISDIR, "name a file"),
+        (errno.EROFS, "choose a path on a disk"),
+    ],
+)
+def test_what_the_system_refuses_of_a_path_is_bad_input(capfd, number, fix) -> None:
+    reason = os.strerror(number)
+    assert run_raising(OSError(number, reason, "given/path")) == 2
+    said = capfd.readouterr().err
+    assert f"error: given/path: {reason}\n  fix: {fix}" in said
+    assert "bug" not in said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOENT, "No such file or directory", traincheck.__file__ + "x"),  # ours
+        OSError(errno.ENOENT, "No such file or directory"),  # of no path
+        OSError(errno.EBADF, "Bad file descriptor", "given/path"),  # no path causes it
+    ],
+)
+def test_an_error_of_the_system_may_be_a_bug_of_ours(capfd, error) -> None:
+    assert run_raising(error) == 3
+    assert "bug in traincheck" in capfd.readouterr().err
+
+
+def test_a_working_directory_that_is_gone_is_named(tmp_path, monkeypatch, capfd) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run(os.getcwd) == 2
+    assert "error: the working directory was removed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "-t", "PATH"],
+        ["check", "-t", "PATH", "--follow"],
+        ["check", "-t", "run", "-i", "PATH"],
+        ["check", "-t", "run", "--baseline", "PATH"],
+        ["check", "-t", "run", "--config", "PATH"],
+        ["check", "-t", "run", "--output", "PATH"],
+        ["infer", "-t", "PATH"],
+        ["infer", "-t", "run", "-o", "PATH"],
+        ["run", "PATH"],
+        ["run", "-o", "PATH", "train.py"],
+        ["run", "--baseline", "PATH", "train.py"],
+        ["collect", "-p", "PATH"],
+        ["collect", "-s", "PATH"],
+        ["collect", "-o", "PATH", "-p", "train.py"],
+        ["trace", "show", "PATH"],
+        ["trace", "export", "PATH", "-o", "out"],
+        ["trace", "export", "run", "-o", "PATH"],
+        ["invariants", "list", "PATH"],
+    ],
+)
+@pytest.mark.parametrize("path", ["x" * 300, "loop", "file/below"])
+def test_a_path_that_cannot_be_used_is_bad_input(words, path, tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    (tmp_path / "train.py").touch()
+    with TraceWriter(tmp_path / "run") as writer:
+        for event in healthy_run(2):
+            writer.emit(event)
+    words = [path if word == "PATH" else word for word in words]
+    assert entry.run(entry.main, "traincheck", words) == 2
+    said = capfd.readouterr().err
+    assert path in said
+    assert "fix: " in said
+    assert "bug" not in said
 
 
 def test_a_bug_of_ours_shows_its_traceback_on_request(capfd, monkeypatch) -> None:

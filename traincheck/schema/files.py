@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ def put_bytes(path: str | Path, content: bytes) -> None:
         OSError: it could not be written.
     """
     target = Path(os.path.realpath(path))
+    if target.is_symlink():  # it leads back to itself
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if target.exists() and not target.is_file() and not target.is_dir():
         target.write_bytes(content)  # a pipe or /dev/stdout: nothing to replace
         return

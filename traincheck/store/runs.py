@@ -93,7 +93,14 @@ def _check_directory(path: Path) -> None:
     if path.exists():
         fix = f"name the run directory, {path.parent}" if is_run(path.parent) else _MAKE_ONE
         raise TraceFormatError(f"{path} is a file, not a run directory", fix=fix)
-    raise TraceFormatError(f"{path} does not exist", fix=f"check the path; this is {Path.cwd()}")
+    reason = "does not exist"
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # Path.exists says no to a loop of links, or to a file as a folder
+        reason = f"cannot be read: {error.strerror}"
+    raise TraceFormatError(f"{path} {reason}", fix=f"check the path; this is {Path.cwd()}")
 
 
 def _holds_invariants(path: Path) -> bool:
