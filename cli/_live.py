@@ -13,15 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from traincheck.api import conclude
 from traincheck.check.live import LiveEngine, Watched
 from traincheck.collect.halt import Halt
-from traincheck.report.text_report import one_line
 from traincheck.store.tail import TailReader
 
-from ._unheard import even_unheard
+from ._terminal import Heartbeat, say, tell
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
@@ -63,6 +60,7 @@ class LiveCheck:
         self._reader: TailReader | None = None
         self._is_halted = False
         self._live = LiveEngine(engine, self._tell)
+        self._heartbeat = Heartbeat(engine)
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     @property
@@ -73,10 +71,7 @@ class LiveCheck:
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """The program runs."""
         self._halt = Halt(process, self._directory)
-        # Not a polling sleep: the end of the program wakes it.
-        self._reader = TailReader(
-            self._directory, stop=self._ended.is_set, sleep=lambda s: void(self._ended.wait(s))
-        )
+        self._reader = TailReader(self._directory, stop=self._ended.is_set, sleep=self._wait)
         self._thread.start()
 
     def finish(self) -> Report:
@@ -113,6 +108,12 @@ class LiveCheck:
             if self._is_abandoned:
                 return
             yield event
+            if event.kind == "step":
+                self._heartbeat.tick()
+
+    def _wait(self, seconds: float) -> None:
+        self._ended.wait(seconds)  # not a polling sleep: the end of the program wakes it
+        self._heartbeat.tick()
 
     def _tell(self, finding: Finding) -> None:
         if self._known is not None and self._known.holds(finding):
@@ -125,24 +126,6 @@ class LiveCheck:
                 self._notes.append(f"the program was stopped by --halt, at {finding.code}")
                 say("stopping the program")
             self._halt()
-
-
-def tell(finding: Finding) -> bool:
-    """One line for a finding as it comes, unless it can wait for the end, as advice can."""
-    if finding.severity == "info":
-        return False
-    say(one_line(finding))
-    return True
-
-
-def say(text: str) -> None:
-    """One line for people, beside what the program prints."""
-    with even_unheard():
-        click.echo(f"traincheck: {text}", err=True)
-
-
-def void(_: object) -> None:
-    """For callables that return what nobody wants."""
 
 
 def _step_back() -> None:

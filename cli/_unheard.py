@@ -1,9 +1,10 @@
-"""Messages to people who may not be there: a closed pipe or a full disk behind stderr."""
+"""Messages beside those of a program, also where nobody reads them: a closed pipe, a full disk."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from typing import TextIO
@@ -22,3 +23,30 @@ def even_unheard() -> Iterator[None]:
     except OSError:
         with contextlib.suppress(OSError):  # a stream without a file
             give_up(sys.stderr)
+
+
+def line_start(stream: TextIO, *, is_written: bool = False) -> str:
+    """What to write first, so that text begins a line wherever the program left the cursor.
+
+    A terminal gets spaces for all but one of its columns, and a carriage return: at the beginning
+    of a line they stay within it, from elsewhere they lead to the next one. The end of a regular
+    file is read. A pipe gets a line break if ``is_written``: a program writes to it at this time.
+    """
+    try:
+        descriptor = stream.fileno()
+        if stream.isatty():
+            columns = os.get_terminal_size(descriptor).columns  # 0 where nobody set it
+            return " " * (columns - 1) + "\r" if columns else "\n"
+        mode = os.fstat(descriptor)
+        if stat.S_ISREG(mode.st_mode):
+            return "" if mode.st_size == 0 or _last_byte(descriptor) == b"\n" else "\n"
+    except (OSError, ValueError):  # a stream without a file, such as that of a notebook
+        return ""
+    return "\n" if is_written and not stat.S_ISCHR(mode.st_mode) else ""
+
+
+def _last_byte(descriptor: int) -> bytes:
+    """That of a regular file, which may be open for writing only."""
+    with open(f"/proc/self/fd/{descriptor}", "rb", buffering=0) as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1)

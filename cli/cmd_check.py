@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
 
+    from ._terminal import Heartbeat
+
 _REFRESH_S = 0.1
 _PATIENCE_S = 1.0
 _SHOWN_RUNS = 10
@@ -235,15 +237,15 @@ def _follow(
     from traincheck.api import conclude
     from traincheck.check.live import LiveEngine
 
-    from ._live import tell
+    from ._terminal import Heartbeat, tell
 
     def announce(finding: Finding) -> None:
         if known is None or not known.holds(finding):
-            tell(finding)
+            tell(finding, is_written=False)
 
     live = LiveEngine(engine, announce)
     try:
-        live.feed(_until(interrupted, tail.events()))
+        live.feed(_beating(Heartbeat(engine), _until(interrupted, tail.events())))
     except KeyboardInterrupt:  # it ends the following, not the conclusion
         interrupted.set()
     report = conclude(engine, tail)
@@ -252,6 +254,14 @@ def _follow(
         return report
     stopped = "watching was stopped before the run had ended"
     return replace(report, notes=(stopped, *report.notes), is_partial=True)
+
+
+def _beating(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
+    """The same events, and a sign of life at ends of steps."""
+    for event in events:
+        yield event
+        if event.kind == "step":
+            heartbeat.tick()
 
 
 def _until(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:

@@ -19,7 +19,7 @@ from traincheck.errors import UsageError
 
 from ._program import PROGRAM, Program, ProgramCommand, check_line, invariant_needs
 from ._selection import config_option, configuration, ignore_option
-from ._unheard import even_unheard
+from ._unheard import even_unheard, line_start
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -141,7 +141,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     outcome = launch(command, settings)
     if not options["quiet"]:
         with even_unheard():
-            click.echo(_last_line(outcome, directory, again), err=True)
+            click.echo(line_start(sys.stderr) + _last_line(outcome, directory, again), err=True)
     return outcome.exit_status
 
 
@@ -164,6 +164,7 @@ def _checked(
     if not options["quiet"]:
         summary = RunSummary(report=report, watched=live.watched, trace=where)
         with even_unheard():
+            sys.stderr.write(line_start(sys.stderr))
             write_run_summary(summary, sys.stderr)
     return outcome.exit_status
 

@@ -30,7 +30,7 @@ from ._program import (
     refuse_nothing_to_check,
 )
 from ._selection import configuration, presentation, selection_options
-from ._unheard import even_unheard
+from ._unheard import even_unheard, line_start
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
@@ -129,6 +129,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         trace = _discard(directory, had_traces=had_traces)
     summary = RunSummary(report=report, watched=live.watched, trace=trace)
     with even_unheard():
+        sys.stderr.write(line_start(sys.stderr))
         write_run_summary(summary, sys.stderr)
     for sink, path in sinks:
         write_report(report, sink, path)

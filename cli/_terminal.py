@@ -1,0 +1,97 @@
+"""Lines for people on stderr while a program runs: findings as they come, and how far it is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from traincheck.report._lines import COLOURS, page
+from traincheck.report._lines import say as write_paragraph
+from traincheck.report.text_report import one_line
+from traincheck.schema.findings import Verdict
+from traincheck.schema.words import counted
+
+from ._unheard import even_unheard, line_start
+
+if TYPE_CHECKING:
+    from traincheck.check.engine import Engine
+    from traincheck.schema.findings import Finding
+
+_FIRST_BEAT_S = 10.0
+_LONGEST_BEAT_S = 1800.0
+_UNBROKEN = 1_000_000
+
+
+def say(text: str | Text, *, is_written: bool = True) -> None:
+    """Write a paragraph that begins on a line of its own. On a terminal, wrap it between words.
+
+    is_written: whether a program writes to stderr at this time.
+    """
+    with even_unheard():
+        console = page(sys.stderr)
+        if not sys.stderr.isatty():
+            console.width = _UNBROKEN  # one line in a log, to be searched for
+        with console.capture() as written:
+            write_paragraph(
+                console, Text().append("traincheck: ", style="dim").append_text(_text(text))
+            )
+        # One write, so that no output of the program gets in between.
+        sys.stderr.write(line_start(sys.stderr, is_written=is_written) + written.get())
+        sys.stderr.flush()
+
+
+def tell(finding: Finding, *, is_written: bool = True) -> bool:
+    """Write a line for a finding as it comes. Advice can wait for the end; False is returned."""
+    if finding.severity == "info":
+        return False
+    line = Text(one_line(finding))
+    line.highlight_words([f"{finding.code} {finding.severity}"], COLOURS[finding.severity])
+    say(line, is_written=is_written)
+    return True
+
+
+def _text(text: str | Text) -> Text:
+    return text if isinstance(text, Text) else Text(text)
+
+
+class Heartbeat:
+    """Says on a terminal, now and then, how far a run has been checked. Intervals grow.
+
+    Args:
+        engine: what checks the run, in the thread that calls `tick`.
+        clock: monotonic seconds; replaced in tests.
+    """
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._interval_s = _FIRST_BEAT_S
+        self._last_s = clock()
+        self._last_steps = 0
+        self._is_on = sys.stderr.isatty()
+
+    def tick(self) -> None:
+        """Say it, where it is time to."""
+        if not self._is_on or self._clock() < self._last_s + self._interval_s:
+            return
+        now_s = self._clock()
+        report = self._engine.so_far()
+        rate = (report.steps - self._last_steps) / (now_s - self._last_s)
+        self._last_s, self._last_steps = now_s, report.steps
+        self._interval_s = min(2 * self._interval_s, _LONGEST_BEAT_S)
+        if not report.steps:
+            say("recording; no training step has ended yet")
+            return
+        triggered = report.count(Verdict.HELD) + report.count(Verdict.VIOLATED)
+        found = [finding for finding in report.findings if finding.severity != "info"]
+        parts = (
+            f"checked up to step {report.steps - 1:,}",
+            f"{rate:.3g} steps/s",
+            f"{triggered} of {counted(len(report.verdicts), 'check')} triggered",
+            counted(len(found), "finding") if found else "no findings",
+        )
+        say(", ".join(parts))
