@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import orjson
 
 from traincheck.schema.codec import encode, placed
+from traincheck.schema.json_text import dump_json
 from traincheck.schema.words import counted
 from traincheck.store.summary import ApiUse, Summary, summarize
 
@@ -61,7 +62,7 @@ def overview(
 
 def event_json(event: Event) -> str:
     """The event as in its file, with rank and stream."""
-    return orjson.dumps(placed(event)).decode()
+    return dump_json(placed(event)).decode()
 
 
 def event_line(event: Event) -> str:
@@ -72,7 +73,7 @@ def event_line(event: Event) -> str:
     names = ("api", "name", "text", "op", "loader", "source", "category")
     subject = next((str(rest.pop(name)) for name in names if name in rest), "")
     head = f"r{event.rank} {event.stream} step {step} {event.stage:<5} {event.kind:<9}"
-    return f"{head} {subject} {orjson.dumps(rest).decode() if rest else ''}".rstrip()
+    return f"{head} {subject} {dump_json(rest).decode() if rest else ''}".rstrip()
 
 
 def to_json(found: Overview) -> str:
@@ -106,7 +107,7 @@ def to_json(found: Overview) -> str:
             for skip in found.skips[:_MOST_ROWS]
         ],
     }
-    return orjson.dumps(out, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    return dump_json(out, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
 
 
 def print_text(found: Overview, stream: TextIO, top: int) -> None:

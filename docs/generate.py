@@ -46,6 +46,7 @@ _TRAINCHECK_COMPLETE=fish_source traincheck | source      # ~/.config/fish/confi
 
 The variable of `traincheck-collect` is `_TRAINCHECK_COLLECT_COMPLETE`, and so on."""
 _PLAIN_TYPES = {
+    "Int64": "int",
     "Mapping[": "dict[",
     "Sequence[": "list[",
     "tuple[int, ...]": "list[int]",

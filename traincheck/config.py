@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from traincheck.check.acceptance import Suppression
 from traincheck.errors import UsageError, nearest
 from traincheck.schema.findings import SEVERITIES
+from traincheck.schema.reading import read_regular
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,6 +23,7 @@ else:
 
 FILE = "traincheck.toml"
 _PYPROJECT = "pyproject.toml"
+_MOST_BYTES = 1 << 20  # the parser is slow, and no configuration is this long
 _MIN_LIKENESS = 2  # letters a name must share with another's beginning to be taken for it
 
 
@@ -195,7 +197,7 @@ def _values(
 def _has_table(path: Path) -> bool:
     """Whether a pyproject.toml speaks of us. Others' files that cannot be read do not."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _text(path)
     except (OSError, UnicodeDecodeError):
         return False
     if "traincheck" not in text:  # the usual case, without a parser
@@ -204,14 +206,18 @@ def _has_table(path: Path) -> bool:
     return isinstance(tool, dict) and "traincheck" in tool
 
 
+def _text(path: Path) -> str:
+    return read_regular(path, _MOST_BYTES).decode("utf-8")
+
+
 def _read_toml(path: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(_text(path))
     except OSError as error:
         raise UsageError(
             f"configuration {str(path)!r} cannot be read: {error.strerror}", fix="check the path"
         ) from error
-    except ValueError as error:  # not TOML, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or nested too deeply
         raise UsageError(
             f"configuration {str(path)!r} is not TOML: {error}", fix="correct the file"
         ) from error

@@ -181,7 +181,7 @@ def test_a_missing_file_and_a_directory_are_refused_by_name(tmp_path):
 
 
 def test_a_device_without_end_is_refused():
-    with pytest.raises(InvariantFormatError, match="/dev/zero: is a device"):
+    with pytest.raises(InvariantFormatError, match="/dev/zero: cannot be read: it is a device"):
         read_invariants("/dev/zero")
 
 

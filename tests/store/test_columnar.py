@@ -11,7 +11,14 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder, healthy_run
 from traincheck.errors import MissingDependencyError, OutputError, TraceFormatError
-from traincheck.schema.events import CheckpointEvent, CollectiveEvent, Event, RngEvent, StateEvent
+from traincheck.schema.events import (
+    CallEvent,
+    CheckpointEvent,
+    CollectiveEvent,
+    Event,
+    RngEvent,
+    StateEvent,
+)
 from traincheck.schema.values import TensorSummary
 from traincheck.store import columnar
 from traincheck.store.columnar import export_parquet, file_name, read_parquet
@@ -103,13 +110,22 @@ def test_a_failed_export_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_number_that_does_not_fit_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_line_with_a_number_that_does_not_fit_is_skipped(tmp_path: Path) -> None:
     events = healthy_run(1)
-    run = write(tmp_path / "run", [*events, events[-1].replace(seq=2**63)])
-    with pytest.raises(TraceFormatError) as caught:
-        export_parquet(run, tmp_path / "out")
-    assert str(run) in caught.value.message
-    assert list((tmp_path / "out").iterdir()) == []
+    run = TraceReader(write(tmp_path / "run", [*events, events[-1].replace(time_ns=2**63)]))
+    assert sum(export_parquet(run, tmp_path / "out").values()) == len(events)
+    assert run.skipped == 1
+
+
+def test_nested_numbers_that_do_not_fit_are_text(tmp_path: Path) -> None:
+    events = healthy_run(1)
+    large = CallEvent(*events[-1].header, api="x", span=9, args={"n": 2**64, "deep": {"a": [1]}})
+    run = write(tmp_path / "run", [*events, large.replace(seq=len(events))])
+    file = next(run.glob("events-*"))
+    file.write_bytes(file.read_bytes().replace(b"[1]", b"[" * 300 + b"]" * 300))
+    export_parquet(run, tmp_path / "out")
+    (found,) = (e for e in read_parquet(tmp_path / "out") if getattr(e, "api", "") == "x")
+    assert found.args["n"] == str(2**64)
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, small_disk: Path) -> None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 import traincheck
 from traincheck.errors import BaselineError
 from traincheck.schema.files import write_json
 from traincheck.schema.findings import Acceptance, Finding, Report
+from traincheck.schema.json_text import parse_json
+from traincheck.schema.reading import read_regular
 
 SCHEMA_VERSION = 1
 _KIND = "traincheck-baseline"
@@ -54,14 +54,14 @@ def read_baseline(path: Path) -> Baseline:
         BaselineError: it is missing, damaged, or something else.
     """
     try:
-        record = orjson.loads(path.read_bytes())
+        record = parse_json(read_regular(path))
     except FileNotFoundError as error:
         raise BaselineError(f"baseline {path} does not exist", fix=_MAKE) from error
     except OSError as error:
         raise BaselineError(
             f"baseline {path} cannot be read: {error.strerror}", fix=_MAKE
         ) from error
-    except orjson.JSONDecodeError as error:
+    except ValueError as error:
         raise BaselineError(f"baseline {path} is damaged: {error}", fix=_MAKE) from error
     if not isinstance(record, dict) or record.get("kind") != _KIND:
         raise BaselineError(f"{path} is not a baseline", fix=_MAKE)

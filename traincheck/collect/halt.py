@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from traincheck.collect.run_manifest import find_processes
+from traincheck.schema.reading import read_regular
 
 GRACE_S = 10.0
 
@@ -54,7 +55,7 @@ class Halt:
     def _is_ours(self, pid: int) -> bool:
         """Whether this process id is still one of the run: ids are given out again."""
         try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            environ = read_regular(f"/proc/{pid}/environ")
         except OSError:
             return False
         return os.fsencode(str(self._directory)) in environ

@@ -22,6 +22,7 @@ from traincheck.collect.settings import Settings
 from traincheck.collect.signals import SignalRelay
 from traincheck.errors import LaunchError, OutputError
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST
+from traincheck.schema.reading import open_regular
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
@@ -105,7 +106,7 @@ def shell_command(script: str, arguments: Sequence[str] = ()) -> list[str]:
     """
     _check_file(script)
     try:
-        with open(script, "rb") as file:
+        with open_regular(script) as file:
             first = file.readline(256)
     except OSError as error:
         raise LaunchError(

@@ -17,6 +17,7 @@ import orjson
 
 import traincheck
 from traincheck.collect.settings import Settings
+from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import (
     EVENT_GLOB,
     FAULTS_GLOB,
@@ -27,6 +28,7 @@ from traincheck.schema.layout import (
     parse_event_file_name,
     storage_notes,
 )
+from traincheck.schema.reading import open_regular, read_regular
 from traincheck.schema.words import counted
 
 NOT_TRACED_GLOB = "not-traced-p*.json"
@@ -254,7 +256,7 @@ def _not_traced(directory: Path) -> list[str]:
     notes = []
     for path in sorted(directory.glob(NOT_TRACED_GLOB)):
         try:
-            note = orjson.loads(path.read_bytes())
+            note = parse_json(read_regular(path))
             notes.append(
                 f"process {path.stem.rpartition('-p')[2]} ({note['executable']}, {note['argv0']}) "
                 f"was not traced: {note['reason']}"
@@ -270,7 +272,7 @@ def _faults(directory: Path) -> list[str]:
     for path in sorted(directory.glob(FAULTS_GLOB)):
         pid = path.stem.rpartition("-p")[2]
         try:
-            note = orjson.loads(path.read_bytes())
+            note = parse_json(read_regular(path))
             times = sum(fault["times"] for fault in note["faults"])
             first = note["faults"][0]
             off = f"; switched off: {', '.join(note['off'])}" if note["off"] else ""
@@ -285,11 +287,19 @@ def _faults(directory: Path) -> list[str]:
 
 def _not_imported(directory: Path, pids: set[int]) -> list[str]:
     """A sentence for the packages to be recorded that no process had imported when it ended."""
-    lacking = {path: path.read_text("utf-8").split() for path in directory.glob(UNUSED_GLOB)}
+    lacking = [_unused(path) for path in directory.glob(UNUSED_GLOB)]
     if not lacking or len(lacking) < len(pids):
         return []
-    names = sorted(set.intersection(*map(set, lacking.values())))
+    names = sorted(set.intersection(*lacking))
     return [f"no process imported {', '.join(names)}: no call of it is recorded"] if names else []
+
+
+def _unused(path: Path) -> set[str]:
+    """The packages that a note names; none where it cannot be read."""
+    try:
+        return set(read_regular(path).decode("utf-8").split())
+    except (OSError, ValueError):
+        return set()
 
 
 def _cut_off(directory: Path) -> list[str]:
@@ -297,7 +307,7 @@ def _cut_off(directory: Path) -> list[str]:
     notes = []
     for path in sorted(directory.glob(EVENT_GLOB)):
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 if file.seek(0, os.SEEK_END) == 0:
                     continue
                 file.seek(-1, os.SEEK_END)

@@ -9,10 +9,10 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from traincheck.errors import InvariantFormatError
 from traincheck.schema.claims import Hypothesis, Invariant
+from traincheck.schema.json_text import parse_json
+from traincheck.schema.reading import read_regular
 
 VERSION = 1
 _CLOSEST = 5
@@ -92,7 +92,7 @@ def read_dropped(path: str | Path) -> list[Dropped]:
     """
     fix = "learn again: traincheck-infer --force -t DIR"
     try:
-        value = orjson.loads(Path(path).read_bytes())
+        value = parse_json(read_regular(path))
         return [_dropped(entry) for entry in value["dropped"]]
     except OSError as error:
         raise InvariantFormatError(

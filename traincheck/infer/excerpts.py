@@ -173,10 +173,9 @@ def trees_from_json(value: Mapping[str, Any]) -> dict[str, list[tuple[Node, ...]
 
 def _node(value: Sequence[Any]) -> Node:
     api, family, note, count, children = value
+    is_text = isinstance(api, str) and isinstance(note, str) and isinstance(family, str | None)
+    if not (is_text and type(count) is int and isinstance(children, list)):
+        raise ValueError("a call in a tree has another form")
     return Node(
-        api=str(api),
-        family=None if family is None else str(family),
-        note=str(note),
-        count=int(count),
-        children=tuple(map(_node, children)),
+        api=api, family=family, note=note, count=count, children=tuple(map(_node, children))
     )

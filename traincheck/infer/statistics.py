@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from traincheck.errors import TraceFormatError
 from traincheck.infer.examples import Decided, Rows, collect
 from traincheck.infer.excerpts import Trees, trees_of
 from traincheck.infer.propose import propose, subject_of
@@ -63,10 +64,32 @@ class RunStatistics:
     trees: Trees = field(default_factory=dict)
 
 
+# What the parts of inference raise where an event holds a value of another type.
+_BAD_VALUE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
 def statistics_of(
     source: EventSource, relations: Mapping[str, Relation], name: str
 ) -> RunStatistics:
-    """What a run contributes, from two passes over it."""
+    """What a run contributes, from two passes over it.
+
+    Raises:
+        TraceFormatError: the run holds events with values of other types, so that nothing can be
+            learned from it.
+    """
+    try:
+        return _statistics_of(source, relations, name)
+    except _BAD_VALUE as error:
+        raise TraceFormatError(
+            f"the run {name} cannot be learned from: an event holds a value of another type "
+            f"({type(error).__name__}: {error})",
+            fix="leave the run out, or record it again; if nothing damaged it, report this error",
+        ) from error
+
+
+def _statistics_of(
+    source: EventSource, relations: Mapping[str, Relation], name: str
+) -> RunStatistics:
     proposed = propose(source, relations)
     decided = collect(source, relations, proposed.claims)
     told = {}

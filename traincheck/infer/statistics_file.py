@@ -8,8 +8,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
+import msgspec
 import orjson
 
 from traincheck.errors import InvariantFormatError
@@ -20,10 +21,11 @@ from traincheck.infer.view import Features
 from traincheck.infer.vocabulary import Vocabulary
 from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.files import write_bytes
+from traincheck.schema.json_text import parse_json
+from traincheck.schema.reading import DOCUMENT_BYTES, read_regular
 
 VERSION = 2
 _LEVEL = 6
-_MOST_BYTES = 1 << 30  # of what is unpacked: a file that says more is no statistics
 
 
 def statistics_path(invariants: str | Path) -> Path:
@@ -50,17 +52,17 @@ def read_statistics(path: str | Path) -> list[RunStatistics]:
     """
     fix = "learn again from all runs: traincheck-infer --force -t DIR -t DIR -o invariant.json"
     try:
-        packed = Path(path).read_bytes()
+        packed = read_regular(path)
     except OSError as error:
         raise InvariantFormatError(
             f"{path}: cannot be read: {error.strerror or error}", fix=fix
         ) from error
     try:
         unpacker = zlib.decompressobj()
-        value = orjson.loads(unpacker.decompress(packed, _MOST_BYTES))
-        version = value["statistics_version"]
-        runs = [_run(entry) for entry in value["runs"]] if version == VERSION else []
-    except (zlib.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        value = parse_json(unpacker.decompress(packed, DOCUMENT_BYTES))
+        version = msgspec.convert(value, _Version).statistics_version
+        runs = _runs(value) if version == VERSION else []
+    except (zlib.error, ValueError, TypeError, IndexError) as error:  # msgspec's are ValueErrors
         raise InvariantFormatError(f"{path}: is damaged or holds no statistics", fix=fix) from error
     if version > VERSION:
         raise InvariantFormatError(
@@ -127,39 +129,85 @@ def _seen(objections: Mapping[str, frozenset[Features]]) -> list[Features]:
     return [context for contexts in objections.values() for context in contexts]
 
 
-def _run(value: dict[str, Any]) -> RunStatistics:
-    words = value["vocabulary"]
-    contexts: list[Features] = [tuple((str(f), v) for f, v in c) for c in value["contexts"]]
-    told = [_told(entry, contexts) for entry in value["claims"]]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Scalar: TypeAlias = bool | int | float | str | None
+
+
+class _Version(msgspec.Struct):
+    statistics_version: _Count
+
+
+class _VocabularyForm(msgspec.Struct):
+    programs: list[str]
+    calls: list[str]
+    modules: list[str]
+    variables: list[tuple[str, str, str, str]]
+    packages: list[tuple[str, str]] = []
+    levels: list[str] = []
+
+
+class _ClaimForm(msgspec.Struct):
+    relation: str
+    params: dict[str, Any]
+    rows: list[tuple[_Count, _Count, _Count]]
+    steps: _Count
+    echo: bool = False
+    objections: dict[str, list[_Count]] = {}
+    unobservable: str = ""
+
+
+class _RunForm(msgspec.Struct):
+    """The types of a run in a file: what else a file holds is no statistics."""
+
+    name: str
+    run_id: str
+    events: _Count
+    steps: _Count
+    skipped: _Count
+    relations: list[str]
+    vocabulary: _VocabularyForm
+    contexts: list[list[tuple[str, _Scalar]]]
+    claims: list[_ClaimForm]
+    trees: dict[str, list[list[Any]]] = {}
+
+
+def _runs(value: Any) -> list[RunStatistics]:
+    return [_run(run) for run in msgspec.convert(value["runs"], list[_RunForm])]
+
+
+def _run(run: _RunForm) -> RunStatistics:
+    words = run.vocabulary
+    contexts: list[Features] = [tuple(context) for context in run.contexts]
+    told = [_told(claim, contexts) for claim in run.claims]
     return RunStatistics(
-        name=str(value["name"]),
-        run_id=str(value["run_id"]),
-        events=int(value["events"]),
-        steps=int(value["steps"]),
-        skipped=int(value["skipped"]),
-        relations=tuple(map(str, value["relations"])),
+        name=run.name,
+        run_id=run.run_id,
+        events=run.events,
+        steps=run.steps,
+        skipped=run.skipped,
+        relations=tuple(run.relations),
         vocabulary=Vocabulary(
-            programs=frozenset(words["programs"]),
-            calls=frozenset(words["calls"]),
-            modules=frozenset(words["modules"]),
-            variables=frozenset((r, leaf, c, m) for r, leaf, c, m in words["variables"]),
-            packages=frozenset((api, name) for api, name in words.get("packages", ())),
-            levels=frozenset(map(str, words.get("levels", ()))),
+            programs=frozenset(words.programs),
+            calls=frozenset(words.calls),
+            modules=frozenset(words.modules),
+            variables=frozenset(words.variables),
+            packages=frozenset(words.packages),
+            levels=frozenset(words.levels),
         ),
         told={key_of(one.claim): one for one in told},
-        trees=trees_from_json(value.get("trees", {})),
+        trees=trees_from_json(run.trees),
     )
 
 
-def _told(value: dict[str, Any], contexts: Sequence[Features]) -> Told:
-    counts = {contexts[place]: (int(good), int(bad)) for place, good, bad in value["rows"]}
+def _told(claim: _ClaimForm, contexts: Sequence[Features]) -> Told:
+    counts = {contexts[place]: (good, bad) for place, good, bad in claim.rows}
     return Told(
-        claim=Hypothesis(relation=value["relation"], params=dict(value["params"])),
-        is_proposed=not value.get("echo", False),
-        rows=Rows(counts=counts, steps=int(value["steps"]), runs=1 if counts else 0),
+        claim=Hypothesis(relation=claim.relation, params=claim.params),
+        is_proposed=not claim.echo,
+        rows=Rows(counts=counts, steps=claim.steps, runs=1 if counts else 0),
         objections={
-            str(view): frozenset(contexts[place] for place in places)
-            for view, places in value.get("objections", {}).items()
+            view: frozenset(contexts[place] for place in places)
+            for view, places in claim.objections.items()
         },
-        unobservable=str(value.get("unobservable", "")),
+        unobservable=claim.unobservable,
     )

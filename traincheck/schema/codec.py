@@ -16,6 +16,7 @@ from msgspec import NODEFAULT
 from msgspec.structs import fields, force_setattr
 
 from traincheck.schema.events import EVENT_TYPES, KINDS, Event
+from traincheck.schema.json_text import MOST_VALUES, dump_json
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.values import tensor_json
 
@@ -44,7 +45,7 @@ def encode(event: Event) -> bytes:
         value = getattr(event, name)
         if type(value) is not type(default) or value != default:
             out[key] = _plain(name, value)
-    return orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS)
+    return dump_json(out, option=orjson.OPT_NON_STR_KEYS)
 
 
 def placed(event: Event) -> dict[str, Any]:
@@ -66,6 +67,8 @@ def decode(line: bytes, rank: int, stream: str) -> Event:
     Raises:
         ValueError: it is not an event; the message says why.
     """
+    if _is_too_much(line):
+        raise ValueError(f"more than {MOST_VALUES:,} values")
     try:
         event = _decoder.decode(line)
     except _BAD as error:
@@ -77,6 +80,8 @@ def decode(line: bytes, rank: int, stream: str) -> Event:
 
 def decode_lines(piece: bytes, rank: int, stream: str) -> list[Event] | None:
     """Build the events of lines with line feeds between, in one go; None when one is no event."""
+    if _is_too_much(piece):
+        return None
     try:
         events = _decoder.decode_lines(piece)
     except _BAD:
@@ -87,6 +92,13 @@ def decode_lines(piece: bytes, rank: int, stream: str) -> list[Event] | None:
         force_setattr(event, "rank", rank)
         force_setattr(event, "stream", stream)
     return events
+
+
+def _is_too_much(piece: bytes) -> bool:
+    """Whether a piece of a file would fill memory when it is decoded."""
+    if len(piece) < MOST_VALUES:
+        return False
+    return sum(map(piece.count, (b",", b"[", b"{"))) > MOST_VALUES
 
 
 def foreign_number(line: bytes) -> int | None:

@@ -18,7 +18,7 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import field
 
-from traincheck.schema.record import Record
+from traincheck.schema.record import Int64, Record
 from traincheck.schema.values import TensorSummary, Value
 
 _MOST_RANKS = 1 << 20
@@ -27,11 +27,11 @@ _MOST_RANKS = 1 << 20
 class _Event(Record, frozen=True, tag_field="k"):
     """What all events have. Rank and stream are in the name of the file, not in its lines."""
 
-    seq: int = field(name="n")
-    time_ns: int = field(name="t")
-    step: int | None = field(name="s")
+    seq: Int64 = field(name="n")
+    time_ns: Int64 = field(name="t")
+    step: Int64 | None = field(name="s")
     stage: str = field(name="g")
-    rank: int = 0
+    rank: Int64 = 0
     stream: str = ""
     kind: ClassVar[str]
 
@@ -67,9 +67,9 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
 
     kind: ClassVar[str] = "call"
     api: str
-    span: int = field(name="id")
-    parent: int | None = None
-    start_ns: int = field(name="start", default=0)
+    span: Int64 = field(name="id")
+    parent: Int64 | None = None
+    start_ns: Int64 = field(name="start", default=0)
     family: str | None = None
     args: Mapping[str, Value] = {}
     result: Value = None
@@ -115,9 +115,9 @@ class StateEvent(_Event, frozen=True, kw_only=True, tag="state"):
     change: str = "content"
     summary: TensorSummary | None = None
     requires_grad: bool = False
-    identity: int = 0
-    storage: int = 0
-    after: int | None = None
+    identity: Int64 = 0
+    storage: Int64 = 0
+    after: Int64 | None = None
     module_class: str | None = None
     owner: str | None = None
 
@@ -133,7 +133,7 @@ class ParamGroup(Record, frozen=True):
 
     hyper: Mapping[str, Value]
     params: Sequence[str]
-    ids: Sequence[int]
+    ids: Sequence[Int64]
 
 
 class OptimizerEvent(_Event, frozen=True, kw_only=True, tag="optimizer"):
@@ -171,7 +171,7 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
     """
 
     kind: ClassVar[str] = "step"
-    counters: Mapping[str, int] = {}
+    counters: Mapping[str, Int64] = {}
     lr: Mapping[str, Sequence[float | int]] = {}
     modes: Mapping[str, bool] = {}
     recorded: bool = True
@@ -229,17 +229,17 @@ class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
 
     kind: ClassVar[str] = "batch"
     loader: str = ""
-    index: int = 0
-    epoch: int = 0
+    index: Int64 = 0
+    epoch: Int64 = 0
     leaves: Mapping[str, Value] = {}
     samples: Sequence[str] = ()
     sampler: str | None = None
-    sampler_epoch: int | None = None
-    workers: int = 0
-    weights: int = 0
-    dataset_size: int = 0
-    indices: Sequence[int] = ()
-    drawn: int = 0
+    sampler_epoch: Int64 | None = None
+    workers: Int64 = 0
+    weights: Int64 = 0
+    dataset_size: Int64 = 0
+    indices: Sequence[Int64] = ()
+    drawn: Int64 = 0
     tokens: Mapping[str, Value] = {}
 
 
@@ -279,14 +279,14 @@ class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):
     kind: ClassVar[str] = "collective"
     op: str = ""
     group: str = "world"
-    number: int = 0
-    shape: Sequence[int] | None = None
+    number: Int64 = 0
+    shape: Sequence[Int64] | None = None
     dtype: str | None = None
     before: str | None = None
     after: str | None = None
     variable: str | None = None
     uneven: bool = False
-    peer: int | None = None
+    peer: Int64 | None = None
 
 
 class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
@@ -320,15 +320,15 @@ class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
     path: str | None = None
     missing: Sequence[str] = ()
     unexpected: Sequence[str] = ()
-    changed: int | None = None
-    entries: int | None = None
+    changed: Int64 | None = None
+    entries: Int64 | None = None
     owner: str | None = None
-    matched: int | None = None
-    shared: int = 0
+    matched: Int64 | None = None
+    shared: Int64 = 0
     untied: Sequence[str] = ()
     values: Mapping[str, Value] = {}
     parts: Mapping[str, Value] = {}
-    numbers: Mapping[str, int] = {}
+    numbers: Mapping[str, Int64] = {}
     where: str | None = None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from traincheck.schema.claims import Context
 from traincheck.schema.events import Event
@@ -253,7 +254,8 @@ class Report:
 
     steps: of training; checked_steps: those of them that were recorded, so that checks saw them.
     verdicts, infos: one per check id. unobservable: why, for the checks that could not be decided.
-    suppressed: findings that somebody accepted. root: directory that source places are relative to.
+    suppressed: findings that somebody accepted. root: directory that source places are relative to;
+    sources: directories below which source may be read, which the trace does not tell.
     hostname, started, program: where the run was, since when in seconds since 1970, and its script;
     empty and 0 where that is not known. is_partial: some of the run was not recorded, or not read.
     saves: the checkpoints that the run wrote, the latest of each file.
@@ -271,6 +273,7 @@ class Report:
     unobservable: Mapping[str, str] = field(default_factory=dict)
     suppressed: Sequence[Finding] = ()
     root: str = ""
+    sources: Sequence[Path] = ()
     hostname: str = ""
     started: float = 0.0
     program: str = ""

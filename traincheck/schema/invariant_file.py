@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from traincheck.errors import InvariantFormatError
 from traincheck.schema.claims import (
     LEVELS,
@@ -28,7 +26,9 @@ from traincheck.schema.claims import (
 from traincheck.schema.excerpt_json import excerpt_id, excerpts_from_json, excerpts_json
 from traincheck.schema.excerpts import Excerpt
 from traincheck.schema.files import write_json
+from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST, SCHEMA_VERSION
+from traincheck.schema.reading import read_regular
 
 SCHEMA_FILE = Path(__file__).with_name("invariant.schema.json")
 
@@ -61,18 +61,16 @@ def read_created_with(path: str | Path) -> dict[str, Any]:
         InvariantFormatError: as `read_invariants`.
     """
     read_invariants(path)
-    created_with: dict[str, Any] = orjson.loads(_content(Path(path)))["created_with"]
+    created_with: dict[str, Any] = parse_json(_content(Path(path)))["created_with"]
     return created_with
 
 
 def _content(path: Path) -> bytes:
     try:
-        if path.is_char_device():  # some have no end
-            raise InvariantFormatError(f"{path}: is a device, no file", fix="check the path")
         if path.is_dir() and ((path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))):
             fix = f"learn from it: traincheck-infer -t {path}"
             raise InvariantFormatError(f"{path} is a run, no invariant file", fix=fix)
-        return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # which editors put there
+        return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors put there
     except OSError as error:
         raise InvariantFormatError(
             f"{path}: cannot be read: {error.strerror or error}", fix="check the path"
@@ -182,8 +180,8 @@ class _BadFormError(ValueError):
 
 def _file(content: bytes) -> list[Invariant]:
     try:
-        value = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
+        value = parse_json(content)
+    except ValueError as error:
         raise _BadFormError(f"is not an invariant file: it is not JSON ({error})") from error
     if not isinstance(value, dict) or "schema_version" not in value:
         raise _BadFormError("is not an invariant file: no object with a schema_version")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 _R = TypeVar("_R", bound="Record")
+# Larger numbers are refused when a record is decoded: neither JSON nor columns could hold them.
+Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Record(Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.schema.record import Record
+from traincheck.schema.record import Int64, Record
 
 Value = Any  # JSON: None | bool | int | float | str | list[Value] | dict[str, Value]
 
@@ -72,7 +72,7 @@ class TensorSummary(Record, frozen=True):
     """
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Int64, ...]
     device: str = "cpu"
     requires_grad: bool = False
     fingerprint: str | None = None

@@ -18,9 +18,11 @@ from typing import Any
 from traincheck.schema.apis import Marks
 from traincheck.schema.codec import decode, decode_lines, foreign_number
 from traincheck.schema.events import Event, MarkEvent, StepEvent
+from traincheck.schema.reading import open_regular
 
 CHUNK_BYTES = 1 << 16  # larger pieces leave the CPU cache: a quarter slower at 1 MiB
 MAX_LINE_BYTES = 1 << 24  # no event is this long: what is, is not a trace, and must not fill memory
+_GIVE_UP_BYTES = 1 << 28  # of one line: the file holds no lines, and is not read to its end
 MAX_SKIPS = 1000  # described; all are counted
 
 _TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes"
@@ -85,6 +87,7 @@ class EventFile:
         self._line = 0  # lines taken so far
         self._rest = b""  # the beginning of a line whose end is not there yet
         self._is_dropping = False  # inside a line that is too long
+        self._dropped = 0  # bytes of that line
         self._process = process
         self._next = 0  # number of the next event
         self._is_torn = False  # the step that is going on has lost events
@@ -105,8 +108,10 @@ class EventFile:
         Raises:
             FileNotFoundError: the file was renamed or removed.
         """
+        if self._dropped > _GIVE_UP_BYTES:
+            return None
         # The file is closed between pieces: a run may have more files than a process may hold open.
-        with self.path.open("rb", buffering=0) as file:
+        with open_regular(self.path, buffering=0) as file:
             file.seek(self.offset)
             piece = file.read(self._chunk_bytes)
         if not piece:
@@ -135,10 +140,10 @@ class EventFile:
         complete, feed, self._rest = (self._rest + piece).rpartition(b"\n")
         if feed and self._is_dropping:
             _, feed, complete = complete.partition(b"\n")
-            self._is_dropping = False
+            self._is_dropping, self._dropped = False, 0
             self._skip(_TOO_LONG)
         if self._is_dropping:
-            self._rest = b""
+            self._rest, self._dropped = b"", self._dropped + len(piece)
         elif len(self._rest) > MAX_LINE_BYTES:
             self._rest, self._is_dropping = b"", True
         if not feed:

@@ -16,7 +16,9 @@ import orjson
 
 from traincheck.errors import TraceFormatError
 from traincheck.schema.files import put_bytes
+from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import MANIFEST, SCHEMA_VERSION, storage_notes
+from traincheck.schema.reading import read_regular
 
 # What a run that has not ended has to say, by whether its launcher lives.
 _UNENDED = {
@@ -77,11 +79,12 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
     """
     path = directory / MANIFEST
     try:
-        record = orjson.loads(path.read_bytes())
+        record = parse_json(read_regular(path))
     except FileNotFoundError:
         return None, [f"{path} is missing: when and how the run ended is not known"]
-    except (OSError, orjson.JSONDecodeError) as error:
-        return None, [f"{path} cannot be read and is ignored: {error}"]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        return None, [f"{path} cannot be read and is ignored: {reason}"]
     if not isinstance(record, dict) or "schema_version" not in record:
         return None, [f"{path} is not the manifest of a trace and is ignored"]
     _check_version(path, record["schema_version"])

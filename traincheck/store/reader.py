@@ -8,12 +8,12 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from traincheck.errors import TraceFormatError
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
+from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
+from traincheck.schema.reading import open_regular
 from traincheck.store.lines import CHUNK_BYTES, EventFile, Skip, SkipLog
 from traincheck.store.manifest import Manifest, ending_notes, lost_notes, read_manifest
 from traincheck.store.order import merge_ranks, merge_streams
@@ -171,8 +171,8 @@ def process_infos(files: Sequence[tuple[Path, int, str]]) -> list[ProcessInfo]:
 def _process_facts(paths: Sequence[Path]) -> dict[str, Any]:
     for path in paths:
         try:
-            with path.open("rb") as file:
-                record = orjson.loads(file.readline(_FIRST_LINE_BYTES))
+            with open_regular(path) as file:
+                record = parse_json(file.readline(_FIRST_LINE_BYTES))
             if record["k"] == "mark" and record["text"] == Marks.PROCESS:
                 return dict(record["data"])
         except (OSError, ValueError, KeyError, TypeError):
