@@ -202,6 +202,7 @@ def _tell_suppressed(report: Report, form: str) -> None:
 
 def _check(options: dict[str, Any], config: Config, known: Baseline | None = None) -> Report:
     from traincheck.api import check_source, make_engine, program_of, root_of
+    from traincheck.check.source_files import SourceFiles, trusted_folders
     from traincheck.presets import preset_path
     from traincheck.store.reader import TraceReader
 
@@ -213,7 +214,7 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
             invariants,
             rules=not options["no_rules"],
             config=config,
-            root=lambda: root_of(source),
+            sources=SourceFiles(lambda: root_of(source), trusted_folders(run)),
             program=lambda: program_of(source),
         )
         refuse_nothing_to_check(made)

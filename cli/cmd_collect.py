@@ -129,12 +129,14 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     if options["check"] or options["halt"]:
         from traincheck.api import make_engine
         from traincheck.check.source_calls import program_in
+        from traincheck.check.source_files import SourceFiles, trusted_folders
 
+        program = program_in(command)
         engine = make_engine(
             config.invariants,
             config=project,
-            root=os.getcwd,
-            program=lambda: program_in(command),
+            sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
+            program=lambda: program,
         )
         where = f"{shlex.quote(str(directory))}; full report: {again}"
         return _checked(command, settings, engine, where, options)

@@ -170,13 +170,15 @@ def _known(path: str | None) -> Baseline | None:
 def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> Engine:
     from traincheck.api import make_engine
     from traincheck.check.source_calls import program_in
+    from traincheck.check.source_files import SourceFiles, trusted_folders
 
+    program = program_in(command)
     engine = make_engine(
         options["invariants"],
         rules=not options["no_rules"],
         config=config,
-        root=os.getcwd,
-        program=lambda: program_in(command),
+        sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
+        program=lambda: program,
     )
     refuse_nothing_to_check(engine)
     return engine

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from traincheck.check.acceptance import Acceptor
 from traincheck.check.engine import Engine, watch
 from traincheck.check.source_calls import program_in
+from traincheck.check.source_files import SourceFiles, trusted_folders
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
 from traincheck.relations._table import RELATIONS
@@ -68,7 +69,7 @@ def check(
         select=select,
         ignore=ignore,
         config=config,
-        root=lambda: root_of(reader),
+        sources=SourceFiles(lambda: root_of(reader), trusted_folders(run)),
         program=lambda: program_of(reader),
     )
     return check_source(engine, reader)
@@ -81,19 +82,19 @@ def make_engine(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     config: Config | None = None,
-    root: Callable[[], str] = str,
+    sources: SourceFiles | None = None,
     program: Callable[[], str] = str,
 ) -> Engine:
     """An engine for the checks that are asked for; arguments as for `check`.
 
-    ``root`` gives the directory that source places of the run are relative to: their comments are
-    read there. ``program`` gives the script that was run.
+    ``sources`` reads the source of the run; None for none. ``program`` gives the script that was
+    run, which may be what the trace tells.
     """
     config = (config or Config()).narrowed(select, ignore)
     learned = _distinct(i for path in invariants for i in read_invariants(path))
     kept = [i for i in learned if _is_chosen(i.hypothesis.relation, config)]
     chosen = chosen_rules(config)
-    accept = Acceptor(config.suppress, root, program)
+    accept = Acceptor(config.suppress, sources, program)
     return Engine(kept, chosen if rules else (), RELATIONS, accept)
 
 
@@ -142,25 +143,21 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
     report, manifest = engine.finish(), source.manifest
     ended = _failed_end(manifest)
     sampled = _sampling_notes(manifest.settings) if manifest else ()
-    notes = (*run_notes(source), *sampled, *report.notes, *_unused(engine))
+    accept = engine.accept if isinstance(engine.accept, Acceptor) else Acceptor()
+    unused = accept.unused({info.code for info in engine.infos.values()})
+    notes = (*run_notes(source), *sampled, *report.notes, *unused, *accept.sources.notes())
     return replace(
         report,
         skipped_lines=source.skipped,
         notes=notes,
         root=root_of(source),
+        sources=accept.sources.trusted,
         hostname=(manifest.hostname if manifest else None) or "",
         started=_seconds(manifest.started if manifest else None),
         program=program_of(source),
         ended=ended,
         is_partial=bool(storage_notes(source.path) or (manifest and is_going_on(manifest))),
     )
-
-
-def _unused(engine: Engine) -> list[str]:
-    """What the configuration suppresses in vain."""
-    if not isinstance(engine.accept, Acceptor):
-        return []
-    return engine.accept.unused({info.code for info in engine.infos.values()})
 
 
 def _seconds(moment: str | None) -> float:

@@ -14,6 +14,7 @@ from tests.checking import FIRST_RULES as RULES
 from traincheck.check.acceptance import Acceptor, Suppression
 from traincheck.check.comments import SourceComments, comments_of
 from traincheck.check.engine import Engine
+from traincheck.check.source_files import SourceFiles
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Report, Subject, Violation
 
@@ -27,6 +28,11 @@ NOT_HELD = (
     .steps(4)
     .build()
 )
+
+
+def below(folder: Path) -> SourceFiles:
+    """Sources of a run in a folder, which may be read."""
+    return SourceFiles(lambda: str(folder), [folder])
 
 
 def checked(events: list[Event], acceptor: Acceptor) -> Report:
@@ -44,7 +50,7 @@ def comment(tmp_path: Path, text: str, line: int = 88) -> Acceptor:
     lines = ["pass"] * 100
     lines[line - 1] = f"optimizer.step()  {text}"
     (tmp_path / "train.py").write_text("\n".join(lines))
-    return Acceptor(root=lambda: str(tmp_path))
+    return Acceptor(sources=below(tmp_path))
 
 
 def test_nothing_accepted_is_everything_reported() -> None:
@@ -152,7 +158,7 @@ def test_a_source_that_cannot_be_read_has_no_comments(
 ) -> None:
     if content is not None:
         (tmp_path / "train.py").write_bytes(content)
-    report = checked(NO_ZERO_GRAD, Acceptor(root=lambda: str(tmp_path)))
+    report = checked(NO_ZERO_GRAD, Acceptor(sources=below(tmp_path)))
     assert [finding.code for finding in report.findings] == ["TC201"]
 
 
@@ -199,12 +205,15 @@ def test_which_lines_a_comment_stands_for(line: int, codes: tuple[str, ...] | No
 
 @pytest.mark.parametrize("place", ["train.py", "train.py:x", "<stdin>:3", ""])
 def test_what_is_no_place_has_no_comment(tmp_path: Path, place: str) -> None:
-    assert SourceComments(tmp_path).at(place) is None
+    assert SourceComments(below(tmp_path)).at(place) is None
 
 
 def test_a_comment_of_absolute_path(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x()  # traincheck: ignore\n")
-    assert SourceComments(Path("/nowhere")).at(f"{tmp_path}/a.py:1").codes == ()
+    assert (
+        SourceComments(SourceFiles(lambda: "/nowhere", [tmp_path])).at(f"{tmp_path}/a.py:1").codes
+        == ()
+    )
 
 
 @given(st.text(st.sampled_from("#traincheck: ignore[TC]\n()'\"\\\x00\tif"), max_size=80))
@@ -216,7 +225,7 @@ def test_no_text_is_too_odd(source: str) -> None:
 
 @pytest.mark.parametrize("place", ["a\x00b.py:1", f"{'x' * 5000}.py:1"])
 def test_a_path_that_cannot_be_has_no_comments(tmp_path: Path, place: str) -> None:
-    assert SourceComments(tmp_path).at(place) is None
+    assert SourceComments(below(tmp_path)).at(place) is None
 
 
 API = "torch.nn.functional.cross_entropy"
@@ -239,14 +248,14 @@ def test_a_comment_at_a_call_whose_line_nothing_tells(
     tmp_path: Path, source: str, accepted_at: str | None
 ) -> None:
     (tmp_path / "train.py").write_text(source)
-    acceptor = Acceptor(root=lambda: str(tmp_path), program=lambda: "train.py")
+    acceptor = Acceptor(sources=below(tmp_path), program=lambda: "train.py")
     info = BY_CODE["TC310"].info
     told = dict.fromkeys(("symptom", "message", "expected", "observed"), "")
     subject = Subject(api=API)
     violation = Violation(check_id="TC310", step=0, rank=0, stage="train", subject=subject, **told)
     accepted = acceptor(violation, info)
     assert (accepted and accepted.where) == accepted_at
-    elsewhere = Acceptor(root=lambda: str(tmp_path))
+    elsewhere = Acceptor(sources=below(tmp_path))
     assert elsewhere(violation, info) is None
 
 

@@ -98,7 +98,12 @@ def recorded(tmp_path: Path) -> tuple[Finding, Report]:
     event = CallEvent(0, 0, 0, "train", 0, "p1-t0", api="x", span=0, where="train.py:2")
     finding = replace(report.findings[0], evidence=(event,))
     return finding, replace(
-        report, root=str(tmp_path), hostname=platform.node(), started=NOW, findings=[finding]
+        report,
+        root=str(tmp_path),
+        sources=(tmp_path,),
+        hostname=platform.node(),
+        started=NOW,
+        findings=[finding],
     )
 
 

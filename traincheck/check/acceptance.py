@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from traincheck.check.comments import Comment, SourceComments
 from traincheck.check.source_calls import lines_calling
+from traincheck.check.source_files import SourceFiles
 from traincheck.schema.findings import Acceptance, CheckInfo, Subject, Violation
 
 _Key = tuple[str, Subject, tuple[str, ...]]
@@ -53,8 +53,7 @@ class Acceptor:
 
     Args:
         suppressions: of the configuration.
-        root: gives the directory that relative source places start from; asked when one is met,
-            because a run that is followed from its start has no manifest yet.
+        sources: reads the source files of the run.
         program: gives the script of the run, where the lines of calls are looked for that the
             evidence does not tell; empty for none.
     """
@@ -62,13 +61,13 @@ class Acceptor:
     def __init__(
         self,
         suppressions: Iterable[Suppression] = (),
-        root: Callable[[], str] = str,
+        sources: SourceFiles | None = None,
         program: Callable[[], str] = str,
     ) -> None:
+        self.sources = sources or SourceFiles()
         self._suppressions = tuple(suppressions)
-        self._root = root
         self._program = program
-        self._comments: SourceComments | None = None
+        self._comments = SourceComments(self.sources)
         self._known: dict[_Key, Acceptance | None] = {}
         self._used: set[Suppression] = set()
 
@@ -101,8 +100,6 @@ class Acceptor:
         return next((one for one in accepted if one is not None), None)
 
     def _by_comment(self, code: str, place: str) -> Acceptance | None:
-        if self._comments is None:
-            self._comments = SourceComments(Path(self._root()))
         comment = self._comments.at(place)
         if comment is None or not _names(comment, code):
             return None
@@ -113,7 +110,7 @@ class Acceptor:
         program = self._program() if subject.api else ""
         if not subject.api or not program:
             return []
-        lines = lines_calling(subject.api, Path(self._root()) / program)
+        lines = lines_calling(subject.api, self.sources.read(program))
         return [f"{program}:{line}" for line in sorted(lines)]
 
 

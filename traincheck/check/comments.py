@@ -12,7 +12,8 @@ import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+
+from traincheck.check.source_files import UNPARSABLE, SourceFiles, split_place
 
 _COMMENT = re.compile(r"#\s*traincheck:\s*ignore(?:\[(?P<codes>[^\]]*)\])?(?P<reason>.*)")
 
@@ -29,21 +30,22 @@ class SourceComments:
     """The comments of source files, each read once.
 
     Args:
-        root: directory that relative paths start from.
+        sources: says what may be read.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, sources: SourceFiles) -> None:
+        self._sources = sources
         self._files: dict[str, dict[int, Comment]] = {}
 
     def at(self, place: str) -> Comment | None:
         """The comment that speaks of a place, ``file:line``."""
-        path, _, line = place.rpartition(":")
-        if not line.isdecimal():
+        found = split_place(place)
+        if found is None:
             return None
+        path, line = found
         if path not in self._files:
-            self._files[path] = _read(self._root / path)
-        return self._files[path].get(int(line))
+            self._files[path] = comments_of(self._sources.read(path) or "")
+        return self._files[path].get(line)
 
 
 def comments_of(source: str) -> dict[int, Comment]:
@@ -60,14 +62,6 @@ def comments_of(source: str) -> dict[int, Comment]:
     return {**found, **written}
 
 
-def _read(path: Path) -> dict[int, Comment]:
-    try:
-        with tokenize.open(path) as file:
-            return comments_of(file.read())
-    except (OSError, SyntaxError, ValueError):  # gone, or no Python source
-        return {}
-
-
 def _written(source: str) -> Iterator[tuple[int, Comment]]:
     """Each comment of ours with the line it stands on."""
     if "traincheck:" not in source:
@@ -77,8 +71,8 @@ def _written(source: str) -> Iterator[tuple[int, Comment]]:
             match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 yield token.start[0], _comment(match)
-    # What came before stands. The last is a fault of Python 3.12 and later: null bytes.
-    except (tokenize.TokenError, SyntaxError, SystemError):
+    # What came before stands. SystemError is a fault of Python 3.12 and later: null bytes.
+    except (tokenize.TokenError, SyntaxError, ValueError, SystemError):
         return
 
 
@@ -94,7 +88,7 @@ def _spans(source: str) -> Iterator[tuple[int, int]]:
     """First and last line of each statement; of one with a body, those of its head."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+    except UNPARSABLE:
         return
     for node in ast.walk(tree):
         if not isinstance(node, ast.stmt):

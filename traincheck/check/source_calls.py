@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from pathlib import Path
 
-_MOST_BYTES = 2_000_000
+from traincheck.check.source_files import UNPARSABLE
+
 # Modules that programs write in place of a function.
 _MODULES = {
     "nll_loss": "NLLLoss",
@@ -28,17 +28,15 @@ def program_in(command: Iterable[str]) -> str:
     return next((word for word in command if word.endswith(".py")), "")
 
 
-def lines_calling(api: str, source: Path) -> set[int]:
-    """Where ``source`` calls an API of this dotted name; nothing where it cannot be read."""
-    if "." not in api:
+def lines_calling(api: str, source: str | None) -> set[int]:
+    """Where source calls an API of this dotted name; nothing where it is not known or no Python."""
+    if "." not in api or not source:
         return set()
     name = api.rpartition(".")[2]
     names = {name, _MODULES.get(name, name)}
     try:
-        if source.stat().st_size > _MOST_BYTES:
-            return set()
-        tree = ast.parse(source.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(source)
+    except UNPARSABLE:
         return set()
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return {

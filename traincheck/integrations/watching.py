@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from traincheck.api import conclude, make_engine
 from traincheck.check.live import LiveEngine
 from traincheck.check.source_calls import program_in
+from traincheck.check.source_files import SourceFiles, trusted_folders
 from traincheck.collect.current import CURRENT
 from traincheck.collect.sampling import OnDemand
 from traincheck.collect.settings import Settings
@@ -304,14 +305,15 @@ class _Running:
         from traincheck.collect.attach import attach
         from traincheck.collect.session import Session
 
+        program = program_in(sys.argv[:1])
         engine = make_engine(
             options.invariants,
             rules=options.rules,
             select=options.select,
             ignore=options.ignore,
             config=load_config(),
-            root=os.getcwd,
-            program=lambda: program_in(sys.argv[:1]),
+            sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
+            program=lambda: program,
         )
         self._pid = os.getpid()
         self._keeps = options.output is not None

@@ -11,7 +11,17 @@ from traincheck.schema.findings import Finding, Report
 
 
 def located(finding: Finding, report: Report) -> tuple[Place | None, str]:
-    """The line to look at, as the trace tells it, else by its name; and the code there."""
+    """The line to look at, as the trace tells it, else by its name; and the code there.
+
+    Never raises: a finding is reported also where its line cannot be found.
+    """
+    try:
+        return _located(finding, report)
+    except Exception:
+        return None, ""
+
+
+def _located(finding: Finding, report: Report) -> tuple[Place | None, str]:
     place = place_of(finding, report)
     if place is not None:
         return place, code_of(finding, report)
@@ -23,8 +33,7 @@ def place_by_name(finding: Finding, report: Report) -> Place | None:
     """The only line that calls what a finding is about; None when there is none, or several."""
     if not finding.subject.api or not report.program:
         return None
-    found = unchanged(report.program, report)
-    lines = lines_calling(finding.subject.api, found) if found else set()
+    lines = lines_calling(finding.subject.api, unchanged(report.program, report))
     if len(lines) != 1:
         return None
     return Place(path=from_here(report.program, report.root), line=lines.pop())

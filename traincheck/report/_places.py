@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from traincheck.check.findings import where
+from traincheck.check.source_files import SourceFiles, split_place
 from traincheck.schema.findings import Finding, Report
 
 _LONGEST = 160  # characters of a line of code
@@ -28,40 +28,36 @@ class Place:
 
 def place_of(finding: Finding, report: Report) -> Place | None:
     """The line to look at; None when the evidence knows of none."""
-    path, _, line = (where(finding.evidence) or "").rpartition(":")
-    if not path or not line.isdecimal():
+    place = split_place(where(finding.evidence) or "")
+    if place is None:
         return None
-    return Place(path=from_here(path, report.root), line=int(line))
+    path, line = place
+    return Place(path=from_here(path, report.root), line=line)
 
 
 def code_of(finding: Finding, report: Report) -> str:
     """The line itself; empty when its file is not here, or may have changed since the run."""
-    path, _, number = (where(finding.evidence) or "").rpartition(":")
-    return code_at(path, int(number), report) if path and number.isdecimal() else ""
+    place = split_place(where(finding.evidence) or "")
+    return code_at(*place, report) if place is not None else ""
 
 
 def code_at(path: str, line: int, report: Report) -> str:
     """A line of a file; empty where it cannot be known to be that of the run."""
-    found = unchanged(path, report)
-    if found is None:
-        return ""
-    try:
-        with found.open(encoding="utf-8", errors="replace") as lines:
-            return next(islice(lines, line - 1, None), "").strip()[:_LONGEST]
-    except (OSError, ValueError):
-        return ""
+    lines = (unchanged(path, report) or "").split("\n")
+    return lines[line - 1].strip()[:_LONGEST] if 0 < line <= len(lines) else ""
 
 
-def unchanged(path: str, report: Report) -> Path | None:
-    """The file that a run used, if it is on this machine and as old as the run."""
+def unchanged(path: str, report: Report) -> str | None:
+    """The source of a run, if its file may be read, is on this machine and as old as the run."""
     if report.hostname != platform.node():
         return None
-    found = Path(report.root) / path
+    sources = SourceFiles(lambda: report.root, report.sources)
+    found = sources.path(path)
     try:
-        is_old = found.is_file() and found.stat().st_mtime <= report.started
-    except (OSError, ValueError):
+        is_old = found is not None and found.stat().st_mtime <= report.started
+    except OSError:
         return None
-    return found if is_old else None
+    return sources.read(path) if is_old else None
 
 
 def from_here(path: str, root: str) -> str:
