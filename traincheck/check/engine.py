@@ -9,7 +9,9 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from traincheck.check.decorating import Decorating
 from traincheck.check.findings import Accept, FindingBook
 from traincheck.check.gate import Gate, within_program
 from traincheck.check.programs import SEES, Guard, kept_to_programs, others_note
@@ -218,7 +220,8 @@ class Engine:
         learned = (i for found in self._checks.invariants.values() for i in found)
         self._witness = Witness(learned)
         self.accept = accept
-        self._book = FindingBook(self._checks.infos, accept, self._witness)
+        self._decorate = Decorating()
+        self._book = FindingBook(self._checks.infos, accept, self._witness, self._decorate)
         self._processes: dict[tuple[int, str], Process] = {}
         self._violated: dict[str, int] = defaultdict(int)
         self._notes: list[str] = []
@@ -276,8 +279,12 @@ class Engine:
                     self._take(seat.monitor.finish(), process)
                 except Exception as error:  # see _feed
                     self._fail(process, seat, error)
-        for seat in self._run.seats:
-            self._take(seat.monitor.finish())
+        for seat in list(self._run.seats):
+            try:
+                self._take(seat.monitor.finish())
+            except Exception as error:  # see _feed
+                self._run.fail(seat, _fault(error))
+                self._notes.append(f"{_names(seat.check_ids)} was switched off: {_fault(error)}")
         if self._run.incomplete is not None:
             self._notes.append(self._run.incomplete)
         self._tell_other_programs()
@@ -302,7 +309,7 @@ class Engine:
             ranks=len({rank for rank, _ in self._processes}),
             verdicts=verdicts,
             findings=[finding for finding in findings if finding.accepted is None],
-            notes=(*gaps, *sorted(set(self._notes)), *reasons(unobservable)),
+            notes=(*gaps, *sorted(set(self._notes)), *self._decorate.notes, *reasons(unobservable)),
             infos=self._checks.infos,
             unobservable=unobservable,
             suppressed=[finding for finding in findings if finding.accepted is not None],
@@ -334,7 +341,9 @@ class Engine:
         if isinstance(event, StepEvent):
             process.step_ended(event)
             if process.ring is not None and event.complete and event.step is not None:
-                self._witness.step_ended(process.ring, event.step)
+                ring, step = process.ring, event.step
+                witnessed = partial(self._witness.step_ended, ring, step)
+                self._decorate("the comparison with the reference", witnessed, _nothing)
         elif isinstance(event, OptimizerEvent):
             if process.ring is not None:
                 process.ring.optimizers.append(event)
@@ -376,7 +385,9 @@ class Engine:
             self._violated[violation.check_id] += 1
             if self._book.add(violation):
                 new.append(violation)
-                self._witness.note(violation, None if process is None else process.ring)
+                ring = None if process is None else process.ring
+                noted = partial(self._witness.note, violation, ring)
+                self._decorate("the comparison with the reference", noted, _nothing)
         return new
 
     def _fail(self, process: Process, seat: Seat, error: Exception) -> None:
@@ -501,6 +512,10 @@ def _lost(rank: int, steps: Iterable[int | None]) -> str:
     first = [str(step) for step in steps]
     said = f"step{'s' * (len(first) > 1)} {joined(first, _MOST_STEPS)}"
     return f"events were lost at {said} of rank {rank}: what is absent there proves nothing"
+
+
+def _nothing() -> None:
+    """In place of an addition that failed."""
 
 
 def _fault(error: Exception) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from traincheck.check.call_tree import LANDMARKS
+from traincheck.check.decorating import Decorating
 from traincheck.check.folding import Fault, Tally, fold, in_order
 from traincheck.check.witness import Witness, is_near
 from traincheck.check.wording import WORDING
@@ -57,6 +58,7 @@ class FindingBook:
         infos: what is to be said about each check, by its id.
         accept: says which violations are not to be reported, and why.
         witness: has seen what the run did.
+        decorate: makes what is added to a finding.
     """
 
     def __init__(
@@ -64,16 +66,22 @@ class FindingBook:
         infos: Mapping[str, CheckInfo],
         accept: Accept | None = None,
         witness: Witness | None = None,
+        decorate: Decorating | None = None,
     ) -> None:
         self._infos = infos
         self._accept = accept
         self._witness = witness or Witness(())
+        self._decorate = decorate or Decorating()
         self._tallies: dict[tuple[str, Symptom, Subject, Acceptance | None], Tally] = {}
 
     def add(self, violation: Violation) -> bool:
         """Count a violation. Whether it is news: the first of its check about its subject."""
-        accept = self._accept
-        accepted = None if accept is None else accept(violation, self._infos[violation.check_id])
+        accept, info = self._accept, self._infos[violation.check_id]
+        accepted = None
+        if accept is not None:
+            accepted = self._decorate(
+                f"looking for who accepted {info.code}", lambda: accept(violation, info), _nothing
+            )
         key = (violation.check_id, violation.symptom, violation.subject, accepted)
         tally = self._tallies.get(key)
         if tally is not None:
@@ -89,20 +97,70 @@ class FindingBook:
         Those that were accepted are among them.
         """
         tallies = [(check_id, tally) for (check_id, *_), tally in self._tallies.items()]
-        faults = fold(tallies, self._infos)
+        faults = self._decorate(
+            "grouping findings by cause",
+            lambda: fold(tallies, self._infos),
+            lambda: [_alone(check_id, tally) for check_id, tally in tallies],
+        )
         return sorted((self._finding(fault, steps) for fault in faults), key=_importance)
 
     def _finding(self, fault: Fault, steps: int) -> Finding:
-        witness = self._witness
-        found = _finding(fault, self._infos[fault.check_id], witness.near(fault.check_id))
-        sides, rows = witness.of_ranks(fault) or (found.sides, witness.beside(fault, steps))
-        return replace(
-            found,
-            severity=_severity(fault, self._infos),
-            also=_also(fault, self._infos),
-            beside=rows,
-            sides=sides,
+        witness, decorate, infos = self._witness, self._decorate, self._infos
+        info = infos[fault.check_id]
+        found = decorate(
+            f"the wording of {info.code}",
+            lambda: _finding(fault, info, witness.near(fault.check_id)),
+            lambda: _bare(fault, info),
         )
+        sides, rows = decorate(
+            f"the comparison for {info.code}",
+            lambda: witness.of_ranks(fault) or (found.sides, witness.beside(fault, steps)),
+            lambda: (found.sides, ()),
+        )
+        also = decorate(
+            f"the list of what {info.code} explains", lambda: _also(fault, infos), lambda: ()
+        )
+        return replace(found, severity=_severity(fault, infos), also=also, beside=rows, sides=sides)
+
+
+def _nothing() -> None:
+    """In place of an addition that failed."""
+
+
+def _alone(check_id: str, tally: Tally) -> Fault:
+    """A fault of one tally, where they could not be grouped."""
+    fault = Fault(check_id, tally.first.symptom, [tally])
+    fault.variables.update(name for name in [tally.first.subject.variable] if name is not None)
+    return fault
+
+
+def _bare(fault: Fault, info: CheckInfo) -> Finding:
+    """A finding in the words of its violation alone."""
+    head = fault.head
+    step = min(tally.first_step for tally in fault.everything)
+    return Finding(
+        id=fingerprint(fault.check_id, head.subject),
+        check=fault.check_id,
+        kind=info.kind,
+        code=info.code,
+        severity=info.severity,
+        title=head.title or info.title or info.headline,
+        message=head.message,
+        step=_shown_step(step),
+        first_step=_shown_step(step),
+        last_step=_shown_step(fault.last_step),
+        rank=head.rank,
+        stage=head.stage,
+        violations=sum(tally.count for tally in fault.everything),
+        steps=fault.steps,
+        subject=head.subject,
+        expected=head.expected,
+        observed=head.observed,
+        variables=tuple(fault.variables),
+        likely_cause=head.likely_cause or info.likely_cause,
+        fix=head.fix or info.fix,
+        accepted=fault.accepted,
+    )
 
 
 def _severity(fault: Fault, infos: Mapping[str, CheckInfo]) -> str:
