@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
+from traincheck.schema.reading import open_regular
+
 
 def give_up(stream: TextIO) -> None:
     """Python flushes once more at exit; that must not fail loudly, nor change the exit status."""
@@ -47,6 +49,6 @@ def line_start(stream: TextIO, *, is_written: bool = False) -> str:
 
 def _last_byte(descriptor: int) -> bytes:
     """That of a regular file, which may be open for writing only."""
-    with open(f"/proc/self/fd/{descriptor}", "rb", buffering=0) as file:
+    with open_regular(f"/proc/self/fd/{descriptor}", buffering=0) as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1)
