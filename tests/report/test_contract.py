@@ -111,13 +111,49 @@ def test_the_summary_of_a_run_shows_advice_that_fails_it(fail_on: str) -> None:
     assert (f"and advice of {early.code}" in stream.getvalue()) is not is_shown
 
 
-def test_the_summary_of_a_run_cuts_between_words() -> None:
+def test_the_summary_of_a_run_cuts_notes_between_words() -> None:
     stream = io.StringIO()
-    trace = " ".join(["unabridged"] * 40)
-    write_run_summary(RunSummary(report=several(), watched=Watched(), trace=trace), stream)
-    told = stream.getvalue().partition("  trace ")[2].split()
+    report = replace(several(), notes=(" ".join(["unabridged"] * 40),), skipped_lines=0)
+    write_run_summary(RunSummary(report=report, watched=Watched(), trace="here"), stream)
+    told = stream.getvalue().partition("  note")[2].partition("  trace")[0].split()
     assert told[-1] == "..."
     assert set(told[:-1]) == {"unabridged"}
+
+
+def test_fixes_and_commands_are_shown_whole() -> None:
+    fix, trace = (" ".join([word] * 60) for word in ("repair", "traincheck-check"))
+    findings = [replace(finding, fix=fix) for finding in several().findings]
+    report = replace(several(), findings=findings)
+    serious = sum(finding.severity != "info" for finding in findings)
+    stream = io.StringIO()
+    write_run_summary(RunSummary(report=report, watched=Watched(), trace=trace), stream)
+    for text in (stream.getvalue(), written("text", report)):
+        assert "..." not in text
+        assert text.split().count("repair") == 60 * serious
+    assert stream.getvalue().split().count("traincheck-check") == 60
+
+
+@pytest.mark.parametrize("is_below", [True, False])
+def test_every_form_shows_a_path_in_the_same_way(tmp_path, monkeypatch, is_below: bool) -> None:
+    """Relative below the working directory, else absolute."""
+    script = tmp_path / "job" / "train.py"
+    script.parent.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    script.write_text("optimizer.step()\n" * 99)
+    first = several().findings[0]
+    call = next(event for event in first.evidence if event.kind == "call")
+    finding = replace(first, evidence=(call.replace(where=f"{script}:7"),))
+    report = replace(several(), findings=[finding], root=str(tmp_path))
+    monkeypatch.chdir(script.parent if is_below else tmp_path / "elsewhere")
+    shown = "train.py" if is_below else str(script)
+    stream = io.StringIO()
+    write_run_summary(RunSummary(report=report, watched=Watched(), trace="here"), stream)
+    document = json.loads(written("json", report))
+    assert document["findings"][0]["where"]["file"] == shown
+    for text in (stream.getvalue(), written("text", report)):
+        assert f"where  {shown}:7\n" in re.sub(r"where +", "where  ", text)
+    assert f"file={shown},line=7" in written("github", report)
+    assert f'file="{shown}" line="7"' in written("junit", report)
 
 
 # -- SARIF

@@ -1,6 +1,6 @@
-"""What `traincheck run` says at its end, on one screen: findings and fixes, then what was watched.
+"""What `traincheck run` says at its end: findings with their fixes, then what was watched.
 
-A full report is what `traincheck check` writes; here everything is cut to what fits.
+`traincheck check` writes the full report. Here all but fixes and commands is cut to what fits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from traincheck.check.live import Watched
 from traincheck.check.saves import suspect_note
 from traincheck.report._lines import COLOURS, page, say, table
 from traincheck.report._words import doubt, lack, notes_of, suppressions
-from traincheck.report.text_report import line_to_look_at, one_line
+from traincheck.report.text_report import write_fix
 from traincheck.rules._docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.words import counted, joined
 
-_FULL = 3  # findings with their fixes
-_SHORT = 4  # further ones, a line each
+_FINDINGS = 20  # as many faults at once are not read one by one
 _NAMED = 12  # codes of checks
 _USES = 3  # models, optimizers
 _NOTES = 3
@@ -46,7 +45,7 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
     with console.capture() as written:
         say(console, Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
         _findings(console, summary.report)
-        table(console, ((name, _cut(text)) for name, text in _rows(summary)), indent=2)
+        table(console, _rows(summary), indent=2)
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
     stream.flush()
 
@@ -70,12 +69,9 @@ def _serious(report: Report) -> list[Finding]:
 
 def _findings(console: Console, report: Report) -> None:
     serious = _serious(report)
-    for finding in serious[:_FULL]:
+    for finding in serious[:_FINDINGS]:
         _finding(console, finding, report)
-    for finding in serious[_FULL : _FULL + _SHORT]:
-        line = Text(_cut(one_line(finding), _TITLE), style=COLOURS[finding.severity])
-        say(console, line, indent=2)
-    left = len(serious) - _FULL - _SHORT
+    left = len(serious) - _FINDINGS
     advice = sorted({finding.code for finding in report.findings if finding not in serious})
     rest = [f"{left} more"] if left > 0 else []
     rest += [f"advice of {joined(advice, _NAMED)}"] if advice else []
@@ -89,13 +85,7 @@ def _finding(console: Console, finding: Finding, report: Report) -> None:
     head = Text(f"{finding.code} {finding.severity} ", style=COLOURS[finding.severity])
     head.append(f"{at}: {_cut(finding.title, _TITLE)}", style="bold")
     say(console, head, indent=2)
-    place, _ = line_to_look_at(finding, report)
-    if finding.fix:
-        # As wide as the word below, which is not in the table: a path may hold spaces.
-        table(console, [(f"{'fix':<{len('where')}}", _cut(finding.fix))], indent=4)
-    if place:
-        line = Text("    ").append("where", style="dim").append(f"  {place}")
-        console.print(line, soft_wrap=True)
+    write_fix(console, finding, report, indent=4)
 
 
 def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -104,10 +94,10 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if lacking:
         yield "fix", lacking.fix
     if report.events:
-        yield "watched", _watched(report, watched)
+        yield "watched", _cut(_watched(report, watched))
     held, idle = report.count(Verdict.HELD), report.count(Verdict.NOT_TRIGGERED)
     if held:
-        yield "held", f"{counted(held, 'check')}: {_themes(report, Verdict.HELD)}"
+        yield "held", _cut(f"{counted(held, 'check')}: {_themes(report, Verdict.HELD)}")
     if idle:
         yield "no occasion", f"{counted(idle, 'check')}: what they judge did not take place"
     if report.suppressed:

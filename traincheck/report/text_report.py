@@ -1,4 +1,4 @@
-"""The report for people: the first finding in full, the others in a line, then what was checked.
+"""The report for people: the first finding in full, the others with their fixes, what was checked.
 
 Readable at 80 columns and without colour; colour only repeats what the words say.
 """
@@ -16,9 +16,8 @@ from rich.text import Text
 from traincheck.check.findings import where
 from traincheck.check.verdicts import reasons
 from traincheck.report._beside import beside
-from traincheck.report._by_name import place_by_name
+from traincheck.report._by_name import located
 from traincheck.report._lines import COLOURS, page, say, table
-from traincheck.report._places import code_at, code_of
 from traincheck.report._words import checked, doubt, lack, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.words import counted, joined
@@ -40,11 +39,11 @@ def write_text(report: Report, stream: TextIO) -> None:
             in_full = shown if report.presentation.verbose else [first]
             for finding in in_full:
                 _in_full(console, finding, report)
-            _others(console, "Then:", others if in_full is not shown else ())
+            _others(console, "Then:", others if in_full is not shown else (), report)
         if not shown or lack(report):
             _no_findings(console, report, known=bool(shown))
         if report.presentation.suppressed:
-            _others(console, "Suppressed:", report.suppressed)
+            _others(console, "Suppressed:", report.suppressed, report)
         _summary(console, report, advice=[f for f in report.findings if f not in shown])
     # Tables are padded to their width; nobody wants that in a file.
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
@@ -67,11 +66,7 @@ def _in_full(console: Console, finding: Finding, report: Report) -> None:
     say(console, head)
     console.print()
     widest = table(console, _rows(finding, report), indent=2)
-    place, code = line_to_look_at(finding, report)
-    if place:
-        # Not in the table: a path may hold spaces.
-        line = Text("  ").append(f"{'where':<{widest}}", style="dim").append(f"  {place}")
-        console.print(line, soft_wrap=True)
+    code = write_place(console, finding, report, indent=2, width=widest)
     if code:
         say(console, Text(code, style="italic"), indent=widest + 6)
     console.print()
@@ -83,16 +78,27 @@ def _in_full(console: Console, finding: Finding, report: Report) -> None:
         _also(console, finding)
 
 
-def line_to_look_at(finding: Finding, report: Report) -> tuple[str, str]:
-    """The line to look at and the code there; empty where they are not known."""
-    place = where(finding.evidence)
-    if place:
-        return place, code_of(finding, report)
-    named = place_by_name(finding, report)
-    if named is None:
-        return "", ""
-    code = code_at(report.program, named.line, report)
-    return f"{report.program}:{named.line} (found by its name)", code
+def write_fix(console: Console, finding: Finding, report: Report, indent: int) -> None:
+    """The fix, whole, and the line to look at."""
+    if finding.fix:
+        table(console, [(f"{'fix':<{len('where')}}", finding.fix)], indent=indent)
+    write_place(console, finding, report, indent=indent, width=len("where"))
+
+
+def write_place(
+    console: Console, finding: Finding, report: Report, *, indent: int, width: int
+) -> str:
+    """The line to look at, where one is known. Gives the code there.
+
+    Not in a table: a path may hold spaces.
+    """
+    place, code = located(finding, report)
+    if place is not None:
+        by_name = "" if where(finding.evidence) else " (found by its name)"
+        head = Text(" " * indent).append(f"{'where':<{width}}", style="dim")
+        line = head.append(f"  {place.path}:{place.line}{by_name}")
+        console.print(line, soft_wrap=True)
+    return code
 
 
 def _also(console: Console, finding: Finding) -> None:
@@ -145,7 +151,8 @@ def _span(finding: Finding, steps: int) -> str:
     return f"{when} (rank {finding.rank}, {finding.stage}), {times}"
 
 
-def _others(console: Console, head: str, findings: Sequence[Finding]) -> None:
+def _others(console: Console, head: str, findings: Sequence[Finding], report: Report) -> None:
+    """A line for each, and what to do about those that nobody accepted."""
     if not findings:
         return
     console.print(Text(head, style="bold"))
@@ -155,6 +162,8 @@ def _others(console: Console, head: str, findings: Sequence[Finding]) -> None:
         )
         accepted = f" ({why_accepted(finding)})" if finding.accepted else ""
         say(console, line.append(f": {finding.title}{accepted}"), indent=2)
+        if not finding.accepted:
+            write_fix(console, finding, report, indent=4)
     console.print()
 
 
