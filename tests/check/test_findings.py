@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from traincheck.check.causes import EXPLAINS, RANK
-from traincheck.check.findings import FindingBook
+from traincheck.check.findings import FindingBook, where
 from traincheck.check.wording import WORDING
+from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Violation
 
@@ -418,3 +419,22 @@ def test_what_is_frozen_beside_a_parameter_outside_the_optimizer_is_told_with_it
 def test_causes_rank_before_their_effects() -> None:
     for cause, effects in EXPLAINS.items():
         assert all(RANK[cause] <= RANK[effect] for effect in effects)
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([("model", "a.py:1"), ("other", "a.py:2")], "a.py:2"),
+        ([("model", "a.py:1"), ("other", None)], "a.py:1"),
+        ([("other", "/x/site-packages/b.py:1"), ("model", "a.py:1")], "a.py:1"),
+        ([("other", "a.py:3"), ("other", "a.py:4")], "a.py:3"),
+        ([("other", None)], None),
+    ],
+)
+def test_the_place_of_a_finding_is_the_most_telling_line(places, expected) -> None:
+    family = {"model": Families.MODULE, "other": Families.BACKWARD}
+    events = [
+        CallEvent(0, 0, 1, "train", 0, "p1-t0", api="x", span=0, family=family[kind], where=place)
+        for kind, place in places
+    ]
+    assert where(events) == expected

@@ -64,3 +64,18 @@ def test_a_script_whose_path_is_not_utf8_is_recorded(tmp_path):
     with recording(tmp_path) as run:
         exec(compile(code, path, "exec"), {"torch": torch})
     assert [event.where for event in run.of("optimizer")] == ["d\\udcff/train.py:2"]
+
+
+def test_outermost_forwards_and_seeds_name_their_line(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    with recording(tmp_path) as run:
+        torch.manual_seed(3)
+        seeded = line(-1)
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+            at = line(-1)
+    calls = run.calls("torch.nn.Module.forward")
+    assert {call.where for call in calls if call.root} == {f"{__file__}:{at}"}
+    assert {call.where for call in calls if not call.root} == {None}
+    seeds = [event for event in run.of("rng") if event.change == "seed"]
+    assert {event.where for event in seeds} == {f"{__file__}:{seeded}"}

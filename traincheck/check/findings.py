@@ -18,7 +18,8 @@ from traincheck.check.decorating import Decorating
 from traincheck.check.folding import Fault, Tally, fold, in_order
 from traincheck.check.witness import Witness, is_near
 from traincheck.check.wording import WORDING
-from traincheck.schema.events import Event
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import (
     SEVERITIES,
     Acceptance,
@@ -355,10 +356,18 @@ class Filler:
 
 def where(evidence: Iterable[Event]) -> str | None:
     """The first source line that the evidence knows of, of the program rather than a package."""
-    found = (getattr(event, "where", None) for event in evidence)
-    places = [str(place) for place in found if place]
-    own = (place for place in places if not _INSTALLED.search(place))
-    return next(own, places[0] if places else None)
+    places = [
+        (str(place), isinstance(event, CallEvent) and event.family == Families.MODULE)
+        for event in evidence
+        if (place := getattr(event, "where", None))
+    ]
+    return min(places, key=_remoteness)[0] if places else None
+
+
+def _remoteness(place: tuple[str, bool]) -> tuple[bool, bool]:
+    """Packages come last; a forward pass comes after a more telling line."""
+    path, is_forward = place
+    return bool(_INSTALLED.search(path)), is_forward
 
 
 def _short_api(api: str | None) -> str | None:

@@ -8,7 +8,7 @@ from traincheck.rules._ranks import REPLICAS, RankMonitor, RunStep
 from traincheck.rules._replicas import cause_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import StateEvent
+from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _AGREED = 3  # the first step of Adam moves weights by their rate, whatever the gradient
@@ -126,7 +126,9 @@ class Replicas(RankMonitor):
         odd = next(rank for rank in sorted(looks) if digests[rank] != digests[first])
         wrap = step.wrap_of(name)
         why = "which DistributedDataParallel keeps equal" if wrap else "which they share"
-        evidence = (looks[first], looks[odd], *(() if wrap is None else (wrap.event,)))
+        backward = step.pages[odd].family(Families.BACKWARD)[-1:]  # its line is in the loop
+        made = () if wrap is None else (wrap.event,)
+        evidence: tuple[Event, ...] = (looks[first], looks[odd], *backward, *made)
         return Violation(
             check_id="TC401",
             step=step.step,

@@ -61,7 +61,7 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
         owner: id of the optimizer or scheduler whose method it is.
         grad_enabled: whether autograd was recording.
         autocast: dtype of autocast when on.
-        where: ``file:line`` of the user's code, for rare calls.
+        where: ``file:line`` of the user's code, for rare calls and outermost module calls.
         open: whether the run ended before the call did.
     """
 
@@ -251,6 +251,7 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
         change: "seed", "state".
         fingerprint: of the generator's state.
         seed: the seed it was given.
+        where: ``file:line`` of the user's code that gives the seed.
     """
 
     kind: ClassVar[str] = "rng"
@@ -258,6 +259,7 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
     change: str = "state"
     fingerprint: str | None = None
     seed: int | None = None
+    where: str | None = None
 
 
 class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):

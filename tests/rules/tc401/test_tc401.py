@@ -10,6 +10,7 @@ from tests.builders import BN_BUFFERS, MLP, MLP_BN
 from tests.checking import fires, quiet, report_of
 from tests.ranks import RankBuilder, merged, two_ranks
 from traincheck.check.engine import Engine
+from traincheck.check.findings import where
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.schema.apis import JOIN
 from traincheck.schema.events import Event, StateEvent
@@ -30,6 +31,10 @@ def drifting(rank: RankBuilder) -> None:
 
 
 BROKEN = two_ranks(drifting)
+
+
+def test_the_place_is_in_the_loop() -> None:
+    assert where(fires("TC401", BROKEN).evidence) == "train.py:84"
 
 
 def test_fires_at_the_first_step_that_leaves_ranks_apart() -> None:

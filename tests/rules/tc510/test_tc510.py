@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from traincheck.check.findings import where
 from traincheck.schema.events import Event, RngEvent
 from traincheck.schema.findings import Verdict
 
@@ -86,3 +87,9 @@ def trainings(*, makes: bool) -> list[Event]:
 @pytest.mark.parametrize("makes", [True, False])
 def test_quiet_where_the_seed_is_that_of_the_next_training(makes: bool) -> None:
     assert quiet("TC510", trainings(makes=makes)) is Verdict.HELD
+
+
+def test_the_place_is_the_line_that_seeds() -> None:
+    seeds = [e for e in BROKEN if isinstance(e, RngEvent) and e.change == "seed"]
+    events = [e.replace(where="train.py:12") if e in seeds else e for e in BROKEN]
+    assert where(fires("TC510", events).evidence) == "train.py:12"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic_ns
@@ -18,6 +19,7 @@ from traincheck.collect.evaluated import Evaluated
 from traincheck.collect.given import Given
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.naming import unwrap
+from traincheck.collect.places import place
 from traincheck.collect.roots import Root
 from traincheck.collect.shifts import ONCE
 from traincheck.collect.stats import with_fingerprint
@@ -257,7 +259,9 @@ class Modules(Instrument):
                         b"true" if getattr(module, "training", True) else b"false",
                         encode(args[0]),
                         encode(result),
-                        b"" if is_grad_enabled() and not session.switch.autocast else context(),
+                        b""
+                        if not is_root and is_grad_enabled() and not session.switch.autocast
+                        else self._tail(is_root=is_root),
                     ),
                 )
         except Exception as error:  # training must go on whatever we got wrong
@@ -301,8 +305,13 @@ class Modules(Instrument):
             b"true" if getattr(unwrap(module), "training", True) else b"false",
             b",".join(given),
             encode(result) if told is None else told,
-            b"" if is_grad_enabled() and not self.session.switch.autocast else context(),
+            self._tail(is_root=is_root),
         )
+
+    def _tail(self, *, is_root: bool) -> bytes:
+        """The circumstances of a call; of an outermost one also the line of the program."""
+        known = b"" if is_grad_enabled() and not self.session.switch.autocast else context()
+        return b'%b,"where":%b' % (known, place(sys._getframe(1))) if is_root else known
 
     def _tell_apart(self, values: tuple[Any, ...], given: list[bytes]) -> None:
         """Add to the texts of a root's arguments what they are known by."""

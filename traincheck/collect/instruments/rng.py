@@ -16,6 +16,7 @@ import torch
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.places import where
 from traincheck.collect.wrap import guarded
 
 
@@ -61,7 +62,7 @@ class Rng(Instrument):
         return hidden(seed)
 
     def _seeded(self, em: Emitter, source: str, given: Any) -> None:
-        fields: dict[str, Any] = {"source": source, "change": "seed"}
+        fields: dict[str, Any] = {"source": source, "change": "seed", "where": where()}
         if isinstance(given, int) and -(1 << 63) <= given < 1 << 63:
             fields["seed"] = given
         if source == "torch":
