@@ -189,3 +189,12 @@ def test_modules_that_hang_nowhere_are_not_searched_for_each_time(tmp_path, monk
     assert len(asked) < 20, "two or three times in a forward"
     kept = [e.module for e in run.calls("torch.nn.modules.activation.Sigmoid.forward")]
     assert kept == ["Unregistered.kept"] * 3
+
+
+def test_names_that_wrappers_leave_in_a_table_are_taken_out():
+    net = Net()
+    net._modules["_orig_mod"] = nn.Sequential(nn.ReLU())
+    net._modules["a._fsdp_wrapped_module.b"] = nn.Identity()
+    paths = [path for path, _ in walk(net, "Net")]
+    assert paths == ["Net", *(f"Net.{path}" for path in PATHS[1:]), "Net", "Net.0", "Net.a.b"]
+    assert [path for path, _ in walk(net)][-3:] == ["", "0", "a.b"]

@@ -75,3 +75,11 @@ def test_requires_grad_as_an_attribute_of_a_module_is_told():
         "Net.0.0": None,
         "Net.1": None,
     }
+
+
+def test_modules_without_settings_share_their_facts():
+    """Else a model of 100,000 modules fills the garbage collector's lists."""
+    told = structure(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.Dropout(0.1), nn.Dropout(0.2)), "Net")
+    first, second, dropout, other = list(told["modules"].values())[1:]
+    assert first is second
+    assert (dropout["p"], other["p"]) == (0.1, 0.2)

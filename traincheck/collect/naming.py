@@ -6,11 +6,13 @@ Identity is by object.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
+
+from traincheck.collect.summarize import dotted
 
 WRAPPER_ATTRIBUTES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
 _WRAPPER_CLASSES = frozenset(
@@ -49,11 +51,11 @@ def class_of(module: torch.nn.Module) -> type:
 
 def is_gathered(module: torch.nn.Module) -> bool:
     """Whether ``fully_shard`` has put whole parameters in the place of this module's shards."""
-    state_of = getattr(module, "_get_fsdp_state", None)
+    state_of = getattr(type(module), "_get_fsdp_state", None)
     if state_of is None:
         return False
     try:
-        state = state_of()
+        state = state_of(module)
         groups = getattr(state, "_fsdp_param_groups", None)
         groups = [state._fsdp_param_group] if groups is None else groups
         return any(group is not None and not group.is_sharded for group in groups)
@@ -69,10 +71,13 @@ def clean_path(path: str) -> str:
 _PREFIXES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
 
-def walk(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Every distinct module below ``root`` with its clean path; wrappers are left out."""
+def walk(root: torch.nn.Module, name: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
+    """Every distinct module from ``root`` on with its clean path; wrappers are left out.
+
+    name: the path of ``root``. Each module costs little: some models have 100,000.
+    """
     seen: set[int] = set()
-    pending = [("", root)]
+    pending = [(name, root)]
     while pending:
         path, module = pending.pop()
         if id(module) in seen:
@@ -80,16 +85,16 @@ def walk(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
         seen.add(id(module))
         yield path, module
         children = []
-        for name, child in module._modules.items():
-            if child is not None:
-                below = clean_path(f"{path}.{name}" if path else name)
-                children.append(
-                    (
-                        below,
-                        child if type(child).__name__ not in _WRAPPER_CLASSES else unwrap(child),
-                    )
-                )
-        pending.extend(reversed(children))
+        for key, child in module._modules.items():
+            if child is None:
+                continue
+            if key in _PREFIXES or "." in key:
+                below = ".".join(filter(None, (path, clean_path(key))))
+            else:
+                below = f"{path}.{key}" if path else key
+            is_wrapper = type(child).__name__ in _WRAPPER_CLASSES
+            children.append((below, unwrap(child) if is_wrapper else child))
+        pending += reversed(children)
 
 
 def table(members: Any) -> dict[str, Any]:
@@ -101,21 +106,41 @@ def table(members: Any) -> dict[str, Any]:
     return made  # type: ignore[no-any-return]
 
 
-def is_lent(top: torch.nn.Module) -> bool:
+def members(
+    parts: Iterable[tuple[str, torch.nn.Module]],
+) -> Iterator[tuple[str, tuple[dict[str, Any], str], str, bool]]:
+    """Name of each parameter and buffer, where it is kept, class of its module, whether a buffer.
+
+    parts: as `walk` gives them.
+    """
+    for prefix, module in parts:
+        tables = table(module._parameters), table(module._buffers)
+        if not any(tables):
+            continue
+        cls = dotted(class_of(module))
+        for held in tables:
+            for key in [key for key, tensor in held.items() if tensor is not None]:
+                yield f"{prefix}.{key}", (held, key), cls, held is tables[1]
+
+
+def is_lent(parts: Iterable[tuple[str, torch.nn.Module]]) -> bool:
     """Whether others stand in the place of parameters for a while.
 
     ``torch.func.functional_call`` puts tensors there; modules let nobody else register anything but
     a parameter under its name. After a forward without a backward, those of a model that is sharded
-    stay gathered: they are no optimizer's.
+    stay gathered: they are no optimizer's. parts: as `walk` gives them.
     """
     return any(
-        is_gathered(module)
-        or any(
-            parameter is not None and not isinstance(parameter, torch.nn.Parameter)
-            for parameter in table(module._parameters).values()
-        )
-        for _, module in walk(top)
+        (module._parameters and any(map(_stands_in, module._parameters.values())))
+        or is_gathered(module)
+        for _, module in parts
     )
+
+
+def _stands_in(parameter: torch.Tensor | None) -> bool:
+    if type(parameter) is torch.nn.Parameter or parameter is None:
+        return False
+    return not isinstance(parameter, torch.nn.Parameter)
 
 
 def is_there(tensor: torch.Tensor | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -38,35 +39,46 @@ _MOST_STRIDED = 1000
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def structure(top: nn.Module, name: str) -> dict[str, Any]:
+def structure(
+    top: nn.Module, name: str, parts: Iterable[tuple[str, nn.Module]] | None = None
+) -> dict[str, Any]:
     """The facts about a model, as JSON values.
 
     dtypes, devices: elements by dtype of parameters, by device of all tensors. modules: path ->
     facts, in the order in which they were registered. strided: names of parameters whose elements
     do not follow each other in memory.
+
+    Args:
+        top: the model.
+        name: its name.
+        parts: what `walk` finds in it, where that is known.
     """
     strided: list[str] = []
-    by_dtype: Counter[str] = Counter()
-    by_device: Counter[str] = Counter()
+    by_dtype: Counter[torch.dtype] = Counter()
+    by_device: Counter[torch.device] = Counter()
     modules: dict[str, dict[str, Any]] = {}
-    for path, module in walk(top):
-        own = [t for t in table(module._parameters).values() if t is not None]
-        held = [*own, *(t for t in table(module._buffers).values() if t is not None)]
+    classes: dict[type, dict[str, Any]] = {}
+    for path, module in walk(top, name) if parts is None else parts:
+        plain = classes.get(type(module))
+        if plain is None:
+            plain = classes[type(module)] = _plain(module)
+        modules[path] = _facts(module, plain)
+        parameters, buffers = table(module._parameters), table(module._buffers)
+        if not (parameters or buffers):
+            continue
+        own = [t for t in parameters.values() if t is not None]
+        held = [*own, *(t for t in buffers.values() if t is not None)]
         if not any(map(is_lazy, held)):
             for tensor in own:
-                by_dtype[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+                by_dtype[tensor.dtype] += tensor.numel()
             for tensor in held:
-                by_device[str(tensor.device)] += tensor.numel()
-        inner = f"{name}.{path}" if path else name
-        strided += [
-            f"{inner}.{key}" for key, t in table(module._parameters).items() if _is_strided(t)
-        ]
-        modules[inner] = _facts(module)
+                by_device[tensor.device] += tensor.numel()
+        strided += [f"{path}.{key}" for key, t in parameters.items() if _is_strided(t)]
     return {
         "name": name,
         "class": dotted(class_of(top)),
-        "dtypes": dict(by_dtype),
-        "devices": dict(by_device),
+        "dtypes": {str(k).removeprefix("torch."): n for k, n in by_dtype.items()},
+        "devices": {str(k): n for k, n in by_device.items()},
         "cuda": _has_cuda(),
         "tokens": _tokens(top),
         **({"strided": strided[:_MOST_STRIDED]} if strided else {}),
@@ -106,22 +118,45 @@ def has_initial_statistics(norm: nn.modules.batchnorm._BatchNorm) -> bool:
     return not counted.item() and not mean.any().item() and bool((var == 1).all().item())
 
 
-def _facts(module: nn.Module) -> dict[str, Any]:
-    facts: dict[str, Any] = {"class": dotted(class_of(module))}
-    flag = module.__dict__.get("requires_grad")
-    if isinstance(flag, bool):  # on a module it is an attribute like any other
-        facts["requires_grad"] = flag
+def _plain(module: nn.Module) -> dict[str, Any]:
+    """The facts that all modules of a class share."""
+    family = family_of(module)
+    cls = dotted(class_of(module))
+    return {"class": cls} if family is None else {"class": cls, "family": family}
+
+
+def _facts(module: nn.Module, plain: dict[str, Any]) -> dict[str, Any]:
+    """The facts about a module. plain: those of its class; returned itself where there are no more.
+
+    Thousands of modules without settings then take one dict, and no time in garbage collection.
+    """
     settings = module.__dict__  # not by getattr: a class may compute them
-    facts |= {key: settings[key] for key in _SHARES if isinstance(settings.get(key), float)}
+    facts: dict[str, Any] = {}
+    if isinstance(flag := settings.get("requires_grad"), bool):  # on a module an attribute as any
+        facts["requires_grad"] = flag
+    for key in _SHARES:
+        if isinstance(settings.get(key), float):
+            facts[key] = settings[key]
     if isinstance(settings.get("batch_first"), bool):
         facts["batch_first"] = settings["batch_first"]
-    children = [id(child) for child in table(module._modules).values() if child is not None]
-    if len(set(children)) < len(children):
-        facts["repeats"] = True  # one child under several names, as in ``[block] * 6``
-    family = family_of(module)
-    if family is None:
-        return facts
-    facts["family"] = family
+    if _repeats(table(module._modules)):
+        facts["repeats"] = True
+    if "family" in plain:
+        facts |= _of_layer(module, settings)
+    return {**plain, **facts} if facts else plain
+
+
+def _repeats(children: dict[str, nn.Module | None]) -> bool:
+    """Whether one child stands under several names, as in ``[block] * 6``."""
+    if not children:
+        return False
+    ids = [id(child) for child in children.values() if child is not None]
+    return len(set(ids)) < len(ids)
+
+
+def _of_layer(module: nn.Module, settings: dict[str, Any]) -> dict[str, Any]:
+    """The facts about a layer of a known family."""
+    facts: dict[str, Any] = {}
     for key in _SETTINGS:
         value = settings.get(key)
         if isinstance(value, (bool, int, float)):

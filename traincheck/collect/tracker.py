@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable, Iterator, MutableMapping
 from collections.abc import Set as AbstractSet
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -23,6 +23,7 @@ from traincheck.collect.naming import (
     class_of,
     is_lent,
     is_there,
+    members,
     table,
     unwrap,
     walk,
@@ -33,11 +34,13 @@ from traincheck.collect.rest import NO_ROOTS, Rest, due
 from traincheck.collect.roots import Root, Slot, still_there, this_thread
 from traincheck.collect.stats import Numbers
 from traincheck.collect.structure import structure
-from traincheck.collect.summarize import dotted
 from traincheck.collect.turns import Turns
 from traincheck.collect.variables import BUFFER, GRADIENT, PARAMETER, Variable
 from traincheck.schema.apis import Marks, is_loose
 from traincheck.schema.claims import Needs
+
+# Names and modules, as `walk` gives them
+Parts: TypeAlias = list[tuple[str, torch.nn.Module]]
 
 _FEW_MODULES = 512  # known ones, dead or alive
 
@@ -105,10 +108,14 @@ class Tracker:
             self._modules[id(module)] = (weakref.ref(module), path, root)
             return path, root
         parents = self._parents()
-        top = self._top(module, parents)
-        root = Root(top, self._name(top, parents))
-        self._map(root, top)
+        root, _ = self._new(self._top(module, parents), parents)
         return self._modules[id(module)][1], root
+
+    def _new(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> tuple[Root, Parts]:
+        root = Root(top, self._name(top, parents))
+        parts = list(walk(top, root.name))
+        self._map(root, parts)
+        return root, parts
 
     def _parents(self) -> dict[int, torch.nn.Module]:
         live = list(self.created)
@@ -151,69 +158,68 @@ class Tracker:
         elif caller is None or not any(part is module for part in caller._modules.values()):
             return None
         if not root.is_current():
-            self._map(root, top)
+            self._map(root, list(walk(top, root.name)))
             root.is_tracked = False  # the next track must see what is new
             found = self._modules.get(id(module))
             if found is not None and found[0]() is module:
                 return found[1]
         return None
 
-    def _map(self, root: Root, top: torch.nn.Module) -> None:
+    def _map(self, root: Root, parts: Parts) -> None:
         self.maps += 1
         if len(self._modules) > self._most_modules:  # let go of those that are dead
             self._modules = {i: m for i, m in self._modules.items() if m[0]() is not None}
             self._most_modules = max(_FEW_MODULES, 2 * len(self._modules))
-        root.holders = []
-        for path, module in walk(top):
-            name = f"{root.name}.{path}" if path else root.name
-            known = self._modules.get(id(module))
+        holders, modules = list[Any](), self._modules
+        for name, module in parts:
+            known = modules.get(id(module))
             if known is None or known[0]() is not module or known[2] is root:
-                self._modules[id(module)] = (weakref.ref(module), name, root)
-            children, parameters = table(module._modules), table(module._parameters)
-            root.holders += [children, parameters]
+                modules[id(module)] = (weakref.ref(module), name, root)
+            holders += (table(module._modules), table(module._parameters))
+        root.holders = holders
         root.seen = root.look()
 
     # -- variables
 
-    def track(self, em: Emitter, root: Root) -> None:
-        """Begin to follow the variables of ``root``, or find out what changed in its structure."""
+    def track(self, em: Emitter, root: Root, parts: Parts | None = None) -> None:
+        """Begin to follow the variables of ``root``, or find out what changed in its structure.
+
+        parts: what was mapped just now.
+        """
         top = root.ref()
         root.thread = this_thread() or root.thread
-        if top is None or (root.is_tracked and root.is_current()):
+        is_current = top is None or parts is not None or root.is_current()
+        if top is None or (root.is_tracked and is_current):
             root.is_lent = False
             return
-        root.is_lent = is_lent(top)
+        parts = parts or list(walk(top, root.name))
+        root.is_lent = is_lent(parts)
         if root.is_lent:
             return
-        self._map(root, top)
+        if not is_current:  # a new root was mapped when it was found
+            self._map(root, parts)
         root.is_tracked = True
         previous = self.roots.get(root.name)
         old_parameters = {**(previous.parameters if previous else {}), **root.parameters}
         old_buffers = {**(previous.buffers if previous else {}), **root.buffers}
         self.roots[root.name] = root
         root.parameters, root.buffers = {}, {}
-        for path, module in walk(top):
-            prefix = f"{root.name}.{path}" if path else root.name
-            cls = dotted(class_of(module))
-            parameters, buffers = table(module._parameters), table(module._buffers)
-            tensors = (*parameters.values(), *buffers.values())
-            if any(is_lazy(tensor) for tensor in tensors if tensor is not None):
-                root.is_tracked = False  # look again: they get shape and data in the first forward
-            for key, parameter in parameters.items():
-                if is_there(parameter):
-                    name = f"{prefix}.{key}"
-                    slot, known = (parameters, key), old_parameters.get(name)
-                    root.parameters[name] = self._follow_parameter(em, name, slot, cls, known)
-            for key, buffer in buffers.items():
-                if is_there(buffer):
-                    name = f"{prefix}.{key}"
-                    slot = (buffers, key)
-                    variable = self._follow(em, name, BUFFER, slot, cls, old_buffers.get(name))
-                    root.buffers[name] = (*slot, variable)
+        for name, slot, cls, is_buffer in members(parts):
+            tensor = slot[0].get(slot[1])
+            if not is_there(
+                tensor
+            ):  # lazy ones get shape and data in the first forward: look again
+                root.is_tracked &= tensor is None or not is_lazy(tensor)
+            elif is_buffer:
+                variable = self._follow(em, name, BUFFER, slot, cls, old_buffers.get(name))
+                root.buffers[name] = (*slot, variable)
+            else:
+                known = old_parameters.get(name)
+                root.parameters[name] = self._follow_parameter(em, name, slot, cls, known)
         root.size = sum(h[key].numel() for h, key, _, _ in root.parameters.values())
         self._gone(em, old_parameters, root.parameters)
         self._gone(em, old_buffers, root.buffers)
-        facts = structure(top, root.name)
+        facts = structure(top, root.name, parts)
         for key, value in facts["tokens"].items():  # models that differ say nothing
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
         em.event("mark", {"text": Marks.MODEL, "data": facts})
@@ -272,11 +278,16 @@ class Tracker:
         parents = self._parents()
         roots: dict[int, torch.nn.Module] = {}
         for module in list(self.created):
-            if any(id(p) in unknown for p in module._parameters.values()):
+            own = module._parameters
+            if own and not unknown.isdisjoint(map(id, own.values())):
                 top = self._top(module, parents)
                 roots[id(top)] = top
-        for root in sorted(roots.values(), key=lambda m: class_of(m).__name__):
-            self.track(em, self.find(root)[1])
+        for top in sorted(roots.values(), key=lambda m: class_of(m).__name__):
+            known = self._modules.get(id(top))
+            if known is not None and known[0]() is top:
+                self.track(em, known[2])
+            else:
+                self.track(em, *self._new(top, parents))
 
     def hold(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
         """Follow what an optimizer holds and no module owns, as a root for each group."""
