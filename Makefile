@@ -52,7 +52,7 @@ fix: $(STAMP) ## format, and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## write the generated pages and the outputs in the README anew
+docs: $(STAMP) ## write the generated pages and the outputs in README.md and docs/worked-example.md
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/readme_example.py
 

@@ -1,8 +1,9 @@
-"""Run the example in README.md and put its real output there; nothing else in the page changes.
+"""Run the examples of README.md and worked-example.md and put their real output there.
 
 `python` blocks that begin with `# name.py` are written to an empty folder, `bash` blocks run in it
-in order, and each `console` block gets the output of the `bash` block before it. `sh` blocks, such
-as the one that installs, are left alone.
+in order, and each `console` block gets the output of the `bash` block before it. A `console` block
+that ends with a line `...` gets as many lines as it has. `sh` blocks, such as the one that
+installs, are left alone. Nothing else in the pages changes.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "docs" / "worked-example.md", ROOT / "README.md")  # in this order, in one folder
 FOLDER = "/home/you"  # stands for the folder in which the example ran
 _FENCE = re.compile(r"^```(python|bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# (\S+\.py)\n")
+_CUT = "...\n"
 
 
 def environment() -> dict[str, str]:
@@ -31,7 +35,7 @@ def run(commands: str, folder: Path) -> str:
     """All that a person would see of the commands of one block.
 
     Raises:
-        subprocess.CalledProcessError: a command failed.
+        subprocess.CalledProcessError: a command failed. Status 1 is that of findings.
     """
     done = subprocess.run(
         ["bash", "-e", "-c", commands],
@@ -41,17 +45,19 @@ def run(commands: str, folder: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
-        check=True,
+        check=False,
     )
+    if done.returncode not in (0, 1):
+        done.check_returncode()
     lines = done.stdout.replace(str(folder), FOLDER).splitlines()
     return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
 
-def rendered(text: str) -> str:
-    """The page with the outputs that its example has now."""
+def rendered(texts: Sequence[str]) -> list[str]:
+    """The pages with the outputs that their examples have now."""
     # Not pytest's folder: its path is long, and a report breaks its lines.
     with tempfile.TemporaryDirectory() as folder:
-        return _rendered(text, Path(folder).resolve())
+        return [_rendered(text, Path(folder).resolve()) for text in texts]
 
 
 def _rendered(text: str, folder: Path) -> str:
@@ -66,6 +72,9 @@ def _rendered(text: str, folder: Path) -> str:
                 (folder / name[1]).write_text(content, encoding="utf-8")
         elif language == "bash":
             output = run(content, folder)
+        elif content.endswith(_CUT):
+            lines = output.splitlines(keepends=True)[: content.count("\n") - 1]
+            return f"```console\n{''.join(lines)}{_CUT}```"
         else:
             return f"```console\n{output}```"
         return match[0]
@@ -74,8 +83,9 @@ def _rendered(text: str, folder: Path) -> str:
 
 
 def main() -> None:
-    text = rendered(README.read_text(encoding="utf-8"))
-    README.write_text(text, encoding="utf-8")
+    texts = rendered([page.read_text(encoding="utf-8") for page in PAGES])
+    for page, text in zip(PAGES, texts):
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from traincheck.rules._table import RULES
 from traincheck.schema import events
 
 ROOT = Path(__file__).parents[1]
@@ -95,17 +97,37 @@ def test_every_word_of_the_event_schema_is_in_the_format_page() -> None:
     assert all(f"### {kind}\n" in text for kind in events.KINDS)
 
 
-def test_the_readme_example_runs_and_says_what_it_shows() -> None:
+def test_the_examples_run_and_say_what_the_pages_show() -> None:
     """Numbers are left out: losses differ from one machine to another."""
-    shown = README.read_text(encoding="utf-8")
-    now = load("readme_example").rendered(shown)
-    assert telling(now) == telling(shown), "run `make docs`"
+    example = load("readme_example")
+    shown = [page.read_text(encoding="utf-8") for page in example.PAGES]
+    assert README in example.PAGES
+    for now, before in zip(example.rendered(shown), shown):
+        assert telling(now) == telling(before), "run `make docs`"
 
 
-def test_a_stale_output_in_the_readme_is_replaced() -> None:
+def test_a_stale_output_in_a_page_is_replaced() -> None:
     page = "```bash\necho new; pwd\n```\n\n```console\nold\n```\n"
-    now = load("readme_example").rendered(page)
+    (now,) = load("readme_example").rendered([page])
     assert now == "```bash\necho new; pwd\n```\n\n```console\nnew\n/home/you\n```\n"
+
+
+def test_an_output_is_cut_where_the_page_says_so() -> None:
+    page = "```bash\nseq 5\n```\n\n```console\nold\nold\n...\n```\n"
+    (now,) = load("readme_example").rendered([page])
+    assert now == "```bash\nseq 5\n```\n\n```console\n1\n2\n...\n```\n"
+
+
+def test_a_command_that_fails_is_not_shown() -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        load("readme_example").rendered(["```bash\nexit 2\n```\n"])
+
+
+def test_the_first_screen_of_the_readme() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith("traincheck run ") for line in lines[:25])
+    assert f"checks {len(RULES)} built-in rules" in "\n".join(lines[:10])
+    assert len(lines) < 150
 
 
 def telling(text: str) -> list[str]:

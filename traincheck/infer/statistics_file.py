@@ -67,7 +67,7 @@ def read_statistics(path: str | Path) -> list[RunStatistics]:
     if version > VERSION:
         raise InvariantFormatError(
             f"{path}: was written by statistics version {version}, this is {VERSION}",
-            fix="pip install -U traincheck",
+            fix="read it with the version of traincheck that wrote it, or a later one",
         )
     if version < VERSION:
         raise InvariantFormatError(

@@ -13,7 +13,7 @@ def load(*names: str, extra: str) -> ModuleType:
 
     Args:
         *names: of modules, the preferred one first.
-        extra: what to install, ``traincheck[extra]``.
+        extra: the package to install.
 
     Raises:
         MissingDependencyError: none is installed.
@@ -24,6 +24,4 @@ def load(*names: str, extra: str) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise  # it is there, and lacks something of its own
-    raise MissingDependencyError(
-        f"{names[0]} is not installed", fix=f'pip install "traincheck[{extra}]"'
-    )
+    raise MissingDependencyError(f"{names[0]} is not installed", fix=f"pip install {extra}")

@@ -191,7 +191,7 @@ def _file(content: bytes) -> list[Invariant]:
     if version > SCHEMA_VERSION:
         raise _BadFormError(
             f"was written by invariant schema {version}, this is {SCHEMA_VERSION}",
-            fix="pip install -U traincheck",
+            fix="read it with the version of traincheck that wrote it, or a later one",
         )
     found = _fields(value, "the file", _FILE_KEYS, ("excerpts",))
     _typed(found["created_with"], dict, "created_with")

@@ -158,7 +158,7 @@ def _check_version(path: Path, version: Any) -> None:
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise TraceFormatError(
             f"{path} was written by schema {version}, this is {SCHEMA_VERSION}",
-            fix="pip install -U traincheck",
+            fix="read it with the version of traincheck that wrote it, or a later one",
         )
 
 
