@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import UsageError
+from traincheck.schema.printable import printable, printable_json, printable_lines
 from traincheck.schema.words import counted
 
 if TYPE_CHECKING:
@@ -155,5 +156,15 @@ def _needs(needs: Needs) -> str:
 
 
 def say(text: str) -> None:
-    """Text for people."""
-    click.echo(text, err=True)
+    """Text for people, on stderr."""
+    click.echo(printable_lines(text), err=True)
+
+
+def echo(line: str) -> None:
+    """One line of a result."""
+    click.echo(printable(line))
+
+
+def echo_json(value: Any) -> None:
+    """A result as indented JSON."""
+    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))

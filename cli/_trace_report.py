@@ -12,6 +12,7 @@ import orjson
 
 from traincheck.schema.codec import encode, placed
 from traincheck.schema.json_text import dump_json
+from traincheck.schema.printable import printable, printable_json
 from traincheck.schema.words import counted
 from traincheck.store.summary import ApiUse, Summary, summarize
 
@@ -62,7 +63,7 @@ def overview(
 
 def event_json(event: Event) -> str:
     """The event as in its file, with rank and stream."""
-    return dump_json(placed(event)).decode()
+    return printable_json(dump_json(placed(event)).decode())
 
 
 def event_line(event: Event) -> str:
@@ -73,7 +74,7 @@ def event_line(event: Event) -> str:
     names = ("api", "name", "text", "op", "loader", "source", "category")
     subject = next((str(rest.pop(name)) for name in names if name in rest), "")
     head = f"r{event.rank} {event.stream} step {step} {event.stage:<5} {event.kind:<9}"
-    return f"{head} {subject} {dump_json(rest).decode() if rest else ''}".rstrip()
+    return printable(f"{head} {subject} {dump_json(rest).decode() if rest else ''}".rstrip())
 
 
 def to_json(found: Overview) -> str:
@@ -107,7 +108,9 @@ def to_json(found: Overview) -> str:
             for skip in found.skips[:_MOST_ROWS]
         ],
     }
-    return dump_json(out, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    return printable_json(
+        dump_json(out, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    )
 
 
 def print_text(found: Overview, stream: TextIO, top: int) -> None:
@@ -128,9 +131,9 @@ def _section(console: Console, title: str, lines: Sequence[str]) -> None:
 
     if not lines:
         return
-    console.print(f"[bold]{title}[/bold]")
+    console.print(f"[bold]{escape(printable(title))}[/bold]")
     for line in lines[:_MOST_ROWS]:
-        console.print(f"  {escape(line)}")
+        console.print(f"  {escape(printable(line))}")
     if len(lines) > _MOST_ROWS:
         console.print(f"  [dim]and {len(lines) - _MOST_ROWS} more; --format json has them[/dim]")
 
@@ -267,13 +270,13 @@ def _apis(console: Console, summary: Summary, top: int) -> None:
     uses = _by_time(summary)
     if not uses or not top:
         return
-    width = max(len(use.api) for use in uses[:top])
+    width = max(len(printable(use.api)) for use in uses[:top])
     console.print("[bold]Calls[/bold] (time from entry to exit, inner calls included)")
     console.print(f"  [dim]{'':{width}} {'calls':>10} {'total ms':>12} {'mean us':>10}[/dim]")
     for use in uses[:top]:
         total_ms, mean_us = use.total_ns / _NS_PER_MS, use.total_ns / use.calls / _NS_PER_US
         failed = f"  {use.exceptions:,} failed" if use.exceptions else ""
-        name = escape(f"{use.api:{width}}")
+        name = escape(f"{printable(use.api):{width}}")
         console.print(f"  {name} {use.calls:>10,} {total_ms:>12,.1f} {mean_us:>10,.0f}{failed}")
     if len(uses) > top:
         console.print(f"  [dim]and {len(uses) - top} other APIs; --top shows more[/dim]")

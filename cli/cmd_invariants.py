@@ -5,7 +5,6 @@ Reads the command line; traincheck.infer does the work.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincheck.errors import UsageError, nearest
+from traincheck.schema.printable import printable
 from traincheck.schema.words import counted
 
-from ._learned import brief, cells, facts, say, severity
+from ._learned import brief, cells, echo, echo_json, facts, say, severity
 from ._outputs import force_option, refuse_output
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
         and text.lower() in one.text.lower()
     ]
     if form == "json":
-        click.echo(json.dumps([brief(one) for one in found], indent=2, ensure_ascii=False))
+        echo_json([brief(one) for one in found])
     elif sys.stdout.isatty():
         _show_table(found)
     else:
         for one in found:
-            click.echo("  ".join(cells(one)))
+            echo("  ".join(cells(one)))
 
 
 @invariants.command()
@@ -114,11 +114,11 @@ def show(id_: str, where: str | None, file: str, form: str) -> None:
     one = _find(_read(file), id_, file)
     if form == "json":
         value = {**invariant_json(one), "severity": severity(one)}
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        echo_json(value)
         return
-    click.echo(one.text)
+    echo(one.text)
     for name, fact in facts(one, file):
-        click.echo(f"  {name + ':':<13} {fact}")
+        echo(f"  {name + ':':<13} {fact}")
 
 
 @invariants.command()
@@ -148,15 +148,15 @@ def diff(before: str, after: str, form: str) -> int:
                 for a, b in found.changed
             ],
         }
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        echo_json(value)
         return 0 if found.is_empty else _DIFFERENT
     for sign, group in (("-", found.removed), ("+", found.added)):
         for one in group:
-            click.echo(f"{sign} {one.id}  {one.text}")
+            echo(f"{sign} {one.id}  {one.text}")
     for old, new in found.changed:
         for sign, group in (("~ before", old), ("~ after ", new)):
             for one in group:
-                click.echo(f"{sign} {one.id}  {one.text}")
+                echo(f"{sign} {one.id}  {one.text}")
     counts = (len(found.added), len(found.removed), len(found.changed))
     say("{} added, {} removed, {} changed".format(*counts))
     return 0 if found.is_empty else _DIFFERENT
@@ -226,7 +226,7 @@ def validate(file: str, traces: Sequence[str], form: str) -> int:
         if form == "text":
             _tell_run(run, found[str(run)])
     if form == "json":
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        echo_json(found)
     return _VIOLATED if any(one["violated"] for one in found.values()) else 0
 
 
@@ -256,12 +256,13 @@ def _proof(report: Report, id_: str) -> dict[str, Any]:
 
 def _tell_run(run: Path, found: dict[str, Any]) -> None:
     counts = [f"{len(ids)} {verdict.replace('_', ' ')}" for verdict, ids in found.items()]
-    click.echo(f"{run}: {', '.join(counts)}")
+    echo(f"{run}: {', '.join(counts)}")
     for one in found["violated"]:
         where = f"in {', '.join(one['views'])}"
-        click.echo(f"  {one['id']}  {one['text']}\n    broken {where}")
+        echo(f"  {one['id']}  {one['text']}")
+        echo(f"    broken {where}")
         if one.get("observed"):
-            click.echo(f"    step {one['step']}: {one['observed']}; expected: {one['expected']}")
+            echo(f"    step {one['step']}: {one['observed']}; expected: {one['expected']}")
 
 
 def _read(file: str) -> list[Invariant]:
@@ -297,8 +298,9 @@ def _show_table(found: Sequence[Invariant]) -> None:
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for one in found:
-        row: list[Any] = [cell.strip() for cell in cells(one)]
-        table.add_row(*row[:2], Text(row[2], style=_COLOURS.get(row[2], "")), *row[3:])
+        row: list[Any] = [Text(printable(cell.strip())) for cell in cells(one)]
+        row[2].stylize(_COLOURS.get(row[2].plain, ""))
+        table.add_row(*row)
     Console(file=sys.stdout, highlight=False).print(table)
     counts = Counter(one.hypothesis.relation for one in found)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

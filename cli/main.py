@@ -19,6 +19,7 @@ from click.shell_completion import shell_complete
 
 import traincheck
 from traincheck.errors import TraincheckError, UsageError
+from traincheck.schema.printable import printable_lines
 
 from ._os_errors import bad_path
 from ._unheard import even_unheard, give_up
@@ -240,4 +241,4 @@ def _our_bug(error: Exception) -> int:
 
 def _say(text: str) -> None:
     with even_unheard():
-        click.echo(text, err=True)
+        click.echo(printable_lines(text), err=True)

@@ -20,6 +20,7 @@ from traincheck.report._words import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import write_fix
 from traincheck.rules._docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.printable import all_printable, printable
 from traincheck.schema.words import counted, joined
 
 _FINDINGS = 20  # as many faults at once are not read one by one
@@ -41,7 +42,7 @@ class RunSummary:
 
 def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
     """Write it as text; in colour when ``stream`` is a terminal that shows it."""
-    console = page(stream)
+    summary, console = all_printable(summary), page(stream)
     with console.capture() as written:
         say(console, Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
         _findings(console, summary.report)
@@ -117,12 +118,13 @@ def _watched(report: Report, watched: Watched) -> str:
         parts[0] += f", {counted(len(watched.workers), 'loader worker')}"
     parts[0] += f", {counted(report.steps, 'step')}"
     models = [
-        f"{name} ({counted(len(sizes), 'parameter')}, {sum(sizes.values()):,} values)"
+        f"{printable(name)} ({counted(len(sizes), 'parameter')}, {sum(sizes.values()):,} values)"
         for name, sizes in sorted(watched.parameters.items())
         if sizes
     ]
     optimizers = [
-        f"{name} {cls.rpartition('.')[2]}" for name, cls in sorted(watched.optimizers.items())
+        printable(f"{name} {cls.rpartition('.')[2]}")
+        for name, cls in sorted(watched.optimizers.items())
     ]
     parts += [joined(group, _USES) for group in (models, optimizers) if group]
     return "; ".join(parts)

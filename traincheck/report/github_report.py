@@ -7,6 +7,7 @@ from typing import TextIO
 from traincheck.report._by_name import located
 from traincheck.report._words import conclusion, lack
 from traincheck.schema.findings import NOTHING_CHECKED, Finding, Report
+from traincheck.schema.printable import all_printable, printable
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 _IN_MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
@@ -15,6 +16,7 @@ _IN_PROPERTY = {**_IN_MESSAGE, ":": "%3A", ",": "%2C"}
 
 def write_github(report: Report, stream: TextIO) -> None:
     """Write a line for each finding, and one that concludes."""
+    report = all_printable(report)
     for finding in report.findings:
         stream.write(f"{_annotation(finding, report)}\n")
     lacking = lack(report)
@@ -26,7 +28,7 @@ def write_github(report: Report, stream: TextIO) -> None:
 
 def _annotation(finding: Finding, report: Report) -> str:
     place, _ = located(finding, report)
-    properties = {"file": place.path, "line": str(place.line)} if place else {}
+    properties = {"file": printable(place.path), "line": str(place.line)} if place else {}
     properties["title"] = f"{finding.code} {finding.title}"
     listed = ",".join(f"{name}={_escaped(v, _IN_PROPERTY)}" for name, v in properties.items())
     said = "\n".join(part for part in (finding.message, _fix(finding)) if part)

@@ -20,13 +20,15 @@ from traincheck.report._by_name import located
 from traincheck.report._words import lack, notes_of
 from traincheck.schema.codec import placed
 from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.json_text import dump_json
 from traincheck.schema.layout import SCHEMA_VERSION
+from traincheck.schema.printable import printable_json
 
 
 def write_json(report: Report, stream: TextIO) -> None:
     """Write one JSON document, indented, with a newline at its end."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    stream.write(orjson.dumps(report_json(report), option=options).decode())
+    stream.write(printable_json(dump_json(report_json(report), option=options).decode()))
 
 
 def report_json(report: Report) -> dict[str, Any]:

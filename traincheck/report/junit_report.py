@@ -16,12 +16,14 @@ from traincheck.report._words import lack
 from traincheck.rules._docs import docs_of
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict
+from traincheck.schema.printable import all_printable, printable_lines
 
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_junit(report: Report, stream: TextIO) -> None:
     """Write one XML document with a newline at its end."""
+    report = all_printable(report)
     names = {rule.info.code: docs_of(rule).name for rule in all_rules()}
     suites = ET.Element("testsuites", name="traincheck")
     suite = ET.SubElement(suites, "testsuite", name="traincheck", errors="0")
@@ -49,7 +51,7 @@ def _case(
     group = f"{info.kind}.{info.code}" if info else "check"
     about = names.get(info.code, info.title) if info else ""
     name = _clean(f"{check_id} {about}".strip())
-    return ET.SubElement(suite, "testcase", classname=f"traincheck.{group}", name=name)
+    return ET.SubElement(suite, "testcase", classname=_clean(f"traincheck.{group}"), name=name)
 
 
 def _tell(case: ET.Element, finding: Finding, report: Report) -> None:
@@ -110,5 +112,5 @@ def _why_no_finding(check_id: str, report: Report, effects: Mapping[str, Finding
 
 
 def _clean(text: str) -> str:
-    """Without what XML cannot hold."""
-    return _NO_XML.sub("?", text)
+    """Without what XML cannot hold, or what a log must not show as it is."""
+    return _NO_XML.sub("?", printable_lines(text))

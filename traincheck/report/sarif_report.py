@@ -18,6 +18,8 @@ from traincheck.report._words import lack, notes_of
 from traincheck.rules._docs import RuleDocs, docs_of
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict
+from traincheck.schema.json_text import dump_json
+from traincheck.schema.printable import printable_json
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -29,7 +31,7 @@ _FINGERPRINT = "traincheck/v1"
 def write_sarif(report: Report, stream: TextIO) -> None:
     """Write one JSON document, indented, with a newline at its end."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    stream.write(orjson.dumps(sarif(report), option=options).decode())
+    stream.write(printable_json(dump_json(sarif(report), option=options).decode()))
 
 
 def sarif(report: Report) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from traincheck.report._by_name import located
 from traincheck.report._lines import COLOURS, page, say, table
 from traincheck.report._words import checked, doubt, lack, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.printable import all_printable, printable
 from traincheck.schema.words import counted, joined
 
 _SHOWN_NAMES = 12
@@ -28,7 +29,7 @@ _REASONS = 4  # why checks could not be decided: up to so many are told one by o
 
 def write_text(report: Report, stream: TextIO) -> None:
     """Write the report as text; in colour when ``stream`` is a terminal that shows it."""
-    console = page(stream)
+    report, console = all_printable(report), page(stream)
     shown = [finding for finding in report.findings if _is_shown(finding, report)]
     with console.capture() as written:
         if shown:
@@ -51,7 +52,9 @@ def write_text(report: Report, stream: TextIO) -> None:
 
 def one_line(finding: Finding) -> str:
     """A finding as ``step 3: TC101 error: title``."""
-    return f"{_at(finding.first_step)}: {finding.code} {finding.severity}: {finding.title}"
+    return printable(
+        f"{_at(finding.first_step)}: {finding.code} {finding.severity}: {finding.title}"
+    )
 
 
 def _is_shown(finding: Finding, report: Report) -> bool:
@@ -96,9 +99,9 @@ def write_place(
     if place is not None:
         by_name = "" if where(finding.evidence) else " (found by its name)"
         head = Text(" " * indent).append(f"{'where':<{width}}", style="dim")
-        line = head.append(f"  {place.path}:{place.line}{by_name}")
+        line = head.append(printable(f"  {place.path}:{place.line}{by_name}"))
         console.print(line, soft_wrap=True)
-    return code
+    return printable(code)
 
 
 def _also(console: Console, finding: Finding) -> None:
