@@ -323,6 +323,7 @@ def test_github_commands(severity: str, command: str) -> None:
 def test_github_escapes_what_the_runner_would_read() -> None:
     line = written("github", odd()).splitlines()[0]
     properties, message = line.removeprefix("::error ").split("::", 1)
-    assert "title=TC203 50%25 of it%3A%0A%0D" in properties
+    assert "title=TC203 50%25 of it%3A\\n\\r" in properties
     assert "%2C" in properties
-    assert message.startswith("50%25 of it:%0A%0D")
+    assert message.startswith("50%25 of it:\\n\\r")
+    assert "%0AFix: " in message  # a line break of ours

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincheck.errors import UsageError
+from traincheck.errors import InvariantFormatError, UsageError
 from traincheck.infer.decide import REASONS, Decision, Limits
 from traincheck.infer.dropped import Dropped
 from traincheck.infer.excerpts import with_excerpts
 from traincheck.infer.recorded import as_recorded
-from traincheck.infer.statistics import RunStatistics, distinct, merged, statistics_of
+from traincheck.infer.statistics import BAD_VALUE, RunStatistics, distinct, merged, statistics_of
 from traincheck.infer.tasks import Progress, Run, each
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.claims import Invariant
 from traincheck.schema.protocols import Relation
+from traincheck.schema.words import joined
 
 __all__ = ["REASONS", "Dropped", "InferResult", "Limits", "infer", "learn_from"]
 
@@ -76,7 +77,27 @@ def learn_from(
     relations: Mapping[str, Relation] | None = None,
     limits: Limits | None = None,
 ) -> InferResult:
-    """Learn what always holds in the runs of these statistics; arguments as for `infer`."""
+    """Learn what always holds in the runs of these statistics; arguments as for `infer`.
+
+    Raises:
+        InvariantFormatError: they hold claims of a form that no relation makes.
+    """
+    try:
+        return _learn_from(statistics, relations, limits)
+    except BAD_VALUE as error:
+        names = joined([run.name for run in statistics])
+        raise InvariantFormatError(
+            f"the statistics of {names} hold a claim that no relation makes "
+            f"({type(error).__name__}: {error})",
+            fix="learn again from the runs; if nothing damaged the statistics, report this error",
+        ) from error
+
+
+def _learn_from(
+    statistics: Sequence[RunStatistics],
+    relations: Mapping[str, Relation] | None,
+    limits: Limits | None,
+) -> InferResult:
     table = dict(RELATIONS if relations is None else relations)
     runs = distinct(statistics)
     decision = Decision(table, limits or Limits()).about(merged(runs, table))

@@ -65,7 +65,7 @@ class RunStatistics:
 
 
 # What the parts of inference raise where an event holds a value of another type.
-_BAD_VALUE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+BAD_VALUE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 def statistics_of(
@@ -79,7 +79,7 @@ def statistics_of(
     """
     try:
         return _statistics_of(source, relations, name)
-    except _BAD_VALUE as error:
+    except BAD_VALUE as error:
         raise TraceFormatError(
             f"the run {name} cannot be learned from: an event holds a value of another type "
             f"({type(error).__name__}: {error})",
