@@ -100,7 +100,8 @@ def _the_one(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show every finding in full, with all that it explains, and why checks were not decided.",
+    help="Show every finding in full, with all that it explains, and why checks were not decided. "
+    "sarif: all rules that were checked. junit: also cases for checks that were not decided.",
 )
 @click.option("--show-info", is_flag=True, help="Show advice (severity info) in full.")
 @click.option(

@@ -183,11 +183,19 @@ def test_the_standard_refuses_what_it_does_not_say() -> None:
 
 @reports
 def test_sarif_results_lead_to_their_rules(name: str) -> None:
-    run = run_of(REPORTS[name]())
+    report = REPORTS[name]()
+    run = run_of(replace(report, presentation=replace(report.presentation, verbose=False)))
     rules = run["tool"]["driver"]["rules"]
     for result in run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
     assert all(r["help"]["text"].startswith(r["id"]) for r in rules if r["id"].startswith("TC"))
+    assert {r["id"] for r in rules} == {result["ruleId"] for result in run["results"]}
+
+
+def test_sarif_has_all_rules_that_were_checked_on_demand() -> None:
+    rules = run_of(with_all(several()))["tool"]["driver"]["rules"]
+    checked = {info.code for info in several().infos.values() if info.kind == "rule"}
+    assert checked <= {rule["id"] for rule in rules}
 
 
 def test_sarif_has_fingerprints_and_suppressions() -> None:
@@ -244,26 +252,40 @@ def test_a_file_that_is_gone_is_named_as_recorded() -> None:
 
 def cases(report: Report) -> dict[str, ET.Element]:
     suite = ET.fromstring(written("junit", report))[0]
-    return {case.attrib["name"].split()[0]: case for case in suite}
+    return {case.attrib["name"].split()[0]: case for case in suite.findall("testcase")}
 
 
+def with_all(report: Report) -> Report:
+    return replace(report, presentation=replace(report.presentation, verbose=True))
+
+
+@pytest.mark.parametrize("verbose", [False, True])
 @reports
-def test_junit_has_a_case_for_each_check(name: str) -> None:
+def test_junit_has_a_case_for_each_check_that_was_decided(name: str, verbose: bool) -> None:
     report = REPORTS[name]()
+    report = with_all(report) if verbose else report
+    is_short = not report.presentation.verbose
+    undecided = {Verdict.NOT_TRIGGERED, Verdict.NOT_OBSERVABLE} if is_short else set()
     root = ET.fromstring(written("junit", report))
     found = cases(report)
-    of_run = list(found)[len(report.verdicts) :]
-    assert list(found)[: len(report.verdicts)] == list(report.verdicts)
+    shown = [check for check, verdict in report.verdicts.items() if verdict not in undecided]
+    of_run = list(found)[len(shown) :]
+    assert list(found)[: len(shown)] == shown
     assert of_run == ["something"] * (report.exit_status == NOTHING_CHECKED)
     suite = root[0]
     assert int(suite.attrib["tests"]) == len(found)
+    counts = {one.attrib["name"]: int(one.attrib["value"]) for one in suite.iter("property")}
+    assert counts == {
+        verdict.value: report.count(verdict)
+        for verdict in (Verdict.NOT_TRIGGERED, Verdict.NOT_OBSERVABLE)
+    }
     assert int(suite.attrib["failures"]) == len(suite.findall("testcase[failure]"))
     assert int(suite.attrib["skipped"]) == len(suite.findall("testcase[skipped]"))
 
 
 @reports
 def test_a_junit_case_passes_only_when_the_check_held(name: str) -> None:
-    report = REPORTS[name]()
+    report = with_all(REPORTS[name]())
     advice = {f.check for f in report.findings if not report.presentation.fails(f)}
     found = cases(report)
     for check, case in ((check, found[check]) for check in report.verdicts):
@@ -272,7 +294,7 @@ def test_a_junit_case_passes_only_when_the_check_held(name: str) -> None:
 
 
 def test_junit_tells_why_a_case_is_skipped() -> None:
-    report = replace(several(), unobservable={"inv-8": "recorded without batch events"})
+    report = with_all(replace(several(), unobservable={"inv-8": "recorded without batch events"}))
     message = cases(report)["inv-8"].find("skipped").attrib["message"]
     assert message == "not observable: recorded without batch events"
     message = cases(suppressed())["TC203"].find("skipped").attrib["message"]

@@ -1,7 +1,8 @@
-"""The report as JUnit XML: a test case for each check, for what shows the tests of a build.
+"""The report as JUnit XML: a test case for each check that was decided, for tools that show tests.
 
-A case passes only when the check held. What could not be decided is skipped, with the reason; so is
-what was accepted, and what follows from another finding.
+A case passes only when the check held. A case is skipped, with the reason, when its violation was
+accepted or follows from another finding. With ``verbose``, checks that were not decided are skipped
+cases too; their numbers are properties of the suite in any case.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Repo
 from traincheck.schema.printable import all_printable, printable_lines
 
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNDECIDED = (Verdict.NOT_TRIGGERED, Verdict.NOT_OBSERVABLE)
 
 
 def write_junit(report: Report, stream: TextIO) -> None:
@@ -28,7 +30,13 @@ def write_junit(report: Report, stream: TextIO) -> None:
     suites = ET.Element("testsuites", name="traincheck")
     suite = ET.SubElement(suites, "testsuite", name="traincheck", errors="0")
     effects = {check: f for f in reversed(report.findings) for check in f.explains}
+    properties = ET.SubElement(suite, "properties")
+    for verdict in _UNDECIDED:
+        value = str(report.count(verdict))
+        ET.SubElement(properties, "property", name=verdict.value, value=value)
     for check_id, verdict in report.verdicts.items():
+        if verdict in _UNDECIDED and not report.presentation.verbose:
+            continue
         case = _case(suite, check_id, report.infos.get(check_id), names)
         found = [f for f in report.findings if f.check == check_id]
         for finding in found:
@@ -37,9 +45,9 @@ def write_junit(report: Report, stream: TextIO) -> None:
             _close(case, check_id, verdict, report, effects)
     _close_run(suite, report)
     for element in (suites, suite):
-        element.set("tests", str(len(suite)))
+        element.set("tests", str(len(suite.findall("testcase"))))
         for result, name in (("failure", "failures"), ("skipped", "skipped")):
-            element.set(name, str(sum(case.find(result) is not None for case in suite)))
+            element.set(name, str(len(suite.findall(f"testcase[{result}]"))))
     ET.indent(suites)
     text = ET.tostring(suites, encoding="unicode")
     stream.write(f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n')

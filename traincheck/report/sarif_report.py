@@ -1,11 +1,12 @@
 """The report as SARIF 2.1.0, for code scanning: results at lines of the source, rules with help.
 
+The rules are those with results; with ``verbose``, all rules that were checked.
 What was accepted is there too, marked as suppressed, as the format asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
@@ -37,7 +38,9 @@ def write_sarif(report: Report, stream: TextIO) -> None:
 def sarif(report: Report) -> dict[str, Any]:
     """The report as a SARIF log of one run."""
     findings = [*report.findings, *report.suppressed]
-    descriptors = _descriptors(report.infos, findings)
+    found = {finding.code for finding in findings}
+    shown = [i for i in report.infos.values() if i.code in found or report.presentation.verbose]
+    descriptors = _descriptors(shown, findings)
     index = {descriptor["id"]: number for number, descriptor in enumerate(descriptors)}
     run = {
         "tool": {
@@ -79,12 +82,10 @@ def _notifications(report: Report) -> Iterator[tuple[str, str]]:
         yield "note", note
 
 
-def _descriptors(
-    infos: Mapping[str, CheckInfo], findings: Iterable[Finding]
-) -> list[dict[str, Any]]:
-    """Every rule that was checked, and every relation that found something, by code."""
+def _descriptors(infos: Iterable[CheckInfo], findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Every rule and relation that found something, by code, and all rules of ``infos``."""
     docs = {rule.info.code: docs_of(rule) for rule in all_rules()}
-    checked = {info.code: info.severity for info in infos.values() if info.kind == "rule"}
+    checked = {info.code: info.severity for info in infos if info.kind == "rule"}
     for finding in findings:
         checked.setdefault(finding.code, finding.severity)
     return [_descriptor(code, checked[code], docs.get(code)) for code in sorted(checked)]
