@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from traincheck.api import conclude
 from traincheck.check.live import LiveEngine, Watched
 from traincheck.collect.halt import Halt
-from traincheck.store.tail import TailReader
+from traincheck.store.tail import SILENT_S, TailReader
 
 from ._terminal import Heartbeat, say, tell
 
@@ -39,6 +39,7 @@ class LiveCheck:
         directory: where the run is recorded.
         halts: stop the program at the first finding of severity error.
         known: findings that are not reported.
+        stall_s: seconds without a record after which a rank counts as silent.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class LiveCheck:
         *,
         halts: bool = False,
         known: Baseline | None = None,
+        stall_s: float = SILENT_S,
     ) -> None:
+        self._stall_s = stall_s
         self._directory = directory
         self._halts = halts
         self._known = known
@@ -71,7 +74,9 @@ class LiveCheck:
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """The program runs."""
         self._halt = Halt(process, self._directory)
-        self._reader = TailReader(self._directory, stop=self._ended.is_set, sleep=self._wait)
+        self._reader = TailReader(
+            self._directory, silent_s=self._stall_s, stop=self._ended.is_set, sleep=self._wait
+        )
         self._thread.start()
 
     def finish(self) -> Report:

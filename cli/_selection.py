@@ -57,6 +57,17 @@ require_steps_option = click.option(
 )
 
 
+stall_option = click.option(
+    "--stall-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="While the run goes on: report a rank that records nothing for so long while others wait "
+    "for it in a collective.",
+)
+
+
 def selection_options(command: _Decorated) -> _Decorated:
     """Adds --select, --ignore, --fail-on, --allow-empty, --require-steps and --config."""
     for option in (

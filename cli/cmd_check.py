@@ -26,7 +26,7 @@ from traincheck.schema.words import counted
 
 from ._outputs import refuse_output, report_option, reports_of, sink_named, write_report
 from ._program import refuse_nothing_to_check
-from ._selection import configuration, presentation, selection_options
+from ._selection import configuration, presentation, selection_options, stall_option
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
@@ -83,6 +83,7 @@ def _the_one(
 )
 @click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
 @click.option("--follow", is_flag=True, help="Check a run that is still going, until it ends.")
+@stall_option
 @selection_options
 @click.option(
     "--baseline",
@@ -225,7 +226,7 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
         from traincheck.store.tail import TailReader
 
         with _interrupted() as interrupted:
-            tail = TailReader(run, stop=interrupted.is_set)
+            tail = TailReader(run, silent_s=options["stall_timeout"], stop=interrupted.is_set)
             return _follow(engine(tail), tail, known, interrupted)
     reader = TraceReader(run, may_be_empty=True)
     with progress(reader):

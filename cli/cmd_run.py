@@ -29,7 +29,7 @@ from ._program import (
     is_command,
     refuse_nothing_to_check,
 )
-from ._selection import configuration, presentation, selection_options
+from ._selection import configuration, presentation, selection_options, stall_option
 from ._unheard import even_unheard, line_start
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ _TRACES = "traces"
     help="Check all of the first N steps, whatever --every says. Some bugs show in steps in a row "
     "only, as gradients that are cleared unused.",
 )
+@stall_option
 @selection_options
 @click.option(
     "--baseline",
@@ -118,7 +119,13 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     had_traces = Path(_TRACES).exists()
     settings = _settings(options, engine, directory=directory, run_id=run_id)
-    live = LiveCheck(engine, Path(settings.directory), halts=options["halt"], known=known)
+    live = LiveCheck(
+        engine,
+        Path(settings.directory),
+        halts=options["halt"],
+        known=known,
+        stall_s=options["stall_timeout"],
+    )
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
     report = replace(report, presentation=shown)

@@ -21,6 +21,8 @@ from traincheck.relations._table import RELATIONS
 from traincheck.rules._docs import docs_of
 from traincheck.rules._options import configured
 from traincheck.rules._table import all_rules
+from traincheck.schema.apis import Marks
+from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import read_invariants
 from traincheck.schema.layout import storage_notes
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import PollReader, TailReader
 
+_BY_USER = frozenset({"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"})
 _TOGETHER = 10  # steps in a row that show what single ones do not: TC202 takes as many
 
 
@@ -140,7 +143,10 @@ def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
 
 def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> Report:
     """The report of an engine that was fed from ``source``, with what its reader knows."""
-    report, manifest = engine.finish(), source.manifest
+    manifest = source.manifest
+    if manifest is not None and manifest.ended is not None:
+        engine.end(_end_mark(manifest))
+    report = engine.finish()
     ended = _failed_end(manifest)
     sampled = _sampling_notes(manifest.settings) if manifest else ()
     accept = engine.accept if isinstance(engine.accept, Acceptor) else Acceptor()
@@ -189,6 +195,16 @@ def run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:
     elif manifest.exit_status:
         notes.append(f"the run ended with exit status {manifest.exit_status}")
     return notes
+
+
+def _end_mark(manifest: Manifest) -> MarkEvent:
+    """How the run ended, as checks are told."""
+    by_user = manifest.signal if manifest.signal in _BY_USER else None
+    data = {
+        "exit_status": manifest.exit_status or 0,
+        "interrupted": manifest.interrupted or by_user,
+    }
+    return MarkEvent(0, manifest.ended_ns or 0, None, "train", text=Marks.RUN_ENDED, data=data)
 
 
 def _failed_end(manifest: Manifest | None) -> str:

@@ -444,3 +444,43 @@ def test_two_ranks(tmp_path) -> None:
     assert done.stdout.count("done") == 2  # perhaps in one line
     assert done.stderr.count("TC201 error") == 2  # as it came, and in the summary
     assert "2 processes, 2 ranks, 5 steps" in done.stderr
+
+
+LEFT = """
+import sys, time, torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(4):
+    if step == 2 and dist.get_rank() == 1:
+        if sys.argv[1] == "raises":
+            raise ValueError("a bad batch")
+        time.sleep(600)
+    optimizer.zero_grad()
+    (weight * torch.randn(4)).sum().backward()
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "words", "said"),
+    [
+        ("raises", [], "Rank 1 raised, and others wait for it"),
+        ("sleeps", ["--stall-timeout", "5", "--halt"], "Rank 1 is silent, and others wait for it"),
+    ],
+)
+def test_a_rank_that_leaves_the_other_waiting(tmp_path, how, words, said) -> None:
+    (tmp_path / "left.py").write_text(LEFT)
+    torchrun = [harness.command("torchrun"), "--nproc-per-node", "2", "--standalone"]
+    done = harness.run(
+        [harness.command("traincheck"), "run", *words, "--", *torchrun, "left.py", how],
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count(f"TC415 error: {said}") == 1  # as it came
+    assert f"TC415 error at step 2: {said}" in done.stderr  # in the summary
+    if how == "raises":
+        assert "Correct the ValueError of rank 1" in done.stderr

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, healthy_run
 from traincheck.errors import TraceFormatError
+from traincheck.schema.apis import Marks
 from traincheck.schema.codec import encode
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.layout import event_file_name
@@ -258,7 +259,20 @@ def test_a_silent_rank_is_given_up_on(tmp_path: Path) -> None:
     for event in stage.reader(tmp_path, silent_s=5.0).events():
         delivered.append(event)
     assert seen == [3]
-    assert len(delivered) == len(silent) + len(busy)
+    stalls = [e for e in delivered if isinstance(e, MarkEvent) and e.text == Marks.STALLED]
+    assert len(delivered) - len(stalls) == len(silent) + len(busy)
+    assert [e.rank for e in stalls] == [0, 1], "each once, however long it stays silent"
+    assert all(e.data["silent_s"] >= 5.0 for e in stalls)
+    last = [e for e in delivered if e.rank == 0 and e not in stalls][-1]
+    assert delivered.index(stalls[0]) > delivered.index(last), "behind what the rank has written"
+
+
+def test_a_single_rank_is_not_said_to_be_silent(tmp_path: Path) -> None:
+    write_manifest(tmp_path, RUNNING)
+    alone = TraceBuilder(rank=0, pid=os.getpid()).process().model().optimizer().steps(1).build()
+    append(file_of(tmp_path, alone[0]), b"".join(encode(e) + b"\n" for e in alone))()
+    stage = Stage([*[lambda: None] * 20, end(tmp_path)], per_sleep=1, tick_s=1.0)
+    assert list(stage.reader(tmp_path, silent_s=5.0).events()) == alone
 
 
 def test_a_run_whose_launcher_died_ends_with_a_note(tmp_path: Path) -> None:

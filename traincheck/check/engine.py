@@ -270,6 +270,12 @@ class Engine:
             seats = process.router.route(event)
         return self._feed(process, seats, event) if seats else ()
 
+    def end(self, mark: MarkEvent) -> None:
+        """Tell the checks of the whole run how it ended, before `finish`."""
+        for seat in self._run.seats:
+            if "mark" in seat.needs.kinds:
+                self._take(seat.judge(seat.ask(mark)))
+
     def finish(self) -> Report:
         """The run ended. No further event may follow."""
         for key in sorted(self._processes):

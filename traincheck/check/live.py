@@ -86,7 +86,7 @@ class LiveEngine:
             if observe(event):
                 self._has_news = True
             # What one fault does to many variables comes within a step: told of together.
-            if self._has_news and event.kind == "step":
+            if self._has_news and _is_moment(event):
                 self.announce(self.engine.so_far().findings)
 
     def announce(self, findings: Sequence[Finding]) -> None:
@@ -97,3 +97,8 @@ class LiveEngine:
             if key not in self._told:
                 self._told.add(key)
                 self._tell(finding)
+
+
+def _is_moment(event: Event) -> bool:
+    """Whether findings are announced here: a step ended, or none will as ranks are silent."""
+    return event.kind == "step" or (event.kind == "mark" and event.text == Marks.STALLED)  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ Signals only processes that carry the settings of this very run; decides nothing
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import threading
 from pathlib import Path
 
 from traincheck.collect.run_manifest import find_processes
+from traincheck.schema.layout import HALTED
 from traincheck.schema.reading import read_regular
 
 GRACE_S = 10.0
@@ -39,6 +41,8 @@ class Halt:
         if self._is_called:
             return
         self._is_called = True
+        with contextlib.suppress(OSError):  # ranks that wait in a collective then mean nothing
+            (self._directory / HALTED).touch()
         self._signal(signal.SIGTERM)
         later = threading.Timer(self._grace_s, self._signal, [signal.SIGKILL])
         later.daemon = True

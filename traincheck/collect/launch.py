@@ -71,11 +71,11 @@ def launch(
     manifest = run_manifest.started(settings, command, os.environ)
     _write_first(directory, manifest, made=made)
     try:
-        returncode = _run(command, child_environment(settings, os.environ), on_start)
+        returncode, interrupted = _run(command, child_environment(settings, os.environ), on_start)
     except OSError as error:
         _discard(directory, made=made)
         raise _not_started(command, error) from error
-    manifest = run_manifest.ended(manifest, directory, returncode)
+    manifest = run_manifest.ended(manifest, directory, returncode, interrupted)
     notes = list(manifest["notes"])
     try:
         run_manifest.write(directory, manifest)
@@ -239,11 +239,14 @@ def _not_started(command: Sequence[str], error: OSError) -> LaunchError:
     )
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str], on_start: OnStart | None) -> int:
+def _run(
+    command: Sequence[str], environ: Mapping[str, str], on_start: OnStart | None
+) -> tuple[int, str | None]:
+    """Its return code, and the signal that asked it to end, where somebody sent one."""
     with SignalRelay() as relay:
         # close_fds=False: descriptors that the caller passes on, as <(...) does, reach the program.
         process = subprocess.Popen(list(command), env=dict(environ), close_fds=False)
         relay.attach(process)
         if on_start is not None:
             on_start(process)
-        return process.wait()
+        return process.wait(), relay.interrupted

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 import orjson
@@ -22,6 +23,7 @@ from traincheck.schema.layout import (
     EVENT_GLOB,
     FAULTS_GLOB,
     FOLLOWED,
+    HALTED,
     MANIFEST,
     SCHEMA_VERSION,
     UNUSED_GLOB,
@@ -108,6 +110,8 @@ def started(
         "ended": None,
         "exit_status": None,
         "signal": None,
+        "ended_ns": None,
+        "interrupted": None,
         "settings": settings.summary(),
         "environment": {name: as_text(environ[name]) for name in ENVIRONMENT if name in environ},
         "processes": [],
@@ -115,10 +119,21 @@ def started(
     }
 
 
-def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict[str, Any]:
-    """The manifest after the program ended. returncode: its status, -n when signal n ended it."""
+def ended(
+    manifest: Mapping[str, Any], directory: Path, returncode: int, interrupted: str | None = None
+) -> dict[str, Any]:
+    """The manifest after the program ended.
+
+    Args:
+        manifest: the one before it ran.
+        directory: of the run.
+        returncode: its status, -n when signal n ended it.
+        interrupted: the signal by which somebody asked it to end.
+    """
     processes = find_processes(directory)
-    is_followed = _was_followed(directory)
+    is_followed = _take(directory, FOLLOWED)
+    if _take(directory, HALTED):
+        interrupted = "--halt"
     notes = [*manifest["notes"], *_not_traced(directory), *_cut_off(directory)]
     notes += [*storage_notes(directory), *_faults(directory)]
     notes += _not_imported(directory, {process["pid"] for process in processes})
@@ -127,6 +142,8 @@ def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict
     return {
         **manifest,
         "ended": _now(),
+        "ended_ns": monotonic_ns(),
+        "interrupted": interrupted,
         "exit_status": exit_status(returncode),
         "signal": _signal_name(-returncode) if returncode < 0 else None,
         "processes": processes,
@@ -134,10 +151,10 @@ def ended(manifest: Mapping[str, Any], directory: Path, returncode: int) -> dict
     }
 
 
-def _was_followed(directory: Path) -> bool:
-    """Whether a process imported torch and was followed. Its mark has then served."""
+def _take(directory: Path, name: str) -> bool:
+    """Whether an empty file was left for the launcher. It has then served."""
     try:
-        (directory / FOLLOWED).unlink()
+        (directory / name).unlink()
     except OSError:
         return False
     return True

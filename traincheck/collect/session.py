@@ -28,6 +28,7 @@ import torch
 import traincheck
 from traincheck.collect.current import CURRENT
 from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Lease, Local, Switch
+from traincheck.collect.endings import Ending
 from traincheck.collect.event_file import LowSpaceError
 from traincheck.collect.faults import Faults, leave_mark
 from traincheck.collect.instruments._table import INSTRUMENTS
@@ -95,6 +96,7 @@ class Session:
         self._free: deque[Emitter] = deque()  # their threads have ended
         self._threads = itertools.count(1)
         self.faults = Faults(self)
+        self.ending = Ending()
         self._counted: dict[str, int] = {}  # of the last step
         self._counted_text = b""
         self._is_closed = False
@@ -154,6 +156,8 @@ class Session:
             if self.faults.lost and em is not None:
                 em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})
             self.faults.leave_note()
+            if em is not None and self.numbers.compares_ranks and not self.is_worker:
+                self.ending.tell(em)
             self._tell_unused()
             self.flush()
             self.switch.on, self.switch.idle = False, True
@@ -212,6 +216,7 @@ class Session:
             kind: type[BaseException], value: BaseException, tb: TracebackType | None
         ) -> None:
             try:
+                self.ending.note(kind, tb)
                 tb = _without_ours(value, tb)
             except Exception:  # shown as it is
                 logger.debug("could not take our frames out", exc_info=True)

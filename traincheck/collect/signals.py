@@ -14,6 +14,8 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
+# Those that ask a program to end
+_ENDING = frozenset({"SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"})
 _NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT")
 # For the word of the witness: then the launcher alone was meant. In turns of our own, for where the
 # whole machine stands still a clock goes on
@@ -30,6 +32,7 @@ class SignalRelay:
     """
 
     def __init__(self) -> None:
+        self.interrupted: str | None = None  # the last signal that asked the program to end
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: list[int] = []
         self._previous: dict[int, Any] = {}
@@ -67,6 +70,8 @@ class SignalRelay:
             self._forward(number, None)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        self.interrupted = name if name in _ENDING else self.interrupted
         if self._process is None:
             self._pending.append(number)
         elif self._witness is None or not self._witness.was_sent(number):

@@ -97,6 +97,7 @@ from traincheck.rules.tc411_collective_shapes_differ import CollectiveShapesDiff
 from traincheck.rules.tc412_clip_norms_differ import ClipNormsDiffer
 from traincheck.rules.tc413_received_differs import ReceivedDiffers
 from traincheck.rules.tc414_ranks_start_apart import RanksStartApart
+from traincheck.rules.tc415_ranks_left_waiting import RanksLeftWaiting
 from traincheck.rules.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
 from traincheck.rules.tc502_same_batch_on_every_rank import SameBatchOnEveryRank
 from traincheck.rules.tc503_shuffled_order_repeats import ShuffledOrderRepeats
@@ -273,6 +274,7 @@ RULES: tuple[Rule, ...] = (
     ClipNormsDiffer(),
     ReceivedDiffers(),
     RanksStartApart(),
+    RanksLeftWaiting(),
     StreamRepeatedByWorkers(),
     SameBatchOnEveryRank(),
     ShuffledOrderRepeats(),

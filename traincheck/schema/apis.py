@@ -62,7 +62,11 @@ class Marks:
     BROADCASTS = "loss broadcasts"
     PROCESS = "process"  # the first of a file
     DROPPED = "dropped"  # where events are missing
+    BACKWARD_ENTERED = "backward entered"  # where several ranks train
     COLLECTIVE_ENTERED = "collective entered"  # of a call that may never come back
+    ENDED = "process ended"  # of a rank that was not killed
+    RUN_ENDED = "run ended"  # in no trace: made of the manifest
+    STALLED = "stalled"  # in no trace: made by the reader that follows a run
     EVALUATED = "evaluated"
     EVALUATION_WROTE = "evaluation wrote"
     FAULT = "fault"

@@ -276,6 +276,9 @@ class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):
         variable: parameter whose data or gradient the first tensor is.
         uneven: whether ranks may give different shapes (all_to_all with sizes of its parts).
         peer: of send and recv without a tag, the rank at the other end.
+        pending: whether it returned before it was done, as asynchronous ones do.
+        raised: class name of what it raised.
+        where: ``file:line`` of the user's code.
     """
 
     kind: ClassVar[str] = "collective"
@@ -289,6 +292,9 @@ class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):
     variable: str | None = None
     uneven: bool = False
     peer: Int64 | None = None
+    pending: bool = False
+    raised: str | None = None
+    where: str | None = None
 
 
 class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
@@ -379,6 +385,9 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             of those that were applied there, and are not cleared when a backward pass begins),
             "gradients written" (names of those that are others when the backward pass "after"
             begins than when the last one ended),
+            "backward entered" (where several ranks train: a backward pass begins, which its call
+            follows when it comes back), "process ended" (of a rank that was not killed: class name
+            and line of the "exception" that ended it, if one did),
             "process group", "instrument disabled", "fault" (the first of its kind), "dropped"
             (events are missing here), or what a user gave `traincheck.mark`; "user: " is put before
             one of these.
@@ -404,6 +413,12 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
     def names(self) -> tuple[str, ...]:
         """The variables that it names, beside those of `values`."""
         return self._texts("names")
+
+    @property
+    def where(self) -> str | None:
+        """``file:line`` of the user's code, where the mark tells it."""
+        where = self.data.get("where")
+        return where if isinstance(where, str) else None
 
     @property
     def after(self) -> int | None:

@@ -14,6 +14,7 @@ LOW_GLOB = "storage-low-*"
 FAULTS_GLOB = "faults-p*.json"
 UNUSED_GLOB = "unused-p*.txt"
 FOLLOWED = "followed"  # empty; a process has imported torch and is followed, whatever it records
+HALTED = "halted"  # empty; traincheck stopped the program, as --halt asks for
 _EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from traincheck.schema.apis import Marks
-from traincheck.schema.events import Event
+from traincheck.schema.events import Event, MarkEvent
 from traincheck.store.lines import EventFile
 from traincheck.store.order import RankClock, merge_streams
 
@@ -76,8 +76,10 @@ class LiveRank:
         self.rank = rank
         self.streams: dict[str, LiveStream] = {}
         self.grew_at_s = now_s
+        self.is_stalled = False  # the others were told that it is silent
         self.is_gone = False  # its processes ended and all is read, or it stays silent
         self.world_size = 1  # how many ranks there are, as far as its processes tell
+        self._last: Event | None = None  # of those read
         self._clock = RankClock()
         self._waiting: deque[tuple[int, Sequence[Event]]] = deque()
         self._waiting_events = 0
@@ -105,14 +107,26 @@ class LiveRank:
             if events is None:
                 continue
             grew = True
+            self._last = events[-1] if events else self._last
             for event in events:
                 if event.kind == "step":
                     self._step_ends.append((event.time_ns, round_number))
                 elif event.kind == "mark" and event.text == Marks.PROCESS:  # type: ignore[union-attr]
                     self.world_size = event.world_size or self.world_size  # type: ignore[union-attr]
         if grew:
-            self.grew_at_s, self.is_gone = now_s, False
+            self.grew_at_s, self.is_gone, self.is_stalled = now_s, False, False
         return grew
+
+    def stall(self, now_s: float) -> None:
+        """Line up a mark that the rank is silent, once, behind all that it has written."""
+        last = self._last
+        if self.is_stalled or last is None or any(s.held for s in self.streams.values()):
+            return
+        self.is_stalled = True
+        data = {"silent_s": round(now_s - self.grew_at_s, 1)}
+        mark = MarkEvent(*last.header, text=Marks.STALLED, data=data)
+        self._waiting.append((self._clock.position, [mark]))
+        self._waiting_events += 1
 
     def release(self, round_number: int, *, is_complete: bool, most: int) -> None:
         """Merge what is sure to be complete and line it up for the other ranks.

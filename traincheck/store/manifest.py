@@ -41,6 +41,8 @@ class Manifest:
         ended: ISO 8601 time in UTC; None while it runs, or when its launcher was killed.
         exit_status: the program's own; 128+n for signal n.
         signal: name of the signal that ended it.
+        ended_ns: when it ended, on the monotonic clock of the events of this machine.
+        interrupted: the signal by which somebody asked it to end, or "--halt".
         launcher_pid: process id of the launcher; None when the manifest does not tell.
         created_with: versions of traincheck and Python, platform, hostname.
         settings: the view that was recorded: level, every, warmup, needs.
@@ -57,6 +59,8 @@ class Manifest:
     ended: str | None = None
     exit_status: int | None = None
     signal: str | None = None
+    ended_ns: int | None = None
+    interrupted: str | None = None
     launcher_pid: int | None = None
     created_with: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -206,6 +210,8 @@ _FORMS = {
     "ended": _is_text,
     "exit_status": _is_number,
     "signal": _is_text,
+    "ended_ns": _is_number,
+    "interrupted": _is_text,
     "launcher_pid": _is_number,
     "created_with": _is_object,
     "settings": _is_object,

@@ -48,7 +48,8 @@ class TailReader:
         path: the run directory; it and its files may appear later.
         poll_s: seconds between two looks for new events.
         settle_s: a rank that does nothing for so long hands on its unfinished step.
-        silent_s: a rank that does nothing for so long no longer holds back the others.
+        silent_s: a rank that does nothing for so long no longer holds back the others; where
+            there are several ranks, a mark "stalled" tells it.
         dead_after_s: when nothing comes for so long and no process of the run is alive, it is over.
         stop: asked at every look; once true, what is there is delivered and the reader ends.
         sleep: waits; replaced in tests.
@@ -266,12 +267,15 @@ class _Following:
             if rank is first or rank.held < most * len(rank.streams):
                 room = most if self._grew or rank is not first else inf  # else it would be stuck
                 grew |= rank.read(self._round, now_s, room)
-            is_settled = now_s - rank.grew_at_s >= self._patience.settle_s
+            is_stalled = len(self._ranks) > 1 and self._is_stalled(rank, now_s)
+            is_settled = is_stalled or now_s - rank.grew_at_s >= self._patience.settle_s
             is_ended = is_over or rank.rank in ended
             rank.release(self._round, is_complete=is_ended or is_settled, most=most)
-            is_idle = is_ended or not rank.streams or self._is_silent(rank, now_s)
+            is_idle = is_ended or not rank.streams or is_stalled or self._is_silent(rank, now_s)
             if is_idle and rank.is_at_end(self._round):
                 rank.is_gone = True
+                if is_stalled and not is_over:
+                    rank.stall(now_s)
         self._grew = grew
         return grew
 
@@ -310,6 +314,10 @@ class _Following:
             for rank in self._ranks.values()
             if rank.streams and not any(is_alive(s.pid) for s in rank.streams.values())
         }
+
+    def _is_stalled(self, rank: LiveRank, now_s: float) -> bool:
+        """Whether a rank does nothing for long, whatever the others do."""
+        return 0 < self._patience.silent_s <= now_s - rank.grew_at_s
 
     def _is_silent(self, rank: LiveRank, now_s: float) -> bool:
         """Whether a rank does nothing while others do."""

@@ -15,10 +15,10 @@ from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.kept import Kept
-from traincheck.collect.places import place
+from traincheck.collect.places import place, where
 from traincheck.collect.summarize import encode
-from traincheck.collect.wrap import CallTemplates, function_wrapper, span_wrapper
-from traincheck.schema.apis import GRAD, Families
+from traincheck.collect.wrap import CallTemplates, function_wrapper, guarded, span_wrapper
+from traincheck.schema.apis import GRAD, Families, Marks
 
 
 class Autograd(Instrument):
@@ -72,12 +72,21 @@ class Autograd(Instrument):
                 original(*args, **kwargs)
                 return
             going.add(key)
+            if session.numbers.compares_ranks:
+                self._tell_entered()
             try:
                 recorded(*args, **kwargs)
             finally:
                 going.discard(key)
 
         return hidden(backward)
+
+    def _tell_entered(self) -> None:
+        """Ranks exchange gradients in a backward pass: one that hangs or dies there has told it."""
+        session = self.session
+        em = session.local.em or session.emitter()
+        if session.switch.on and not em.busy:
+            guarded(em, _enter)
 
     def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.session.tracker.computes()  # also where nothing is recorded: the next look may be soon
@@ -109,6 +118,11 @@ class Autograd(Instrument):
         ]
         parts = (_HEAD, b",".join(given), place(sys._getframe(2)))
         return b'%b,"args":{%b},"where":%b' % parts
+
+
+def _enter(em: Emitter) -> None:
+    em.event("mark", {"text": Marks.BACKWARD_ENTERED, "data": {"where": where()}})
+    em.flush()
 
 
 _HEAD = b'"api":"%b"' % Families.BACKWARD.encode()

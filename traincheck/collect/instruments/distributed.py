@@ -23,7 +23,7 @@ from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Marks
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
-    "barrier", "send", "recv", "all_gather_object", "broadcast_object_list",
+    "barrier", "monitored_barrier", "send", "recv", "all_gather_object", "broadcast_object_list",
 )  # fmt: skip
 _SPLIT = frozenset({"all_to_all_single"})
 # Argument that names the other end
@@ -154,22 +154,18 @@ class Distributed(Instrument):
             if op in _PEER:
                 fields["peer"] = _peer(op, args, kwargs)
             guarded(em, self._before, fields, tensor, group)
-            if not self._digests:
-                guarded(em, self._entered, "collective", fields)
-                return original(*args, **kwargs)
-            guarded(
-                em, self._entered, "mark", {"text": Marks.COLLECTIVE_ENTERED, "data": {**fields}}
-            )
+            guarded(em, self._entered, fields)
             result = None
             try:
                 result = original(*args, **kwargs)
-            except BaseException:
+            except BaseException as error:
                 tensor = None  # it was entered: what others wait for may show
+                fields["raised"] = type(error).__name__
                 raise
             finally:
-                # An asynchronous one may still be under way
-                is_pending = hasattr(result, "wait")
-                guarded(em, self._after, fields, None if is_pending else tensor)
+                if hasattr(result, "wait"):  # it may still be under way
+                    tensor, fields["pending"] = None, True
+                guarded(em, self._after, fields, tensor)
             return result
 
         return hidden(collective)
@@ -182,6 +178,7 @@ class Distributed(Instrument):
             members = ",".join(map(str, dist.get_process_group_ranks(group)))
             name = f"{getattr(group, 'group_name', 'group')} of ranks {members}"
         fields["group"] = name
+        fields["where"] = where()
         fields["number"] = self._numbers[name]
         self._numbers[name] += 1
         if tensor is not None:
@@ -193,15 +190,16 @@ class Distributed(Instrument):
             if variable is not None:
                 fields["variable"] = variable
 
-    def _entered(self, em: Emitter, kind: str, fields: dict[str, Any]) -> None:
+    def _entered(self, em: Emitter, fields: dict[str, Any]) -> None:
         """A process that hangs or dies in there has told it."""
-        em.event(kind, fields)
+        em.event("mark", {"text": Marks.COLLECTIVE_ENTERED, "data": fields})
         em.flush()
 
     def _after(self, em: Emitter, fields: dict[str, Any], tensor: torch.Tensor | None) -> None:
-        if tensor is not None and tensor.is_cpu:
+        if tensor is not None and self._digests and tensor.is_cpu:
             fields["after"] = fingerprint(tensor)
         em.event("collective", fields)
+        em.flush()  # else it would seem to wait in there
 
     def _name_of(self, tensor: torch.Tensor) -> str | None:
         """The parameter whose data or gradient a tensor is. Names are collected once a backward."""

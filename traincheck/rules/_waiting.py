@@ -1,0 +1,170 @@
+"""Which ranks wait in a collective or a backward pass, and what the others do. No verdicts.
+
+Goes by calls that were entered and did not return, and by how many each rank has entered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from traincheck.schema.apis import DDP_INIT, Families, Marks
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
+
+PAIRWISE = frozenset({"send", "recv"})
+_MEMBERS = re.compile(r" of ranks ([\d,]+)\Z")
+
+
+@dataclass(slots=True)
+class Member:
+    """The training process of one rank, as far as it was recorded.
+
+    Attributes:
+        rank: of the process.
+        pid: process, as in the name of its streams.
+        entered: collectives made so far, by group.
+        inside: collectives that were entered and did not return, by stream.
+        backward: the backward pass that was entered and did not return.
+        raised: the last collective or backward pass, if it raised and nothing followed.
+        exchanges: whether DistributedDataParallel exchanges gradients in its backward passes.
+        last: the last event that has a source line.
+        last_ns: time of the last event.
+        ended: the mark of its end; None where it was killed, or goes on.
+        silent_s: seconds without a record, where it is silent now; else 0.
+        is_blind: whether calls were not recorded.
+    """
+
+    rank: int
+    pid: str
+    entered: dict[str, int] = field(default_factory=dict)
+    inside: dict[str, CollectiveEvent] = field(default_factory=dict)
+    backward: MarkEvent | None = None
+    raised: CollectiveEvent | CallEvent | None = None
+    exchanges: bool = False
+    last: Event | None = None
+    last_ns: int = 0
+    ended: MarkEvent | None = None
+    silent_s: float = 0.0
+    is_blind: bool = False
+
+    @property
+    def exception(self) -> str:
+        """The class of the exception that ended it; empty where none is known."""
+        found = self.ended and self.ended.data.get("exception")
+        return found if isinstance(found, str) else ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is in a call that did not return, or that raised."""
+        return bool(self.inside or self.raised or self.backward)
+
+    def observe(self, event: Event) -> None:
+        """Take one event of this process."""
+        self.last_ns, self.silent_s = event.time_ns, 0.0
+        if isinstance(event, StepEvent):  # the last one is written when the process ends
+            self.is_blind |= not event.recorded
+            return
+        if not (isinstance(event, MarkEvent) and event.text == Marks.ENDED):
+            self.raised = None
+        if isinstance(event, CollectiveEvent):
+            self._returned(event)
+        elif isinstance(event, MarkEvent):
+            self._marked(event)
+        elif isinstance(event, CallEvent):
+            self._called(event)
+        if getattr(event, "where", None):
+            self.last = event
+
+    def _enter(self, event: CollectiveEvent) -> None:
+        known = self.entered.get(event.group, 0)
+        self.entered[event.group] = max(known, event.number + 1)
+
+    def _returned(self, event: CollectiveEvent) -> None:
+        self._enter(event)
+        self.inside.pop(event.stream, None)
+        self.raised = event if event.raised else None
+
+    def _marked(self, mark: MarkEvent) -> None:
+        if mark.text == Marks.COLLECTIVE_ENTERED:
+            event = CollectiveEvent(*mark.header, **mark.data)
+            self._enter(event)
+            self.inside[mark.stream] = event
+        elif mark.text == Marks.BACKWARD_ENTERED:
+            self.backward = mark
+        elif mark.text == Marks.ENDED:
+            self.ended = mark
+
+    def _called(self, call: CallEvent) -> None:
+        if call.api == DDP_INIT:
+            self.exchanges = True
+        elif Families.BACKWARD in (call.api, call.family) and not call.open:
+            self.backward = None
+            self.raised = call if call.exception and self.exchanges else None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A call that ranks wait in. number: of the collective in its group; None of a backward."""
+
+    event: Event
+    ranks: tuple[int, ...]
+    group: str = "world"
+    number: int | None = None
+
+    @property
+    def what(self) -> str:
+        """``all_reduce``, or the backward pass in which gradients are exchanged."""
+        if isinstance(self.event, CollectiveEvent):
+            return self.event.op
+        return "the gradient exchange of DistributedDataParallel (inside backward)"
+
+    @property
+    def where(self) -> str:
+        """`` (train.py:31)``; empty where it is not known."""
+        return place_of(self.event)
+
+
+def place_of(event: Event | None) -> str:
+    """The source line of an event, in parentheses after a space; empty where it is not known."""
+    place = getattr(event, "where", None)
+    return f" ({place})" if place else ""
+
+
+def waits(members: Mapping[int, Member], *, is_over: bool) -> Iterator[Wait]:
+    """The calls that ranks wait in, each once, in the order of the ranks.
+
+    is_over: calls that raised count too: what others do not join ends so at last.
+    """
+    found: dict[tuple[str, int | None, str], tuple[Event, list[int]]] = {}
+    for rank, member in sorted(members.items()):
+        if member.is_blind:
+            continue
+        events: list[Event] = list(member.inside.values())
+        if is_over and member.raised is not None:
+            events.append(member.raised)
+        if member.backward is not None and member.exchanges:
+            events.append(member.backward)
+        for event in events:
+            is_collective = isinstance(event, CollectiveEvent)
+            group = event.group if is_collective else "world"  # type: ignore[union-attr]
+            number = event.number if is_collective else None  # type: ignore[union-attr]
+            op = event.op if is_collective else ""  # type: ignore[union-attr]
+            found.setdefault((group, number, op), (event, []))[1].append(rank)
+    for (group, number, _), (event, ranks) in found.items():
+        yield Wait(event, tuple(ranks), group, number)
+
+
+def missing_in(wait: Wait, members: Mapping[int, Member]) -> Sequence[Member]:
+    """The members of its group that did not join a call that others wait in, in order of rank."""
+    others = [m for rank, m in sorted(members.items()) if rank not in wait.ranks]
+    event = wait.event
+    if not isinstance(event, CollectiveEvent):
+        return [m for m in others if m.backward is None and m.raised is None]
+    if event.op in PAIRWISE:
+        return [m for m in others if m.rank == event.peer and not m.is_waiting]
+    named = _MEMBERS.search(wait.group)
+    if named:
+        others = [m for m in others if str(m.rank) in named[1].split(",")]
+    number = event.number
+    return [m for m in others if not m.is_blind and m.entered.get(wait.group, 0) <= number]
