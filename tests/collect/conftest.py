@@ -20,5 +20,4 @@ def far(monkeypatch):
     """The CPU is taken for a device, as far as looks go."""
     monkeypatch.setattr(looker, "is_on_device", lambda tensor: True)
     monkeypatch.setattr(variables, "is_plain_cpu", lambda tensor: False)
-    monkeypatch.setattr(variables, "fingerprint", mix)
     monkeypatch.setattr(looker, "fingerprint", mix)

@@ -18,7 +18,10 @@ from traincheck.collect.fingerprint import (
     row_fingerprints,
     seed_of,
     seed_of_parts,
+    zeros_digest,
+    zeros_probe,
 )
+from traincheck.collect.variables import Variable
 
 FLOAT8 = [
     f"float8_{kind}"
@@ -410,3 +413,27 @@ def test_equal_rows_have_equal_fingerprints():
     assert one == three != two
     assert row_fingerprints(batch.flip(0), 2) == [three, two]
     assert row_fingerprints(torch.empty(0, 2), 10) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 4), (192,), (193,), ((1 << 20) + 7,)], ids=str)
+def test_zeros_are_known_without_a_tensor(dtype, shape):
+    zeros = torch.zeros(shape, dtype=dtype)
+    size, seed = zeros.nbytes, seed_of(zeros)
+    assert zeros_digest(size, seed) == fingerprint(zeros)
+    assert zeros_probe(size, seed) == probe(zeros)
+    if zeros.numel():
+        assert fingerprint(torch.ones(shape, dtype=dtype)) != zeros_digest(size, seed)
+
+
+def test_variables_of_one_shape_share_what_is_known_of_it():
+    """Else thousands of small parameters fill the garbage collector's lists."""
+    one, other = (Variable(name, "gradient", None) for name in ("a", "b"))
+    tensors = torch.ones(3, 4), torch.ones(3, 4)
+    for variable, tensor in zip((one, other), tensors, strict=True):
+        assert variable.fits(tensor)
+    assert one.kind is other.kind
+    assert one.zero_digest == fingerprint(torch.zeros(3, 4))
+    assert other.fits(torch.ones(3, 4, dtype=torch.float64))
+    assert (one.dtype, other.dtype) == (torch.float32, torch.float64)
+    assert one.exact_digest(tensors[0]) == fingerprint(tensors[1])

@@ -11,7 +11,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.collect.conftest import mix
 from tests.collect.recording import recording
-from traincheck.collect import late, variables
+from traincheck.collect import late, looker
 from traincheck.collect.late import LateLook, LateLooks
 from traincheck.collect.variables import Variable
 
@@ -85,7 +85,7 @@ def test_a_step_waits_once(tmp_path, monkeypatch, far):
 
 def test_steps_without_looks_are_taken_over_without_waiting(tmp_path, monkeypatch, far):
     waits = []
-    monkeypatch.setattr(variables, "fingerprint", lambda tensor: waits.append(1) or mix(tensor))
+    monkeypatch.setattr(looker, "fingerprint", lambda tensor: waits.append(1) or mix(tensor))
     with recording(tmp_path) as run:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -98,15 +98,15 @@ def test_steps_without_looks_are_taken_over_without_waiting(tmp_path, monkeypatc
         step()
         run.session.mark_step()
         waits.clear()
-        looker = run.session.tracker.looker
+        its = run.session.tracker.looker
         with torch.no_grad():
             model.weight.add_(1)
         run.session.tracker.rebaseline(run.session.live_optimizers())
         assert not waits
-        assert looker.pending
+        assert its.pending
         model.bias.data.zero_()
-        looker.look_all(run.session.local.em, [(Variable("new", "buffer", None), torch.ones(1))], 0)
-        looker.resolve(run.session.local.em)
+        its.look_all(run.session.local.em, [(Variable("new", "buffer", None), torch.ones(1))], 0)
+        its.resolve(run.session.local.em)
         known = {
             v.name: v.digest
             for r in run.session.tracker.roots.values()

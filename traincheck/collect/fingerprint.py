@@ -49,6 +49,7 @@ class _Seeds(dict[tuple[torch.dtype, torch.Size], int]):
         return seed
 
 
+_ZEROS = memoryview(bytes(1 << 20))
 _views = _ByteViews()
 _seeds = _Seeds()
 
@@ -220,6 +221,19 @@ def probe(parts: tuple[Any, ...], seed: int) -> int:
     for part in parts:
         seed = hash64(part, seed)
     return seed
+
+
+def zeros_digest(size: int, seed: int) -> str:
+    """`fingerprint` of a plain tensor of ``size`` bytes that are all zero. No tensor is made."""
+    state = xxhash.xxh3_128(seed=seed)
+    for done in range(0, size, len(_ZEROS)):
+        state.update(_ZEROS[: size - done])
+    return f"xxh3-128:{state.hexdigest()}"
+
+
+def zeros_probe(size: int, seed: int) -> int:
+    """`probe` of such a tensor."""
+    return probe((_ZEROS[:size],) if size <= PROBED else (_ZEROS[:PROBE_SLICE],) * 3, seed)
 
 
 def holds_zeros(gradient: torch.Tensor) -> bool:

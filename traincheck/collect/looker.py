@@ -29,7 +29,7 @@ from traincheck.collect.fingerprint import (
 )
 from traincheck.collect.late import LateLook, LateLooks
 from traincheck.collect.summarize import escaped
-from traincheck.collect.variables import PARAMETER, Variable, kind_of
+from traincheck.collect.variables import NO_LINES, PARAMETER, Variable, kind_of
 from traincheck.schema.apis import Marks
 
 UNKNOWN = "unknown"
@@ -424,7 +424,7 @@ class Looker:
         if change in _REPEATED:
             fixed = variable.fixed or _fixed(variable)
         else:
-            variable.lines, variable.usual = {}, None
+            variable.lines, variable.usual = NO_LINES, None
             fixed = _fixed(variable)
             if variable.storage:
                 fixed += b',"storage":%d' % variable.storage
@@ -463,8 +463,7 @@ def _template(variable: Variable, change: str, zero: bool | None, is_marked: boo
     if change != "cleared":
         mark = b"%b" if is_marked else b""
         line += b',"summary":' + escaped(variable.head) + mark + _ZERO[zero] + b"}"
-    line = variable.lines[change, zero, is_marked] = line + b',"after":%b}'
-    return line
+    return variable.keep_line((change, zero, is_marked), line + b',"after":%b}')
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 import torch
+from torch.linalg import vector_norm  # what Tensor.norm calls after ten microseconds of Python
 
 from traincheck.collect.activations import FUNCTIONS, MODULES, Activation, share_of_units
 from traincheck.collect.countable import (
@@ -467,11 +468,11 @@ def _weights(tensor: torch.Tensor) -> Taken:
         tensor = tensor.detach()
         taken = _leaf(tensor, full=True)
         whole = tensor.float() if tensor.dtype in HALF else tensor
-        taken["norm"] = whole.norm()
+        taken["norm"] = vector_norm(whole)
         if tensor.dim() > 1:
             rows = whole.reshape(len(tensor), -1)
-            taken["dead"] = (rows.norm(dim=1) < DEAD_NORM).to(torch.float32).mean()
-            taken["alike"] = (rows == rows[:1]).all(1).to(torch.float32).mean()
+            taken["dead"] = (vector_norm(rows, 2, 1) < DEAD_NORM).mean(dtype=torch.float32)
+            taken["alike"] = (rows == rows[:1]).all(1).mean(dtype=torch.float32)
         return taken
 
 
@@ -484,7 +485,7 @@ def _extremes(tensor: torch.Tensor) -> Taken:
 
 
 def _std(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    spread: torch.Tensor = (values - mean).norm() / math.sqrt(values.numel())
+    spread: torch.Tensor = vector_norm(values - mean) / math.sqrt(values.numel())
     return spread
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import orjson
@@ -13,23 +14,80 @@ from traincheck.collect.fingerprint import (
     PLAIN_TYPES,
     PROBED,
     byte_view,
-    fingerprint,
     hex128,
     is_plain_cpu,
     probe,
     seed_of,
     slices,
+    zeros_digest,
+    zeros_probe,
 )
 
 GRADIENT = "gradient"
 PARAMETER = "parameter"
 BUFFER = "buffer"
 _MOST_PLACES = 32
+_MOST_FORMS = 4096
 # What must be as it was for a look to read the memory; one call into C for all five
 Kind: TypeAlias = tuple[type, bool, torch.layout, torch.dtype, torch.Size]
 kind_of: Callable[[torch.Tensor], Kind] = attrgetter(
     "__class__", "is_cpu", "layout", "dtype", "shape"
 )
+
+
+NO_LINES: Mapping[Any, bytes] = MappingProxyType({})
+
+
+class Form:
+    """What all plain CPU tensors of one kind have in common. Many variables share one.
+
+    Attributes:
+        head: serialized dtype, shape and device.
+        size: bytes.
+        is_small: a probe reads all of it.
+    """
+
+    __slots__ = ("_zeros", "head", "is_small", "kind", "seed", "size", "view")
+
+    def __init__(self, kind: Kind, tensor: torch.Tensor) -> None:
+        self.kind = kind
+        self.head = _head(tensor)
+        self.size = tensor.nbytes
+        self.seed, self.view = seed_of(tensor), byte_view(self.size)
+        self.is_small = self.size <= PROBED
+        self._zeros: tuple[str, int] | None = None
+
+    @property
+    def zeros(self) -> tuple[str, int]:
+        """Digest and probe of such a tensor when all its bits are zero."""
+        if self._zeros is None:
+            self._zeros = zeros_digest(self.size, self.seed), zeros_probe(self.size, self.seed)
+        return self._zeros
+
+
+class _Forms(dict[tuple[Kind, torch.device], Form]):
+    """Forms by kind and device, found when asked for. Shapes that change make no end of them."""
+
+    def of(self, tensor: torch.Tensor) -> Form:
+        key = kind_of(tensor), tensor.device
+        form = self.get(key)
+        if form is None:
+            if len(self) >= _MOST_FORMS:
+                self.clear()
+            form = self[key] = Form(key[0], tensor)
+        return form
+
+
+_forms = _Forms()
+
+
+def _head(tensor: torch.Tensor) -> bytes:
+    fields = {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": [int(size) for size in tensor.shape],
+        "device": str(tensor.device),
+    }
+    return orjson.dumps(fields)[:-1]
 
 
 class Variable:
@@ -78,39 +136,32 @@ class Variable:
         self.address = -1
         self.parts: tuple[Any, ...] = ()
         # Of former addresses too: gradients are given back some of the same few in every step
-        self.places: dict[int, tuple[Any, ...]] = {}
+        self.places: dict[int, tuple[Any, ...]] | None = None
         self.head = b""  # serialized dtype, shape and device
         self.fixed = b""  # serialized name, role, identity ...
-        self.lines: dict[Any, bytes] = {}  # templates of its records, made of the two
+        self.lines: Mapping[Any, bytes] = NO_LINES  # templates of its records, made of the two
         # The one for what nearly all looks find: other content, or a gradient that is not zero
         self.usual: bytes | None = None
         self.stats: Any = b""  # numbers for the next record; a tensor while they are on a device
         self.rested: Any = None  # of `Turns`
 
-    def describe(self, tensor: torch.Tensor) -> None:
-        """Take over shape and dtype, which fingerprints contain."""
-        self.shape, self.dtype = tensor.shape, tensor.dtype
-        fields = {
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "shape": [int(size) for size in tensor.shape],
-            "device": str(tensor.device),
-        }
-        self.head = orjson.dumps(fields)[:-1]
-        self.lines, self.usual = {}, None
-        self.address = -1
-        self.places.clear()
-        # a distributed tensor says that it is contiguous and on the CPU, and has no memory
-        self.is_odd = type(tensor) not in PLAIN_TYPES or not is_plain_cpu(tensor)
-        self.kind = None if self.is_odd else kind_of(tensor)
+    def describe(self, tensor: torch.Tensor, *, is_odd: bool) -> None:
+        """Take over shape and dtype, which fingerprints contain. is_odd: it is not plain."""
+        self.lines, self.usual = NO_LINES, None
+        self.address, self.places = -1, None
+        self.is_odd = is_odd
         self.zero_digest = self.zero_probe = None
-        if not self.is_odd:
-            self.size = tensor.nbytes
-            self.seed, self.view = seed_of(tensor), byte_view(self.size)
-            self.is_small = self.size <= PROBED
-            if self.is_gradient:
-                zeros = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
-                self.zero_digest = fingerprint(zeros)
-                self.zero_probe = probe(slices(zeros.data_ptr(), self.size), self.seed)
+        if is_odd:
+            self.kind, self.shape, self.dtype = None, tensor.shape, tensor.dtype
+            self.head = _head(tensor)
+            return
+        form = _forms.of(tensor)
+        self.kind = form.kind
+        self.dtype, self.shape = form.kind[3:]
+        self.head, self.size, self.seed, self.view = form.head, form.size, form.seed, form.view
+        self.is_small = form.is_small
+        if self.is_gradient:
+            self.zero_digest, self.zero_probe = form.zeros
 
     def lies_as_before(self, tensor: torch.Tensor) -> bool:
         """Whether what `describe` found out is true of this tensor."""
@@ -120,10 +171,11 @@ class Variable:
         """Whether the memory of this tensor can simply be read; what differs is described anew."""
         if self.lies_as_before(tensor):
             return True
+        # a distributed tensor says that it is contiguous and on the CPU, and has no memory
         is_odd = type(tensor) not in PLAIN_TYPES or not is_plain_cpu(tensor)
         is_known = is_odd and self.is_odd
         if not is_known or tensor.shape != self.shape or tensor.dtype is not self.dtype:
-            self.describe(tensor)
+            self.describe(tensor, is_odd=is_odd)
         return not is_odd
 
     def exact_digest(self, tensor: torch.Tensor) -> str:
@@ -140,12 +192,20 @@ class Variable:
     def locate(self, address: int) -> None:
         """Views of the memory where the tensor lies now, for probes."""
         self.address = address
-        known = self.places.get(address)
+        places = self.places
+        if places is None:
+            places = self.places = {}
+        known = places.get(address)
         if known is None:
-            if len(self.places) >= _MOST_PLACES:
-                self.places.clear()
-            known = self.places[address] = slices(address, self.size)
+            if len(places) >= _MOST_PLACES:
+                places.clear()
+            known = places[address] = slices(address, self.size)
         self.parts = known
+
+    def keep_line(self, key: Any, line: bytes) -> bytes:
+        """A template of its records, from now on under ``key``. Most variables need one or two."""
+        self.lines = {**self.lines, key: line}
+        return line
 
     def bind(self, identity: int, tensor: torch.Tensor) -> None:
         """Stand for another object from now on."""
@@ -153,7 +213,7 @@ class Variable:
         self.storage = _storage(tensor)
         self.requires_grad = tensor.requires_grad
         self.fixed = b""
-        self.lines, self.usual = {}, None
+        self.lines, self.usual = NO_LINES, None
 
 
 def _storage(tensor: torch.Tensor) -> int:
