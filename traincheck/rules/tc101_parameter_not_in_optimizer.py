@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traincheck.rules._by_hand import ByHand
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor
 from traincheck.rules._misheld import Misheld
 from traincheck.rules._streak import Streak, extend
+from traincheck.schema.by_hand import ByHand
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
@@ -83,7 +83,7 @@ class Membership(StepMonitor):
     def __init__(self) -> None:
         super().__init__()
         self._misheld = Misheld()
-        self._by_hand = ByHand()
+        self._by_hand = ByHand[int, Violation]()
         self._thawed: dict[int, Streak] = {}  # unfrozen, and no optimizer has stepped yet
 
     def judge(self, facts: StepFacts) -> list[Violation]:

@@ -8,17 +8,14 @@ from dataclasses import dataclass, field
 
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
 from traincheck.schema.apis import Families
+from traincheck.schema.awaited import FIRST, LATER, LATER_AT_END
+from traincheck.schema.by_hand import UPDATED
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
-# Methods that combine the gradients of several tasks clear and compute them once for each task.
-_CONFIRMED = 10
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
 _CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for its turn
-# After steps that had an update, of which some may be left out on purpose: at the end, or before it
-_CONFIRMED_LATER, _SURE = 30, 300
 _CONFIRMED_AS_SUM = 64  # backward passes of an only step, which may be accumulation
-_BY_HAND = 2  # steps
 
 
 class MissingStep:
@@ -140,8 +137,8 @@ class StepAwaited(StepMonitor):
 
     def finish(self) -> list[Violation]:
         """A run that ends without an update proves it sooner."""
-        needed = max(_CONFIRMED_LATER, 2 * self._longest)
-        late = self._never.ends(_CONFIRMED_AT_END, _CONFIRMED) or self._later.ends(needed, _SURE)
+        needed = max(LATER_AT_END, 2 * self._longest)
+        late = self._never.ends(_CONFIRMED_AT_END, FIRST) or self._later.ends(needed, LATER)
         beside = [
             violation
             for owner, (count, first) in sorted(self._ready.items())
@@ -157,7 +154,7 @@ class StepAwaited(StepMonitor):
 
     def _is_by_hand(self, identity: int) -> bool:
         """Whether the program updates it itself. A limit on weights changes them once."""
-        return self._moved[identity] >= _BY_HAND
+        return self._moved[identity] >= UPDATED
 
     def _note_ready(self, facts: StepFacts) -> None:
         """Optimizers whose gradients are cleared and computed, as for a step."""
@@ -195,7 +192,7 @@ class StepAwaited(StepMonitor):
             return []
         labels = ", ".join(h.label for h in idle if not victims.isdisjoint(h.names))
         found = self._violations(victims, labels, facts, is_later=True)
-        return self._later.add(found, _SURE)
+        return self._later.add(found, LATER)
 
     def _summed(self, facts: StepFacts) -> list[Violation]:
         """A step that is the first, and not over: many backward passes, and no update."""
@@ -215,7 +212,7 @@ class StepAwaited(StepMonitor):
             return []
         labels = [h.label for h in waiting.values() if not victims.isdisjoint(h.names)]
         found = self._violations(victims, ", ".join(labels), facts)
-        return self._never.add(found, _CONFIRMED)
+        return self._never.add(found, FIRST)
 
     def _violations(
         self, victims: AbstractSet[int], labels: str, facts: StepFacts, *, is_later: bool = False

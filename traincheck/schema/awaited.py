@@ -1,0 +1,9 @@
+"""How many steps without an update show that one is missing. For relations and rules."""
+
+from __future__ import annotations
+
+# Methods that combine the gradients of several tasks clear and compute them once for each task.
+FIRST = 10  # steps in a row in which gradients come, and none has had an update yet
+# After an update: saliency, Fisher information and the like compute gradients that none is to
+# apply. It takes as many steps when the run ends without another update, or before it ends.
+LATER_AT_END, LATER = 30, 300
