@@ -549,7 +549,10 @@ class TraceBuilder:
         for path, cls in model.modules().items():
             leaf = next(self._numbers)
             if cls in _FUNCTIONAL_OF:
-                self.call(_FUNCTIONAL_OF[cls], parent=leaf, args=args, grad_enabled=grad)
+                where = path if cls == BATCH_NORM else None
+                self.call(
+                    _FUNCTIONAL_OF[cls], parent=leaf, args=args, grad_enabled=grad, module=where
+                )
             self.call(f"{cls}.forward", span=leaf, module=path, args=args, **common)
         self._parents.pop()
         if grad and buffers and model.training:

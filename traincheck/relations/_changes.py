@@ -21,7 +21,9 @@ from traincheck.relations._variables import (
     select,
     variable_of,
 )
-from traincheck.schema.apis import Families, weights_beside
+from traincheck.schema.apis import EVAL_STAGE, LEAVES, Families, weights_beside
+from traincheck.schema.awaited import STUCK, UNGRAPHED
+from traincheck.schema.by_hand import ByHand
 from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -33,7 +35,10 @@ _UPDATED = Needs(states=some("parameter@step"), stats=some("gradient"))
 # What may be claimed: (outer window, role, change) -> what it takes to see it.
 TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
     (STEP, "parameter", "changes"): _UPDATED,
-    (STEP, "gradient", "changes"): Needs(states=_NEW),
+    # Layers may run without recording the graph until the head has learned
+    (STEP, "gradient", "changes"): Needs(
+        states=_NEW, calls=frozenset({Families.MODULE}) | some(*LEAVES)
+    ),
     (STEP, "gradient", "cleared"): Needs(states=_NEW | some("gradient@zero_grad")),
     (STEP, "buffer", "changes"): Needs(
         states=some("buffer@forward"), calls=frozenset({Families.MODULE})
@@ -132,7 +137,8 @@ class _Claim:
 
     known: what is said when all of them changed, by optimizer and modes; it is the same each time.
     lapses: of a claim about first changes, the steps without one, by name and identity. reached:
-    what has changed. fickle: names, without numbers, of what changes in some steps only.
+    what has changed. rests: of parameters that had changed, the steps in a row in which they did
+    not. fickle: names, without numbers, of what changes in some steps only.
     """
 
     index: int
@@ -146,6 +152,7 @@ class _Claim:
     )
     known: dict[tuple[Any, ...], Examples] = field(default_factory=dict)
     lapses: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
+    rests: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
     reached: set[tuple[str, int]] = field(default_factory=set)
     fickle: set[str] = field(default_factory=set)
 
@@ -158,15 +165,21 @@ class ChangeDecider:
     """
 
     def __init__(
-        self, claims: Sequence[tuple[int, Mapping[str, Any]]], variables: Variables
+        self,
+        claims: Sequence[tuple[int, Mapping[str, Any]]],
+        variables: Variables,
+        book: StepBook,
     ) -> None:
         self._claims = [_Claim(index, params, *_template(params)) for index, params in claims]
         for claim in self._claims:
             if (claim.outer, claim.role, claim.change) not in TEMPLATES:
                 raise ValueError(f"nothing is known of {dict(claim.params)}")
         self._variables = variables
-        self._book = StepBook()
+        self._book = book
+        self._by_hand = ByHand[str, tuple[int, Example]]()  # by name, of what no optimizer holds
+        self._clean: Examples | None = None  # an answer in which nothing is doubtful
         self._modes: dict[str, bool] = {}  # module -> mode in its last forward with grad
+        self._ungraphed: set[str] = set()  # modules that ran without recording the graph
         self._updates: list[CallEvent] = []
         self._have_stepped: set[str | None] = set()  # optimizers, before this step
         self._have_moved: set[str | None] = set()  # those in whose steps something changed
@@ -186,25 +199,53 @@ class ChangeDecider:
         if event.family == Families.OPTIMIZER_STEP:
             if event.exception is None:
                 self._updates.append(event)
-        elif event.family == Families.MODULE and event.grad_enabled and event.module:
-            self._modes[event.module] = bool(event.training)
+        elif event.family == Families.MODULE and event.module:
+            if event.grad_enabled:
+                self._modes[event.module] = bool(event.training)
+            elif event.stage != EVAL_STAGE:
+                self._ungraphed.add(event.module)
+
+    def finish(self) -> Examples:
+        """Claims about parameters that no later step showed to be updated by hand."""
+        return self._by_hand.finish()
 
     def step(self, event: StepEvent) -> Examples:
         """Decide all that the step tells."""
         examples: Examples = ()
+        if self._by_hand.is_open:
+            self._by_hand.note(self._book.changed["parameter"])
         if is_judged(event) and self._claims:
-            examples = self._last.join(self._decide(event))
+            examples = self._certain(self._last.join(self._decide(event)))
         if not self._trained.isdisjoint(self._book.changed["parameter"]):
             self._have_moved.update(update.owner for update in self._updates)
         self._book.turn(event)
         self._modes.clear()
+        self._ungraphed.clear()
         self._have_stepped.update(update.owner for update in self._updates)
         self._updates.clear()
         self._is_blind |= event.is_gap
         if not event.recorded:
             for claim in self._claims:
                 claim.lapses.clear()
+                claim.rests.clear()
         return examples
+
+    def _certain(self, examples: Examples) -> Examples:
+        """Without what may be updated by hand, and with that of earlier steps which is not."""
+        if examples is self._clean:
+            return examples
+        doubtful = [
+            (example.subject.variable or "", (index, example))
+            for index, example in examples
+            if not example.holds and example.symptom is Symptom.NOT_IN_OPTIMIZER
+        ]
+        if not doubtful and not self._by_hand.is_open:
+            self._clean = examples
+            return examples
+        self._clean = None
+        certain = self._by_hand.settle(doubtful)
+        kept = [one for one in examples if one[1].symptom is not Symptom.NOT_IN_OPTIMIZER]
+        return [*kept, *certain]
 
     def _decide(self, event: StepEvent) -> Iterator[Examples]:
         if self._version != self._variables.version:
@@ -238,7 +279,7 @@ class ChangeDecider:
             changed = changed | (book.changed["parameter"] & self._trainable)
         if names <= changed and (role in ("buffer", "gradient") or bases <= book.reached):
             modes = [self._mode(variable) for variable in variables] if role == "buffer" else ()
-            key = (owner, bool(self._updates), *modes)
+            key = (owner, *(update.owner for update in self._updates), *modes)
             known = claim.known.get(key)
             if known is None:
                 contexts = [self._context(claim, variable) for variable in variables]
@@ -286,17 +327,29 @@ class ChangeDecider:
                 key = variable.name, variable.identity
                 if claim.lapses.pop(key, None):
                     claim.fickle.add(_alike(variable.name))
+                claim.rests.pop(key, None)
                 claim.reached.add(key)
                 yield claim.index, self._positive(self._context(claim, variable))
             elif claim.change == "cleared":
-                # What is never applied may be cleared later: it was computed to be looked at.
-                is_kept = variable.name in self._book.at_start and bool(self._updates)
-                if is_kept and not self._is_idle(variable):
+                if self._is_piled(variable, event):
                     yield claim.index, self._negative(claim, event, variable)
             elif not self._is_excused(claim, variable, event):
                 since = self._overdue(claim, event, variable, changed)
                 if since is not None:
                     yield claim.index, self._negative(claim, since, variable)
+
+    def _is_piled(self, variable: Variable, event: StepEvent) -> bool:
+        """Whether backward() adds to an old gradient that this step applies.
+
+        What is never applied may be cleared later: it was computed to be looked at. And a step
+        without a backward pass is the rest of one that was cut too early.
+        """
+        return (
+            variable.name in self._book.at_start
+            and event.counters.get("backward", 0) > 0
+            and self._is_stepped(variable)
+            and not self._is_idle(variable)
+        )
 
     def _overdue(
         self, claim: _Claim, event: StepEvent, variable: Variable, changed: AbstractSet[str]
@@ -307,18 +360,33 @@ class ChangeDecider:
         if patience == 1:
             # Experts that stand in a list may go without once, in runs in which they never did
             is_trained = self._variables.parameter_of(variable).requires_grad
-            if not (is_trained and key in claim.reached and alike in map(_alike, changed)):
+            if not (is_trained and key in claim.reached):
                 return event
+            if alike not in map(_alike, changed):
+                return self._stuck(claim, event, variable)
             patience = ROUTED
         elif key in claim.reached:
             claim.fickle.add(alike)  # an expert that is not asked for in each step, say
         if alike in claim.fickle or self._is_blind:
             return None
+        module = variable.name.rpartition(".")[0]
+        if module in self._ungraphed and module not in self._modes:
+            patience = UNGRAPHED
         lapses = claim.lapses.setdefault(key, [])
         lapses.append(event)
         if len(lapses) < patience:
             return None
         return claim.lapses.pop(key)[0]
+
+    def _stuck(self, claim: _Claim, event: StepEvent, variable: Variable) -> StepEvent | None:
+        """The step since which a parameter that has moved stays as it was, if for long enough."""
+        if claim.role != "parameter" or not self._variables.is_held(variable):
+            return event
+        rests = claim.rests.setdefault((variable.name, variable.identity), [])
+        rests.append(event)
+        if len(rests) < STUCK:
+            return None
+        return rests[0] if len(rests) == STUCK else event
 
     def _is_excused(self, claim: _Claim, variable: Variable, event: StepEvent) -> bool:
         """Whether there is a good reason for not having changed."""
@@ -330,7 +398,7 @@ class ChangeDecider:
         if claim.outer == STEP and self._is_idle(variable):
             return True
         if role == "gradient":
-            return False
+            return self._is_uncalled(variable)
         # Taken away by hand before the update, or of zeros that have a sign
         if any(book.left.get(variable.base) == update.span for update in self._updates):
             return True
@@ -361,6 +429,11 @@ class ChangeDecider:
             return False
         takes_turns = not self._have_stepped.isdisjoint(holders)
         return takes_turns or variable.base not in self._book.reached
+
+    def _is_uncalled(self, variable: Variable) -> bool:
+        """Whether other models run in this step, and its own does not: it is trained later."""
+        called = {module.partition(".")[0] for module in self._modes}
+        return bool(called) and variable.model not in called
 
     def _may_be_warm_up(self) -> bool:
         """Whether a learning rate of zero may explain why the first step changed nothing at all.
@@ -415,9 +488,16 @@ class ChangeDecider:
             variable.base in self._book.changed["parameter"] and self._variables.is_held(variable)
         )
         if claim.outer == STEP:  # gradients may have been computed to look where they point
-            stepped = bool(self._updates)
+            stepped = self._is_stepped(variable)
             return self._variables.context(variable, has_gradient=reached, has_step=stepped)
         return self._variables.context(variable, has_gradient=reached)
+
+    def _is_stepped(self, variable: Variable) -> bool:
+        """Whether an optimizer stepped that holds a variable; any, where none does."""
+        holders = self._variables.holders(variable)
+        return bool(self._updates) and (
+            not holders or any(update.owner in holders for update in self._updates)
+        )
 
     def _positive(self, context: Context) -> Example:
         known = self._held.get(id(context))  # contexts are shared and kept

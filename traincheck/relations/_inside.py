@@ -6,7 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.relations import _awaited
+from traincheck.relations._awaited import Awaited
 from traincheck.relations._memory import Examples
+from traincheck.relations._modal import MODES, Modes
 from traincheck.relations._names import (
     STEP,
     ProgramName,
@@ -17,10 +20,10 @@ from traincheck.relations._names import (
     shown,
 )
 from traincheck.relations._readings import LOSSES
-from traincheck.relations._variables import Variables, is_judged
-from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, Families
+from traincheck.relations._variables import StepBook, Variables, is_judged
+from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
-from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.values import tensors_in
 
@@ -30,13 +33,14 @@ LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
     Families.ZERO_GRAD: (("zero_grad",), Symptom.MISSING_ZERO_GRAD),
     Families.BACKWARD: (("backward",), Symptom.NO_BACKWARD),
 }
+_UPDATES, _ = LANDMARKS[Families.OPTIMIZER_STEP]
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 # Arguments that follow the batch: without padding, attention is given no mask, and says so
 _OF_DATA = {ATTENTION: frozenset({"is_causal"})}
 _MODE_ARGUMENT = "training"
 _MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP})
 _OF_BACKWARD = frozenset({Families.ZERO_GRAD, Families.MODULE})
-_PATIENT = "steps enough to be patient"
+_PATIENT = "an optimizer, and steps enough to be patient"
 PATIENCE = 8  # steps: searches look where a gradient points before they go
 _AS_MANY = 4  # times the batches that an update took
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
@@ -50,13 +54,16 @@ def needs(params: Mapping[str, Any]) -> Needs:
         calls = within_modules(params["outer"], params["inner"], COMPILED)
         return Needs(calls=calls, kinds=step | ({"mark"} if "program" in params else set()))
     if params["inner"] != Families.MODULE:
-        return Needs(kinds=step)
-    return Needs(
-        calls=frozenset(
-            {Families.MODULE, Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP}
-        ),
-        states=frozenset({"parameter@new"}),
-        kinds=step | {"optimizer"},
+        return Needs(kinds=step) | _awaited.needs(params["inner"])
+    return (
+        Needs(
+            calls=frozenset(
+                {Families.MODULE, Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP}
+            ),
+            states=frozenset({"parameter@new"}),
+            kinds=step | {"optimizer"},
+        )
+        | MODES
     )
 
 
@@ -107,13 +114,17 @@ class CallProposer:
         self._seen = 0  # steps
         self._since = self._longest = 0  # steps without an update, which another one ended
         self._has_mode = False
+        self._has_optimizer = False
 
     def words(self) -> Iterator[str]:
-        """Whether there were steps enough."""
-        return iter((_PATIENT,) if self._seen >= PATIENCE else ())
+        """Whether there were steps enough, and an optimizer that could have stepped."""
+        is_asked = self._seen >= PATIENCE and self._has_optimizer
+        return iter((_PATIENT,) if is_asked else ())
 
     def observe(self, event: Event) -> None:
-        if isinstance(event, CallEvent):
+        if isinstance(event, OptimizerEvent):
+            self._has_optimizer = True
+        elif isinstance(event, CallEvent):
             inside = self._open.pop(event.span, ())
             if event.parent is not None and _is_telling(event):
                 self._open[event.parent].append(event)
@@ -224,10 +235,14 @@ class CallDecider:
     """Decides claims about calls: when the outer call ends, or at the ``step`` event."""
 
     def __init__(
-        self, claims: Sequence[tuple[int, Mapping[str, Any]]], variables: Variables
+        self,
+        claims: Sequence[tuple[int, Mapping[str, Any]]],
+        variables: Variables,
+        book: StepBook,
     ) -> None:
         self._variables = variables
         self.program = ProgramName()
+        self.modes = Modes()
         self._params = dict(claims)
         self._landmarks: list[tuple[int, str]] = []
         self._modes: list[int] = []
@@ -249,10 +264,15 @@ class CallDecider:
         self._last = dict.fromkeys(self._params, -1)  # claim -> start of its last inner call
         self._unlike: dict[int, CallEvent] = {}  # claim -> last inner call with other arguments
         self._roots: dict[str, CallEvent] = {}  # last training forward of each root
+        # The first step in evaluation mode of a row, by model; None once it has been told
+        self._in_eval: dict[str, Example | None] = {}
         self._due: list[tuple[int, Example]] = []  # said when an optimizer applies the gradients
         self._has_stepped = False
         self._blind_ns = -1  # what happened until then may not have been recorded
-        self._lapses: dict[int, list[StepEvent]] = {}  # claim -> last steps in a row without
+        self._patient = [(i, int(p["within"])) for i, p in claims if "within" in p]
+        # The first of the last steps in a row without an update that was due, and how many
+        self._lapse: tuple[StepEvent | None, int] = (None, 0)
+        self._awaited = Awaited(variables, book)
         self._held: dict[tuple[Any, ...], Example] = {}
         self._whole: dict[tuple[Any, ...], Examples] = {}
         self._landmark: Examples = ()
@@ -269,14 +289,23 @@ class CallDecider:
                     self._last[index] = event.start_ns
                 else:
                     self._unlike[index] = event
+        if event.api == Families.BACKWARD:
+            self._awaited.backward(event)
         if self._modes:
-            if event.family == Families.MODULE:
+            if event.api in MODAL:
+                self.modes.call(event)
+            elif event.family == Families.MODULE:
                 if event.root and event.grad_enabled:
                     self._roots[event.module or event.api] = event
             elif event.family in _MODE_FAMILIES or event.api == Families.BACKWARD:
                 return self._applied(event)
         claims = self._outer.get(event.api)
         return () if claims is None or event.exception is not None else self._ended(event, claims)
+
+    def mark(self, event: Event) -> None:
+        """Enter what is no call: marks, and state that is loaded."""
+        self.program.observe(event)
+        self.modes.observe(event)
 
     def _ended(self, event: CallEvent, claims: Sequence[int]) -> Examples:
         """What there is to say of an outer call."""
@@ -364,7 +393,11 @@ class CallDecider:
             model = root.partition(".")[0]
             frozen = model in self._variables.frozen_models()
             example = self._positive(model=model, frozen=frozen)
-            if not call.training:
+            if call.training:
+                self.modes.trained(root)
+            elif not self.modes.matter(root, self._names_below(root)):
+                continue
+            else:
                 example = Example(
                     holds=False,
                     context=example.context,
@@ -377,9 +410,28 @@ class CallDecider:
                     evidence=(call, backward),
                     symptom=Symptom.EVAL_MODE,
                 )
-            examples += [(index, example) for index in self._modes]
+            for one in self._confirmed(root, example):
+                examples += [(index, one) for index in self._modes]
         self._roots.clear()
         return examples
+
+    def _confirmed(self, root: str, example: Example) -> Iterator[Example]:
+        """What is certain of the mode of a model: one step in evaluation mode proves nothing."""
+        if example.holds:
+            self._in_eval.pop(root, None)
+        elif root not in self._in_eval:
+            self._in_eval[root] = example
+            return
+        else:
+            first, self._in_eval[root] = self._in_eval[root], None
+            if first is not None:
+                yield first
+        yield example
+
+    def _names_below(self, root: str) -> list[str]:
+        """The parameters of a module that an optimizer holds."""
+        held = self._variables.held_parameters()
+        return [v.name for v in held if v.requires_grad and v.name.startswith(f"{root}.")]
 
     def _latest(self) -> Iterator[tuple[str, CallEvent]]:
         """The roots and their calls, but for parts that ran by themselves before the whole did."""
@@ -392,11 +444,16 @@ class CallDecider:
 
     def step(self, event: StepEvent) -> Examples:
         """Decide what every training step holds."""
+        self._awaited.read()
+        if any(event.counters.get(name, 0) for name in _UPDATES):
+            self._awaited.updated(self._lapse[1])
+            self._lapse = (event, 0)
         if not is_judged(event):
             self._roots.clear()
             self._due.clear()
             if not event.recorded:
-                self._lapses.clear()
+                self._lapse = (event, 0)
+                self._in_eval.clear()
                 self._blind_ns = event.time_ns
             self._has_stepped &= event.recorded  # after a gap nothing is known of gradients
             return ()
@@ -404,21 +461,45 @@ class CallDecider:
         for index, family in self._landmarks:
             counters, _ = LANDMARKS[family]
             if any(event.counters.get(name, 0) for name in counters):
-                self._lapses.pop(index, None)
                 examples.append((index, self._positive()))
-            elif "within" in self._params[index]:
-                lapses = self._lapses.setdefault(index, [])
-                lapses.append(event)
-                if len(lapses) >= self._params[index]["within"]:
-                    examples.append((index, self._missing(family, lapses[0])))
-                    lapses.clear()
-            elif family != Families.ZERO_GRAD or (self._has_stepped and _adds(event)):
+            elif "within" not in self._params[index] and self._is_due(family, event):
                 examples.append((index, self._missing(family, event)))
+        examples += self._waited(event)
         self._has_stepped = True
         if examples == self._landmark:  # by identity of the examples: one comparison each
             return self._landmark
         self._landmark = examples
         return examples
+
+    def finish(self) -> Examples:
+        """A run that ends without an update, after many of them, proves that one is missing."""
+        first, count = self._lapse
+        if first is None or not self._awaited.has_updated:
+            return ()
+        return [
+            (index, self._missing(Families.OPTIMIZER_STEP, first))
+            for index, within in self._patient
+            if self._awaited.needed(within, is_over=True) <= count < self._awaited.needed(within)
+        ]
+
+    def _waited(self, event: StepEvent) -> Iterator[tuple[int, Example]]:
+        """The claims that so many steps without an update break."""
+        is_updated = any(event.counters.get(name, 0) for name in _UPDATES)
+        if is_updated or not self._patient or not self._awaited.is_update_due(event):
+            return
+        first, count = self._lapse
+        first = first if count and first is not None else event
+        self._lapse = (first, count + 1)
+        for index, within in self._patient:
+            needed = self._awaited.needed(within)
+            if (count + 1) % needed == 0:
+                yield index, self._missing(Families.OPTIMIZER_STEP, first)
+
+    def _is_due(self, family: str, event: StepEvent) -> bool:
+        """Whether what a step lacks was due in it."""
+        if family != Families.ZERO_GRAD:
+            return True
+        return self._has_stepped and _adds(event) and self._awaited.is_added_to()
 
     def _missing(self, family: str, event: StepEvent) -> Example:
         """A step that lacks what every one has, or the first of several in a row."""

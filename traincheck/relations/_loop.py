@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from traincheck.schema.apis import Families
+from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, OptimizerEvent
 from traincheck.schema.findings import Symptom
 
@@ -43,12 +44,14 @@ _ORDERS: Mapping[str, tuple[tuple[str, str], ...]] = {
 # Whether gradients are clipped is for each program to say.
 PRIVATE = frozenset({_CLIP, _F.UNSCALE})
 # Gradients are also computed to look where they point: by adversaries, by searches for flat minima.
-# And a step without any does nothing, where a batch is left out.
+# And a step without any does nothing, where a batch is left out. Several schedulers may share an
+# optimizer, step for each batch of an accumulation, or be moved forward.
 HABITS = frozenset(
     {
         (_F.BACKWARD, _F.OPTIMIZER_STEP, _F.ZERO_GRAD),
         (_F.EVAL, _F.TRAIN, _F.BACKWARD),
         (_F.ZERO_GRAD, _F.BACKWARD, _F.OPTIMIZER_STEP),
+        (_F.SCHEDULER_STEP, _F.OPTIMIZER_STEP, _F.SCHEDULER_STEP),
     }
 )
 TRIPLES = tuple((a, b, c) for b, pairs in _ORDERS.items() for a, c in pairs)
@@ -69,6 +72,12 @@ BESIDE = {
 }
 # A gradient scaler's step stands for the optimizer's, which it may leave out.
 _ALSO = {_F.SCALER_STEP: _F.OPTIMIZER_STEP}
+
+
+def triple_of(claim: Hypothesis) -> tuple[str, str, str]:
+    """A, B and C of a claim."""
+    params = claim.params
+    return params["after"], params["needs"], params["before"]
 
 
 def landmark_of(event: CallEvent) -> str | None:
@@ -155,6 +164,7 @@ class Watch:
         self.after, self.needed, self.before = after, needed, before
         self._by_key = (after in OWNED and before in OWNED) or after in _MODES
         self.is_step_due = needed == _F.OPTIMIZER_STEP and after == _F.BACKWARD
+        self.is_of_zero = needed == _F.ZERO_GRAD
         self.is_of_gradients = after == _F.OPTIMIZER_STEP and before == _F.BACKWARD
         # Gradients that are assigned, by evolution strategies say, are added to nothing.
         self._is_of_backward = needed == _F.ZERO_GRAD and before == _F.OPTIMIZER_STEP
@@ -164,6 +174,8 @@ class Watch:
         self.is_of_one_loss = needed == _F.MODULE and before == _F.BACKWARD
         # A scheduler's calls are kept apart by scheduler, whichever optimizer steps between them.
         self._by_owner_of_needed = (after == _F.SCHEDULER_STEP) == (needed == _F.SCHEDULER_STEP)
+        self._is_of_schedule = after == _F.SCHEDULER_STEP
+        self._has_begun = False  # an optimizer has stepped: no schedule is moved forward any more
         self._waits: dict[str | None, Wait] = {}
         self._trained: set[str | None] = set()  # models that were in training mode
 
@@ -177,12 +189,15 @@ class Watch:
         key = key_of(event, landmark) if self._by_key else None
         if partners and key is not None:
             key = partners.get(key, key)
+        if self._is_of_schedule and landmark == _F.SCHEDULER_STEP:
+            key = f"{key} {event.api}"  # of each class by itself: an optimizer may have several
         ended = self._end(event, key) if landmark == self.before else []
         if landmark == self.needed or _ALSO.get(landmark) == self.needed:
             self._meet(key if self._by_owner_of_needed else None)
+            self._has_begun = True
         if self.after == _F.EVAL:
             self._mode(event, landmark, key)
-        elif landmark == self.after:
+        elif landmark == self.after and (self._has_begun or not self._is_of_schedule):
             self._waits[key] = Wait(event, is_due=not self._is_of_backward)
         if self._is_of_backward and landmark == _F.BACKWARD:
             for wait in self._waits.values():

@@ -28,6 +28,7 @@ from traincheck.relations._names import ProgramName
 from traincheck.relations._subtrees import expand, matcher
 from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
 from traincheck.schema.apis import Families
+from traincheck.schema.by_hand import ByHand
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
     CallEvent,
@@ -107,6 +108,8 @@ class MembershipDecider:
         self._flagged: set[str] = set()  # whose flags changed in this step
         self._frozen_in: dict[str, StepEvent] = {}  # the step before, where they did in it
         self._lookups = Lookups()
+        self._of_reached = {c.index for c in self._claims if c.params.get("is") == REACHED}
+        self._by_hand = ByHand[str, tuple[int, Example]]()  # by name
         self._last: Examples = ()
 
     def observe(self, event: Event) -> Examples:
@@ -125,16 +128,9 @@ class MembershipDecider:
             if event.op == "load_state_dict" and event.target:
                 self._loaded[event.target] = _LOADED
         elif isinstance(event, StepEvent):
-            self._is_blind |= event.is_gap
-            self._excuse_loaded()
-            self._reaching |= {name.partition(".")[0] for name in self._book.reached}
+            self._note(event)
             examples = self._decide(event) if is_judged(event) else ()
-            self._book.turn(event)
-            self._updates.clear()
-            self._moved.clear()
-            self._frozen_in = dict.fromkeys(self._flagged, event)
-            self._flagged.clear()
-            self._lookups.sparse.clear()
+            self._turn(event)
             return examples
         elif isinstance(event, CallEvent):
             if event.family == Families.OPTIMIZER_STEP:
@@ -145,9 +141,26 @@ class MembershipDecider:
             self._program.observe(event)
         return ()
 
+    def _note(self, event: StepEvent) -> None:
+        """Read the book of a step that ends."""
+        self._is_blind |= event.is_gap
+        self._excuse_loaded()
+        self._reaching |= {name.partition(".")[0] for name in self._book.reached}
+        if self._by_hand.is_open:
+            self._by_hand.note(self._book.changed["parameter"])
+
+    def _turn(self, event: StepEvent) -> None:
+        """Begin the next step."""
+        self._book.turn(event)
+        self._updates.clear()
+        self._moved.clear()
+        self._frozen_in = dict.fromkeys(self._flagged, event)
+        self._flagged.clear()
+        self._lookups.sparse.clear()
+
     def finish(self) -> Examples:
-        """Nothing: an unfinished step proves nothing."""
-        return ()
+        """Claims about parameters that no later step showed to be updated by hand."""
+        return self._by_hand.finish()
 
     def _excuse_loaded(self) -> None:
         """What a checkpoint brought is no doing of the step in which a look finds it."""
@@ -169,6 +182,8 @@ class MembershipDecider:
         for claim in self._claims:
             if not self._is_blind or claim.params.get("is") in _SEEN:
                 examples += self._each(claim, event)
+        if self._of_reached:
+            examples = self._certain(examples)
         if len(examples) == len(self._last) and all(
             a[1] is b[1] is _HOLDS and a[0] == b[0] for a, b in zip(examples, self._last)
         ):
@@ -291,10 +306,23 @@ class MembershipDecider:
         if not self._updates or not self._variables.is_of_models:
             return []
         known = self._variables.by_role["parameter"]
-        found = [known[name] for name in sorted(self._book.reached) if name in known]
+        reached = self._book.reached - self._book.zero
+        found = [known[name] for name in sorted(reached) if name in known]
         models = self._variables.held_models()
         own = [variable for variable in found if variable.model in models]
         return own or [variable for variable in found if variable.requires_grad]
+
+    def _certain(self, examples: Sequence[tuple[int, Example]]) -> list[tuple[int, Example]]:
+        """Without parameters that the program may update itself, until later steps decide."""
+        doubtful = [
+            (example.subject.variable or "", (index, example))
+            for index, example in examples
+            if index in self._of_reached and not example.holds
+        ]
+        if not doubtful and not self._by_hand.is_open:
+            return list(examples)
+        kept = [one for one in examples if one[1].holds or one[0] not in self._of_reached]
+        return [*kept, *self._by_hand.settle(doubtful)]
 
 
 def _negative(params: Mapping[str, Any], name: str, how: str, event: StepEvent) -> Example:

@@ -29,10 +29,10 @@ class Consistent(UsualRelation):
     What it says:
         After every training step, all parameters (or buffers, or optimizer state) under a place of
         a model have the same content on all ranks. So do, in any program, the parameters that
-        DistributedDataParallel keeps; and all ranks run backward and step optimizers equally often
-        in every step, give tensors of one shape to what they do together, and get what was sent.
-        All ranks clip gradients by the same norm. Whenever a model that no optimizer holds changes,
-        it is a copy of another.
+        DistributedDataParallel keeps; and all ranks step optimizers equally often in every step,
+        give tensors of one shape to what they do together, and get what was sent. In programs that
+        were seen they run backward equally often, too. All ranks clip gradients by the same norm.
+        Whenever a model that no optimizer holds changes, it is a copy of another.
 
     Example:
         ``In train.py, every parameter under Net.norm is the same on all ranks after every step.``
@@ -104,6 +104,11 @@ class Consistent(UsualRelation):
         else:
             who = f"{ROLE_NAMES[params['role']]} under {params['under']}"
         return in_program(params, f"Every {who} is the same on all ranks after every step")
+
+    def reach(self, claim: Hypothesis) -> int | None:
+        """Ranks may accumulate unequally, and then exchange their gradients once."""
+        is_of_backward = claim.params.get("of") == CALLS and claim.params["call"] == "backward"
+        return None if is_of_backward else 1
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """What a run must have to be asked: several ranks, or a model that is wrapped."""

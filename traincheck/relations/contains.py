@@ -11,7 +11,7 @@ from traincheck.relations._changes import ChangeDecider, ChangeProposer
 from traincheck.relations._inside import CallDecider, CallProposer
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, in_program
-from traincheck.relations._variables import Variables
+from traincheck.relations._variables import StepBook, Variables
 from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
@@ -142,8 +142,9 @@ class ContainsDecider:
         self._variables = Variables()
         calls = [(i, p) for i, p in numbered if "role" not in p]
         changes = [(i, p) for i, p in numbered if "role" in p]
-        self._calls = CallDecider(calls, self._variables)
-        self._changes = ChangeDecider(changes, self._variables)
+        book = StepBook()
+        self._calls = CallDecider(calls, self._variables, book)
+        self._changes = ChangeDecider(changes, self._variables, book)
         self._last = Joined()
 
     def observe(self, event: Event) -> Examples:
@@ -161,9 +162,9 @@ class ContainsDecider:
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         else:
-            self._calls.program.observe(event)
+            self._calls.mark(event)
         return ()
 
     def finish(self) -> Examples:
-        """Nothing: an unfinished window proves nothing."""
-        return ()
+        """What the end of a run proves: an unfinished window proves nothing."""
+        return [*self._calls.finish(), *self._changes.finish()]

@@ -85,7 +85,7 @@ class Membership(UsualRelation):
         what = claim.params.get("is")
         if what in (None, DTYPE):
             return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
-        states = some("parameter@step") if what in (STILL, UNMOVED) else {"parameter@new"}
+        states = some("parameter@step") if what in (STILL, UNMOVED, REACHED) else {"parameter@new"}
         if what in (REACHED, HELD, TRAINABLE):
             states |= some("gradient@backward")
         calls = frozenset({Families.OPTIMIZER_STEP} if what in (ONCE, REACHED, UNMOVED) else ())

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from traincheck.relations._awaited import GRADIENTS, ClearedByHand
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._filled import FILLS, FillDecider, FillProposer, is_of_fills
 from traincheck.relations._loop import (
@@ -19,6 +20,7 @@ from traincheck.relations._loop import (
     Watch,
     key_of,
     landmark_of,
+    triple_of,
 )
 from traincheck.relations._names import ProgramName, in_program, selector_text, short
 from traincheck.schema.apis import Families
@@ -74,18 +76,19 @@ class Order(UsualRelation):
     def needs(self, claim: Hypothesis) -> Needs:
         if is_of_fills(claim):
             return FILLS
-        calls = set(_triple(claim))
-        calls.update(also for call, also in BESIDE.items() if call in _triple(claim))
+        calls = set(triple_of(claim))
+        calls.update(also for call, also in BESIDE.items() if call in triple_of(claim))
+        states = GRADIENTS.states if claim.params["needs"] == _F.ZERO_GRAD else frozenset()
         kinds = {"step", "mark"} if "program" in claim.params else {"step"}
         if calls & OWNED:
             kinds.add("optimizer")
-        return Needs(calls=frozenset(calls), kinds=frozenset(kinds))
+        return Needs(calls=frozenset(calls), states=states, kinds=frozenset(kinds))
 
     def text(self, claim: Hypothesis) -> str:
         if is_of_fills(claim):
             said = f"Every {selector_text(claim.params)} is computed by a pass in training mode"
             return in_program(claim.params, f"{said} before another pass uses it")
-        after, needed, before = _triple(claim)
+        after, needed, before = triple_of(claim)
         text = f"After {short(after)}, {short(needed)} comes before the next {short(before)}"
         if after == before:
             text = f"Between two calls of {short(after)} there is {short(needed)}"
@@ -98,17 +101,12 @@ class Order(UsualRelation):
 
     def reach(self, claim: Hypothesis) -> int | None:
         """Some programs compute gradients that no optimizer is to apply."""
-        return None if is_of_fills(claim) or _triple(claim) in HABITS else 1
+        return None if is_of_fills(claim) or triple_of(claim) in HABITS else 1
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """A model may be evaluated early to see what it does untrained."""
         found = super().info(claim, check_id, text)
         return replace(found, severity="warning") if is_of_fills(claim) else found
-
-
-def _triple(claim: Hypothesis) -> tuple[str, str, str]:
-    params = claim.params
-    return params["after"], params["needs"], params["before"]
 
 
 class OrderProposer:
@@ -149,7 +147,7 @@ class OrderDecider:
         self._params = [claim.params for claim in claims]
         self._fills = FillDecider(claims)
         self._watches = {
-            index: Watch(*_triple(claim))
+            index: Watch(*triple_of(claim))
             for index, claim in enumerate(claims)
             if index not in self._fills.claims
         }
@@ -161,10 +159,11 @@ class OrderDecider:
         self._open: list[tuple[int, Wait, CallEvent]] = []  # perhaps inside an optimizer step
         # Gradients that no step applies, of a saliency map say, may be added to anything
         self._unapplied: list[tuple[int, Wait, CallEvent]] = []
+        self._by_hand = ClearedByHand([i for i, w in self._watches.items() if w.is_of_zero])
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         told = self._fills.observe(event) if self._fills.claims else ()
-        found = self._loop(event)
+        found = self._by_hand.observe(event, self._loop(event))
         return [*found, *told] if told else found
 
     def _loop(self, event: Event) -> Sequence[tuple[int, Example]]:

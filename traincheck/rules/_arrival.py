@@ -8,27 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.rules._ledger import Ledger, StepFacts
+from traincheck.schema import apis
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 
-_MODULES = "torch.nn.modules"
-# Calls of modules that own parameters, for the order in which parameters are used.
-LEAVES = Needs(
-    calls=frozenset(
-        {
-            Families.MODULE,
-            f"{_MODULES}.linear.Linear.forward",
-            f"{_MODULES}.linear.Bilinear.forward",
-            *(f"{_MODULES}.conv.Conv{n}d.forward" for n in (1, 2, 3)),
-            *(f"{_MODULES}.conv.ConvTranspose{n}d.forward" for n in (1, 2, 3)),
-            *(f"{_MODULES}.batchnorm.BatchNorm{n}d.forward" for n in (1, 2, 3)),
-            *(f"{_MODULES}.normalization.{n}.forward" for n in ("LayerNorm", "GroupNorm")),
-            *(f"{_MODULES}.rnn.{n}.forward" for n in ("LSTM", "GRU", "RNN")),
-            f"{_MODULES}.sparse.Embedding.forward",
-            f"{_MODULES}.activation.MultiheadAttention.forward",
-        }
-    )
-)
+# For the order in which parameters are used.
+LEAVES = Needs(calls=frozenset({Families.MODULE}) | apis.LEAVES)
 
 
 @dataclass(slots=True)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.schema.apis import ATTENTION
 from traincheck.schema.events import CallEvent
+from traincheck.schema.modal import BATCH_NORM, is_dropping
 
 Batch = tuple[str, int, int]  # loader, epoch, index
 
-_NORM = "torch.nn.functional.batch_norm"
 _MOST_WAITING = 10_000
 
 
@@ -86,18 +85,9 @@ class Forwards:
 
 def _enter(entry: Forward, call: CallEvent) -> None:
     path = call.module or entry.path
-    if call.api == _NORM:
+    if call.api == BATCH_NORM:
         entry.norms.setdefault(path, call)
         return
     on = is_dropping(call)
     if on is not None:
         (entry.dropping if on else entry.idle).setdefault(path, call)
-
-
-def is_dropping(call: CallEvent) -> bool | None:
-    """Whether a call drops anything; None when it has no probability to do so."""
-    is_attention = call.api == ATTENTION
-    share = call.args.get("dropout_p" if is_attention else "p")
-    if not isinstance(share, (int, float)) or isinstance(share, bool) or share <= 0:
-        return None
-    return True if is_attention else call.args.get("training") is True

@@ -8,13 +8,12 @@ step are made when it ends, in the order of the calls after which the looks were
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from traincheck.rules._forwards import Forward
 from traincheck.rules._page import Page
@@ -33,12 +32,9 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.modal import ModalModules
 from traincheck.schema.resumptions import brings_back
 
-# Modules of libraries that leave out paths or areas at random, while they are trained
-_DROPPER = re.compile(
-    r"^(?!torch\.nn\.).*(drop_?(path|block|connect)|stochastic_?depth)", re.IGNORECASE
-)
 _LANDMARKS = frozenset(
     {
         Families.BACKWARD,
@@ -202,8 +198,7 @@ class Ledger:
         self.strided: set[str] = set()  # parameters that are not contiguous
         self.replaced: set[str] = set()  # names that went to other objects while training
         self.off: set[str] = set()  # modules with an attribute requires_grad that is False
-        self.droppers: set[str] = set()  # modules that leave out what is around them, by their name
-        self.blank: set[str] = set()  # batch norms that had seen no batch when they were found
+        self.modal = ModalModules()
         self.resting = Resting()
         self.passes = Passes()
         self._ids: dict[str, int] = {}
@@ -286,10 +281,7 @@ class Ledger:
             modules = event.data.get("modules") or {}
             off = {path for path, f in modules.items() if f.get("requires_grad") is False}
             self.off = (self.off - modules.keys()) | off
-            droppers = {path for path, f in modules.items() if _drops(f)}
-            self.droppers = (self.droppers - modules.keys()) | droppers
-            blank = {path for path, f in modules.items() if f.get("initial")}
-            self.blank = (self.blank - modules.keys()) | blank
+            self.modal.enter(event)
 
     def _enter_optimizer(self, event: OptimizerEvent) -> None:
         names: dict[int, str] = {}
@@ -521,11 +513,6 @@ class Bookkeeper:
 
     def finish(self) -> Sequence[Violation]:
         return ()
-
-
-def _drops(facts: Mapping[str, Any]) -> bool:
-    is_active = facts.get("drop_prob", facts.get("p", 1)) != 0
-    return is_active and _DROPPER.search(str(facts.get("class"))) is not None
 
 
 def proof(

@@ -9,13 +9,13 @@ from traincheck.rules._ledger import Holder, Moment, StepFacts, StepMonitor
 from traincheck.rules._numbers import NORMS, number
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import weights_beside
+from traincheck.schema.awaited import STUCK
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent
 from traincheck.schema.fading import FadedGradients
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 # One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
-_STUCK_STEPS = 3
 _STUCK_OPTIMIZER_STEPS = 2
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
 _LOST = 1e-12  # norm of a gradient: Adam divides by its square root and 1e-8
@@ -181,8 +181,8 @@ class UpdateEffect(StepMonitor):
         proven = []
         for identity in sorted(stuck, key=self.ledger.name):
             streak = extend(self._parameters, identity, step)
-            if streak.count >= _STUCK_STEPS:
-                proven.append((identity, streak, _STUCK_STEPS))
+            if streak.count >= STUCK:
+                proven.append((identity, streak, STUCK))
             elif whole.count >= _STUCK_OPTIMIZER_STEPS:
                 proven.append((identity, whole, _STUCK_OPTIMIZER_STEPS))
         shares = self._shares(stuck, awaited) if proven else ""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from traincheck.rules._arrival import LEAVES, Arrival, cut_off
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
 from traincheck.schema.apis import Families
+from traincheck.schema.awaited import UNGRAPHED
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
@@ -16,7 +17,6 @@ _LEFT_OUT = (
     "What the model of {variables} computes is left out of the loss, or is a mere number in it: by "
     ".item(), float(), detach() or .data."
 )
-_PATIENT = 300  # steps: layers may run without a graph until the head has learned
 
 
 class GradientCutOff:
@@ -104,7 +104,7 @@ class CutGradients(StepMonitor):
         for identity in sorted(cut, key=self.ledger.name):
             count, first = self._streak.get(identity, (0, facts.event.step))
             streak[identity] = (count + 1, first)
-            needed = _CONFIRMED if self._runs_with_grad(identity, facts) else _PATIENT
+            needed = _CONFIRMED if self._runs_with_grad(identity, facts) else UNGRAPHED
             if count + 1 >= needed:
                 step = first if count + 1 == needed else facts.event.step
                 found.append(self._violation(identity, step, facts))

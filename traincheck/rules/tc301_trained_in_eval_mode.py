@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from traincheck.rules._forwards import Forward
@@ -135,17 +134,15 @@ class TrainingMode(StepMonitor):
 
     def _affected(self, path: str, passes: list[Forward], names: set[str]) -> list[str]:
         """What works otherwise in evaluation mode, and should not."""
-        idle = _idle_dropout(passes, names)
-        norms = {m for f in passes for m in f.norms if f"{m}.weight" in names}
-        if path not in self._was_training:
-            is_given = path.partition(".")[0] in self.ledger.loaded
-            return sorted(idle if is_given else idle | (norms & self.ledger.blank))
-        return sorted({*idle, *norms, *self._droppers(passes, names)})
-
-    def _droppers(self, passes: list[Forward], names: set[str]) -> list[str]:
-        """Modules, as DropPath, whose calls do not show what they do."""
-        around = [p for p in self.ledger.droppers if any(map(_around(p), names))]
-        return [p for p in around if any(forward.covers(p) for forward in passes)]
+        modal = self.ledger.modal.affected(
+            path,
+            names,
+            {p for forward in passes for p in forward.idle},
+            {p for forward in passes for p in forward.norms},
+            was_training=path in self._was_training,
+            is_loaded=path.partition(".")[0] in self.ledger.loaded,
+        )
+        return sorted(modal)
 
     def _violation(
         self, path: str, affected: list[str], step: int | None, call: CallEvent, facts: StepFacts
@@ -173,14 +170,3 @@ def _on_other_data(violation: Violation, loaders: list[str], known: list[str]) -
         likely_cause=f"The loop that evaluates{{where}} calls backward() and step(): {where}.",
         fix="Leave backward() and step() out of the evaluation, and run it under torch.no_grad().",
     )
-
-
-def _idle_dropout(passes: list[Forward], names: set[str]) -> set[str]:
-    """Dropout that is off, around trained parameters."""
-    return {path for forward in passes for path in forward.idle if any(map(_around(path), names))}
-
-
-def _around(path: str) -> Callable[[str], bool]:
-    """Whether a variable is below a module, or beside it."""
-    heads = (f"{path}.", f"{path.rpartition('.')[0]}.")
-    return lambda name: name.startswith(heads)

@@ -91,6 +91,21 @@ MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())
 GRAD = "torch.autograd.grad"
 EMBEDDING = "torch.nn.functional.embedding"
 LOSS_MODULES = "torch.nn.modules.loss."  # whose functions tell what they were given
+_MODULES = "torch.nn.modules"
+# Calls of modules that own parameters.
+LEAVES = frozenset(
+    {
+        f"{_MODULES}.linear.Linear.forward",
+        f"{_MODULES}.linear.Bilinear.forward",
+        *(f"{_MODULES}.conv.Conv{n}d.forward" for n in (1, 2, 3)),
+        *(f"{_MODULES}.conv.ConvTranspose{n}d.forward" for n in (1, 2, 3)),
+        *(f"{_MODULES}.batchnorm.BatchNorm{n}d.forward" for n in (1, 2, 3)),
+        *(f"{_MODULES}.normalization.{n}.forward" for n in ("LayerNorm", "GroupNorm")),
+        *(f"{_MODULES}.rnn.{n}.forward" for n in ("LSTM", "GRU", "RNN")),
+        f"{_MODULES}.sparse.Embedding.forward",
+        f"{_MODULES}.activation.MultiheadAttention.forward",
+    }
+)
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 MULTI_HEAD = "torch.nn.functional.multi_head_attention_forward"
 MULTI_HEAD_MODULE = "torch.nn.modules.activation.MultiheadAttention.forward"

@@ -1,4 +1,7 @@
-"""How many steps without an update show that one is missing. For relations and rules."""
+"""How many steps without an update, or a gradient, show that one is missing.
+
+For relations and rules.
+"""
 
 from __future__ import annotations
 
@@ -7,3 +10,5 @@ FIRST = 10  # steps in a row in which gradients come, and none has had an update
 # After an update: saliency, Fisher information and the like compute gradients that none is to
 # apply. It takes as many steps when the run ends without another update, or before it ends.
 LATER_AT_END, LATER = 30, 300
+UNGRAPHED = 300  # steps: layers may run without a graph until the head has learned
+STUCK = 3  # steps: one may round the update of a parameter away, or a wrapper skip it

@@ -35,6 +35,11 @@ class ByHand(Generic[Key, Claim]):
         self._resting: set[Key] = set()
         self._changed: set[Key] = set()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any claim is held back."""
+        return bool(self._doubts)
+
     def note(self, changed: Iterable[Key]) -> None:
         """Parameters that differ from the look before, in any step."""
         self._changed.update(changed)
