@@ -454,9 +454,10 @@ class Ledger:
         if family == Families.ZERO_GRAD:
             zeroed = self._zeroed_by(call)
             cleared |= zeroed
-            self._nonzero -= cleared
+            # What the same look finds set anew, by the program, is there afterwards.
+            self._nonzero -= cleared - reached
             if call.args.get("set_to_none") is not False:
-                self._present -= zeroed
+                self._present -= zeroed - reached
         elif family == Families.OPTIMIZER_STEP and call.owner in self.holders:
             applied = self.holders[call.owner].ids & self._nonzero
             present = self.holders[call.owner].ids & self._present

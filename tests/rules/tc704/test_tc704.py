@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tests.builders import MLP
+import pytest
+
+from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.numbers import numbered
+from traincheck.rules._ledger import Ledger
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Verdict
@@ -45,6 +48,41 @@ def test_quiet_on_a_loss_of_zero() -> None:
 def test_quiet_where_only_some_are_zero() -> None:
     # the A of LoRA, experts that are not chosen
     assert quiet("TC704", run(8, zero=ALL[:3])) is Verdict.HELD
+
+
+def shared(change: str, *, is_zero: bool = False) -> list[Event]:
+    """As in A3C: a worker's backward() computes gradients that the program gives the shared model.
+
+    They are seen after the zero_grad() of the worker, which clears others.
+    """
+    trace = TraceBuilder().process().model("Shared", MLP).model("Worker", MLP)
+    theirs = [f"Shared.{name}" for name in MLP]
+    trace.optimizer(names=theirs).train()
+    for step in range(8):
+        trace.begin_step().batch().forward("Worker")
+        span = next(trace._numbers)
+        for name in theirs:
+            what = change if step else "set"
+            trace._state(trace._parameters()[name], "gradient", what, after=span, zero=is_zero)
+        where = {"family": Families.ZERO_GRAD, "module": "Worker", "span": span}
+        trace.call("torch.nn.Module.zero_grad", args={"set_to_none": True}, **where)
+        trace.backward([f"Worker.{name}" for name in MLP])
+        trace.optimizer_step().end_step()
+    return numbered(trace.build(), loss=lambda at: 0.7)
+
+
+@pytest.mark.parametrize("change", ["set", "content", "replaced"])
+def test_quiet_where_the_program_gives_a_model_the_gradients_of_another(change: str) -> None:
+    assert quiet("TC704", shared(change)) is not Verdict.VIOLATED
+    ledger, applied = Ledger(), []
+    for event in shared(change):
+        facts = ledger.observe(event)
+        applied += [] if facts is None else [len(m.applied) for m in facts.updates()]
+    assert applied == [len(MLP)] * 8
+
+
+def test_fires_where_it_gives_zeros() -> None:
+    assert fires("TC704", shared("replaced", is_zero=True)).first_step == 0
 
 
 def test_steps_without_gradient_are_left_to_another_rule() -> None:
