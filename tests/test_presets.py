@@ -8,13 +8,17 @@ import jsonschema
 import orjson
 import pytest
 
-from tests.builders import SGD, healthy_run
+from benchmarks.silent_bugs.case import CLEAN
+from benchmarks.silent_bugs.recordings import Recordings
+from tests.builders import MLP, SGD, TraceBuilder, healthy_run
 from tests.infer.test_statistics import without_zero_grad
-from tests.learning import report_of
+from tests.learning import learn, report_of
 from traincheck.errors import UsageError
 from traincheck.presets import preset_names, preset_path
 from traincheck.relations._table import RELATIONS
+from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants
+from traincheck.store.reader import TraceReader
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = preset_names()
@@ -62,3 +66,36 @@ def test_an_unknown_name_is_told_with_those_there_are() -> None:
     assert caught.value.fix is not None
     assert "did you mean amp?" in caught.value.fix
     assert "pytorch" in caught.value.fix
+
+
+# Programs without a fault that the rules leave alone, of which another program knows nothing
+UNUSUAL = (
+    "fisher_information", "halves_by_turns", "head_first", "language_model_by_hand", "part_by_hand",
+)  # fmt: skip
+QUICK = ("updated_by_hand",)
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    return Recordings(tmp_path_factory.mktemp("unusual"))
+
+
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in UNUSUAL)]
+)
+def test_a_healthy_program_that_trains_in_its_own_way_breaks_nothing(recordings, name):
+    """By hand, by turns, or with gradients that no step is to apply."""
+    events = [*TraceReader(recordings.run(CLEAN / f"{name}.py", "python")).events()]
+    for preset in NAMES:
+        report = report_of(read_invariants(preset_path(preset)), events)
+        assert [(f.message, f.step) for f in report.findings] == []
+        assert Verdict.HELD in report.verdicts.values()
+
+
+def test_what_another_program_taught_leaves_updates_by_hand_alone(recordings):
+    learned = learn(healthy_run(24))
+    by_hand = TraceReader(recordings.run(CLEAN / "updated_by_hand.py", "python")).events()
+    assert report_of(learned.invariants, by_hand).findings == []
+    unstepped = TraceBuilder().process(argv0="other.py").model("Net", MLP).optimizer().train()
+    found = report_of(learned.invariants, unstepped.steps(24, omit={"optimizer_step"}).build())
+    assert "no optimizer step applies" in found.findings[0].title

@@ -21,7 +21,7 @@ from traincheck.schema.findings import Example
 # Gradients show which parameters wait for an update, and whether backward() adds to old ones.
 GRADIENTS = Needs(
     calls=frozenset({Families.BACKWARD}),
-    states=frozenset({"parameter@new"}) | some("gradient@backward", "gradient@zero_grad"),
+    states=frozenset({"parameter@new"}) | some("gradient@backward"),
     kinds=frozenset({"step", "optimizer"}),
 )
 UPDATES = Needs(states=some("parameter@step"))  # those by hand
