@@ -53,7 +53,7 @@ def test_a_healthy_loop_gives_positive_examples_only(params, style):
 
 def test_a_parameter_that_stays_is_named_in_the_step():
     trace = net().steps(2).steps(STUCK + 1, not_updated={"Net.fc1.weight"}).steps(2)
-    told = [(2, Symptom.NOT_UPDATED, "Net.fc1.weight"), (5, Symptom.NOT_UPDATED, "Net.fc1.weight")]
+    told = [(step, Symptom.NOT_UPDATED, "Net.fc1.weight") for step in range(2, 6)]
     assert outcome(PARAMETERS, trace) == told
     assert outcome(HELD, trace) == told
     never = net().steps(2, not_updated={"Net.fc1.weight"})
@@ -78,7 +78,7 @@ def test_updates_may_round_to_nothing_once_gradients_have_faded(params):
         return broken(decide("contains", params, events))
 
     assert run(1e-6) == []
-    assert {step for step, *_ in run(0.1)} == {4, 7}
+    assert {step for step, *_ in run(0.1)} == {4, 5, 6, 7}
     assert {step for step, *_ in run(1e-6, begun=0)} == set(range(1, 8))
 
 

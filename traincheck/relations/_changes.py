@@ -137,8 +137,8 @@ class _Claim:
 
     known: what is said when all of them changed, by optimizer and modes; it is the same each time.
     lapses: of a claim about first changes, the steps without one, by name and identity. reached:
-    what has changed. rests: of parameters that had changed, the steps in a row in which they did
-    not. fickle: names, without numbers, of what changes in some steps only.
+    what has changed. rests: of parameters that had changed, the steps in which they did not,
+    before these are too many. fickle: names, without numbers, of what changes in some steps only.
     """
 
     index: int
@@ -183,6 +183,7 @@ class ChangeDecider:
         self._updates: list[CallEvent] = []
         self._have_stepped: set[str | None] = set()  # optimizers, before this step
         self._have_moved: set[str | None] = set()  # those in whose steps something changed
+        self._moved_at: dict[str, int] = {}  # parameter -> the last step that changed it
         self._version = -1
         self._is_blind = False  # what a variable did once may not have been recorded
         self._trained: set[str] = set()  # names of the parameters that optimizers hold
@@ -218,6 +219,7 @@ class ChangeDecider:
             examples = self._certain(self._last.join(self._decide(event)))
         if not self._trained.isdisjoint(self._book.changed["parameter"]):
             self._have_moved.update(update.owner for update in self._updates)
+        self._moved_at.update(dict.fromkeys(self._book.changed["parameter"], event.step or 0))
         self._book.turn(event)
         self._modes.clear()
         self._ungraphed.clear()
@@ -334,8 +336,7 @@ class ChangeDecider:
                 if self._is_piled(variable, event):
                     yield claim.index, self._negative(claim, event, variable)
             elif not self._is_excused(claim, variable, event):
-                since = self._overdue(claim, event, variable, changed)
-                if since is not None:
+                for since in self._overdue(claim, event, variable, changed):
                     yield claim.index, self._negative(claim, since, variable)
 
     def _is_piled(self, variable: Variable, event: StepEvent) -> bool:
@@ -353,40 +354,41 @@ class ChangeDecider:
 
     def _overdue(
         self, claim: _Claim, event: StepEvent, variable: Variable, changed: AbstractSet[str]
-    ) -> StepEvent | None:
-        """The step in which a change was first missed, once it has been missed for too long."""
+    ) -> Sequence[StepEvent]:
+        """The steps in which a change was missed, once it has been missed for too long."""
         patience = within(claim.params)
         key, alike = (variable.name, variable.identity), _alike(variable.name)
         if patience == 1:
             # Experts that stand in a list may go without once, in runs in which they never did
             is_trained = self._variables.parameter_of(variable).requires_grad
             if not (is_trained and key in claim.reached):
-                return event
+                return (event,)
             if alike not in map(_alike, changed):
                 return self._stuck(claim, event, variable)
             patience = ROUTED
         elif key in claim.reached:
             claim.fickle.add(alike)  # an expert that is not asked for in each step, say
         if alike in claim.fickle or self._is_blind:
-            return None
+            return ()
         module = variable.name.rpartition(".")[0]
         if module in self._ungraphed and module not in self._modes:
             patience = UNGRAPHED
         lapses = claim.lapses.setdefault(key, [])
         lapses.append(event)
-        if len(lapses) < patience:
-            return None
-        return claim.lapses.pop(key)[0]
+        return claim.lapses.pop(key)[:1] if len(lapses) >= patience else ()
 
-    def _stuck(self, claim: _Claim, event: StepEvent, variable: Variable) -> StepEvent | None:
-        """The step since which a parameter that has moved stays as it was, if for long enough."""
+    def _stuck(self, claim: _Claim, event: StepEvent, variable: Variable) -> Sequence[StepEvent]:
+        """The steps in which a parameter that has moved rests, once it has rested for too long."""
         if claim.role != "parameter" or not self._variables.is_held(variable):
-            return event
+            return (event,)
         rests = claim.rests.setdefault((variable.name, variable.identity), [])
         rests.append(event)
-        if len(rests) < STUCK:
-            return None
-        return rests[0] if len(rests) == STUCK else event
+        step = event.step or 0
+        if step - self._moved_at.get(variable.name, step - 1) < STUCK:
+            return ()
+        told = tuple(rests)
+        rests.clear()
+        return told
 
     def _is_excused(self, claim: _Claim, variable: Variable, event: StepEvent) -> bool:
         """Whether there is a good reason for not having changed."""
