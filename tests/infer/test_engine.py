@@ -86,7 +86,7 @@ def test_what_one_of_several_runs_contradicts_is_dropped():
 def test_what_one_run_never_shows_is_kept():
     scheduled = net().steps(12, scheduler=True).build()
     plain = net().steps(12).build()
-    wanted = "Between two calls of LRScheduler.step there is Optimizer.step."
+    wanted = "In train.py, between two calls of LRScheduler.step there is Optimizer.step."
     for result in (learn(scheduled, plain), learn(plain, scheduled)):
         (invariant,) = [i for i in result.invariants if i.text == wanted]
         assert invariant.support.runs == 1
