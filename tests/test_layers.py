@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    ("errors",),
+    ("errors", "instrumentor"),
     ("schema",),
     ("collect", "store"),
     ("relations", "rules"),

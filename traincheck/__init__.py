@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from traincheck.integrations.watching import watch as watch
 
 __version__ = "0.1.0"
-__all__ = ["TrainingHalted", "__version__", "mark", "step", "watch"]
+__all__ = ["TrainingHalted", "__version__", "annotate_stage", "mark", "step", "watch"]
+
+# Names of the research release, and ours.
+_STAGES = {
+    "init": "init",
+    "training": "train",
+    "evaluation": "eval",
+    "inference": "eval",
+    "testing": "eval",
+    "checkpointing": "checkpoint",
+}
 
 
 def step() -> None:
@@ -35,6 +45,25 @@ def mark(text: str, **data: Any) -> None:
     current = sys.modules.get("traincheck.collect.current")
     if current is not None and current.CURRENT.session is not None:
         current.CURRENT.session.annotate(text, data)
+
+
+def annotate_stage(stage_name: str) -> None:
+    """Set the stage of what follows, until a forward or an optimizer step shows another stage.
+
+    Programs written for the research release call this. Does nothing in a process that is not
+    recorded.
+
+    Args:
+        stage_name: "init", "training", "evaluation", "inference", "testing" or "checkpointing".
+            Another name becomes a mark.
+    """
+    stage = _STAGES.get(stage_name)
+    if stage is None:
+        mark(stage_name)
+        return
+    current = sys.modules.get("traincheck.collect.current")
+    if current is not None:
+        current.CURRENT.enter_stage(stage)
 
 
 def __getattr__(name: str) -> Any:

@@ -35,3 +35,33 @@ def test_it_cannot_be_taken_for_one_of_ours(tmp_path):
 
 def test_nothing_happens_where_nothing_is_recorded():
     traincheck.mark("alone", value=object())
+
+
+def test_programs_of_the_research_release_run_and_set_the_stage(tmp_path):
+    program = """
+import torch
+from traincheck import annotate_stage
+from traincheck.instrumentor import META_VARS, meta_vars
+
+annotate_stage("init")
+META_VARS["step"] = -1
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(2):
+    META_VARS["step"] += 1
+    annotate_stage("training")
+    optimizer.zero_grad()
+    weight.sum().backward()
+    optimizer.step()
+    annotate_stage("testing")
+    torch.manual_seed(0)
+    annotate_stage("warming up")
+assert meta_vars["step"] == 1
+"""
+    with recording(tmp_path / "run") as run:
+        exec(program, {})
+    seeds = [event.stage for event in run.of("rng") if event.change == "seed"]
+    assert seeds == ["eval", "eval"]
+    assert [event.stage for event in run.of("stage")] == ["train", "eval", "train", "eval"]
+    assert len(run.marks("warming up")) == 2
+    exec(program, {})  # and where nothing is recorded

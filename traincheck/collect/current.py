@@ -18,5 +18,21 @@ class Current:
         self.session: Session | None = None
         self.watch: object | None = None  # who began it in this process; None for a launched run
 
+    def enter_stage(self, stage: str) -> None:
+        """The user's own word on the stage, until a call shows another one."""
+        session = self.session
+        if session is None:
+            return
+        em = session.local.em or session.emitter()
+        if em.busy:
+            return
+        em.busy = True
+        try:
+            session.stage(em, stage)
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(self.enter_stage, error)
+        finally:
+            em.busy = False
+
 
 CURRENT = Current()
