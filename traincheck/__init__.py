@@ -1,4 +1,15 @@
-"""traincheck: catches silent bugs in PyTorch training."""
+"""traincheck: finds silent bugs in PyTorch training.
+
+The command ``traincheck run train.py`` checks a script as it is. Inside a process, such as that of
+a notebook, use `watch`::
+
+    with traincheck.watch(model, optimizer) as run:
+        train(model, optimizer, loader)
+    run.findings
+
+`step` marks the end of a training step, `mark` leaves a note in the trace, and `annotate_stage`
+sets the stage. `TrainingHalted` is raised by a watch with ``halt=True``.
+"""
 
 from __future__ import annotations
 
@@ -71,3 +82,8 @@ def __getattr__(name: str) -> Any:
     if name in ("TrainingHalted", "watch"):
         return getattr(importlib.import_module("traincheck.integrations.watching"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """With what is loaded when it is asked for, so that ``help(traincheck)`` shows it."""
+    return sorted({*globals(), *__all__})

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from traincheck.check.causes import EXPLAINS, RANK
-from traincheck.check.findings import FindingBook, where
+from traincheck.check.findings import FindingBook
 from traincheck.check.wording import WORDING
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Violation
+from traincheck.schema.places import where
 
 S = Symptom
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from traincheck.check.call_tree import LANDMARKS
@@ -18,8 +18,7 @@ from traincheck.check.decorating import Decorating
 from traincheck.check.folding import Fault, Tally, fold, in_order
 from traincheck.check.witness import Witness, is_near
 from traincheck.check.wording import WORDING
-from traincheck.schema.apis import Families
-from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.events import Event
 from traincheck.schema.findings import (
     SEVERITIES,
     Acceptance,
@@ -30,9 +29,9 @@ from traincheck.schema.findings import (
     Symptom,
     Violation,
 )
+from traincheck.schema.places import where
 from traincheck.schema.words import joined
 
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _SOME_CALLS = re.compile(r"[1-9]\d* calls?\b")
 _SHOWN_EVENTS = 6
 _SHOWN_NAMES = 8
@@ -352,22 +351,6 @@ class Filler:
             .replace("{expected}", self._expected)
             .replace("{observed}", self._observed)
         )
-
-
-def where(evidence: Iterable[Event]) -> str | None:
-    """The first source line that the evidence knows of, of the program rather than a package."""
-    places = [
-        (str(place), isinstance(event, CallEvent) and event.family == Families.MODULE)
-        for event in evidence
-        if (place := getattr(event, "where", None))
-    ]
-    return min(places, key=_remoteness)[0] if places else None
-
-
-def _remoteness(place: tuple[str, bool]) -> tuple[bool, bool]:
-    """Packages come last; a forward pass comes after a more telling line."""
-    path, is_forward = place
-    return bool(_INSTALLED.search(path)), is_forward
 
 
 def _short_api(api: str | None) -> str | None:

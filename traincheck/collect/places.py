@@ -22,6 +22,7 @@ _OWN_DIR = str(Path(__file__).parent)
 _PASSING_ON = re.compile(
     r"[\\/](?:site|dist)-packages[\\/](?:accelerate|lightning_fabric|lightning[\\/]fabric)[\\/]"
 )
+_CELL = "<ipython-input-"  # in a terminal; the cells of a notebook have names of files
 _MOST_CODES = 4096  # functions and lines made on the fly must not grow the training process
 
 # Code by id, and its serialized lines by instruction; None where it is not the user's. The code is
@@ -50,11 +51,20 @@ def place(frame: FrameType | None) -> bytes:
         if lines is not None:
             found = lines.get(frame.f_lasti)
             if found is None:
-                text = dumps(f"{code.co_filename}:{frame.f_lineno}")
+                text = dumps(f"{_label(code.co_filename)}:{frame.f_lineno}")
                 found = lines[frame.f_lasti] = text
             return found
         frame = frame.f_back
     return b"null"
+
+
+def _label(name: str) -> str:
+    """The name of a file; of a cell of a notebook, ``Cell In[3]``, as its file is a passing one."""
+    try:
+        shell = sys.modules["IPython"].get_ipython()
+        return " ".join(shell.compile.format_code_name(name) or (name,))
+    except (KeyError, AttributeError):  # no notebook, or an IPython that does not number its cells
+        return name
 
 
 def _meet(code: CodeType) -> _Known:
@@ -62,6 +72,7 @@ def _meet(code: CodeType) -> _Known:
     if len(_known) >= _MOST_CODES:
         _known.clear()
     name = code.co_filename
-    is_users = not (name.startswith((_TORCH_DIR, _OWN_DIR, "<")) or _PASSING_ON.search(name))
+    is_made = name.startswith("<") and not name.startswith(_CELL)
+    is_users = not (is_made or name.startswith((_TORCH_DIR, _OWN_DIR)) or _PASSING_ON.search(name))
     known = _known[id(code)] = code, {} if is_users else None
     return known

@@ -17,6 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from html import escape
 from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -38,8 +39,9 @@ from traincheck.errors import (
 )
 from traincheck.report._words import conclusion
 from traincheck.report.text_report import one_line, write_text
-from traincheck.schema.findings import Finding, Report
+from traincheck.schema.findings import Finding, Findings, Report
 from traincheck.schema.layout import EVENT_GLOB
+from traincheck.schema.shown import report_html
 from traincheck.store.tail import PollReader
 
 if TYPE_CHECKING:
@@ -133,9 +135,9 @@ class Watch:
         return self._running is not None or self._joined is not None
 
     @property
-    def findings(self) -> Sequence[Finding]:
+    def findings(self) -> Findings:
         """What was found so far, the first cause first."""
-        return self.report().findings
+        return Findings(self.report().findings)
 
     @property
     def has_error(self) -> bool:
@@ -163,6 +165,11 @@ class Watch:
         if not self.is_active and self._report is None:
             return "<traincheck: nothing was watched yet>"
         return f"<{conclusion(self.report())}{', and watching' if self.is_active else ''}>"
+
+    def _repr_html_(self) -> str:
+        if not self.is_active and self._report is None:
+            return escape(repr(self))
+        return report_html(self.report())
 
     def settle(self) -> bool:
         """Check the step that the loop has just finished; tells what `has_error` does then.

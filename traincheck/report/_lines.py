@@ -24,7 +24,7 @@ _WORD = re.compile(r"\S+\s*")
 
 def page(stream: TextIO) -> Console:
     """A console as wide as the terminal, or as COLUMNS says; in colour where that is shown."""
-    console = Console(file=stream, highlight=False)
+    console = Console(file=stream, highlight=False, force_jupyter=False)
     is_told = console.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
     console.width = min(console.width, _MAX_WIDTH) if is_told else _PLAIN_WIDTH
     return console

@@ -7,9 +7,9 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from traincheck.check.findings import where
 from traincheck.check.source_files import SourceFiles, split_place
 from traincheck.schema.findings import Finding, Report
+from traincheck.schema.places import where
 
 _LONGEST = 160  # characters of a line of code
 

@@ -13,7 +13,6 @@ from typing import Any, TextIO
 
 import orjson
 
-from traincheck.check.findings import where
 from traincheck.check.saves import suspects
 from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import located
@@ -22,6 +21,7 @@ from traincheck.schema.codec import placed
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.json_text import dump_json
 from traincheck.schema.layout import SCHEMA_VERSION
+from traincheck.schema.places import where
 from traincheck.schema.printable import printable_json
 
 

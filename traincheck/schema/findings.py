@@ -11,6 +11,13 @@ from traincheck.schema.claims import Context
 from traincheck.schema.events import Event
 from traincheck.schema.excerpts import Row
 from traincheck.schema.record import Record
+from traincheck.schema.shown import (
+    finding_html,
+    finding_line,
+    findings_html,
+    report_html,
+    report_line,
+)
 
 SEVERITIES = ("info", "warning", "error")  # rising
 FINDINGS = 1  # exit status: findings at or above --fail-on
@@ -172,7 +179,7 @@ class Also:
     subjects: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Finding:
     """Violations of one cause folded together, as reported.
 
@@ -208,6 +215,24 @@ class Finding:
     sides: tuple[str, str] = ("the reference", "this run")
     steps: int = 1
     accepted: Acceptance | None = None
+
+    def __repr__(self) -> str:
+        return f"<{finding_line(self)}>"
+
+    def _repr_html_(self) -> str:
+        return finding_html(self)
+
+
+class Findings(tuple[Finding, ...]):
+    """Findings, the first cause first. A notebook shows them as HTML, a terminal one a line."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or "<no findings>"
+
+    def _repr_html_(self) -> str:
+        return findings_html(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +273,7 @@ class Save:
     where: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
     """What one check of one run concluded.
 
@@ -282,6 +307,12 @@ class Report:
     presentation: Presentation = field(default_factory=Presentation)
     checked_steps: int = 0
     ended: str = ""
+
+    def __repr__(self) -> str:
+        return f"<report: {report_line(self)}>"
+
+    def _repr_html_(self) -> str:
+        return report_html(self)
 
     def count(self, verdict: Verdict) -> int:
         """How many checks ended with ``verdict``."""

@@ -10,11 +10,11 @@ from tests.builders import BN_BUFFERS, MLP, MLP_BN
 from tests.checking import fires, quiet, report_of
 from tests.ranks import RankBuilder, merged, two_ranks
 from traincheck.check.engine import Engine
-from traincheck.check.findings import where
 from traincheck.rules.tc401_replicas_differ import ReplicasDiffer
 from traincheck.schema.apis import JOIN
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.places import where
 
 ALL = tuple(sorted(f"Net.{name}" for name in MLP))
 LAYER_NORM = "torch.nn.modules.normalization.LayerNorm"

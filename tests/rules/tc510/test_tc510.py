@@ -6,9 +6,9 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.check.findings import where
 from traincheck.schema.events import Event, RngEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.places import where
 
 
 def run(

@@ -1,0 +1,27 @@
+"""The line of the program that a finding points to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event
+
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+
+
+def where(evidence: Iterable[Event]) -> str | None:
+    """The first source line that the evidence knows of, of the program rather than a package."""
+    places = [
+        (str(place), isinstance(event, CallEvent) and event.family == Families.MODULE)
+        for event in evidence
+        if (place := getattr(event, "where", None))
+    ]
+    return min(places, key=_remoteness)[0] if places else None
+
+
+def _remoteness(place: tuple[str, bool]) -> tuple[bool, bool]:
+    """Packages come last; a forward pass comes after a more telling line."""
+    path, is_forward = place
+    return bool(_INSTALLED.search(path)), is_forward

@@ -1,0 +1,68 @@
+"""Findings and reports in a line, and as HTML for notebooks. Everything from a trace is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from traincheck.schema.places import where
+from traincheck.schema.printable import printable
+from traincheck.schema.words import counted, joined
+
+if TYPE_CHECKING:
+    from traincheck.schema.findings import Finding, Report
+
+_COLOURS = {"error": "#c62828", "warning": "#b26a00", "info": "#1565c0"}
+_SHOWN_NAMES = 12
+
+
+def finding_line(finding: Finding) -> str:
+    """``TC101 error at step 0: No optimizer holds Net.head.weight``."""
+    step = finding.first_step
+    at = "before the first step" if step is None else f"at step {step:,}"
+    return printable(f"{finding.code} {finding.severity} {at}: {finding.title}")
+
+
+def report_line(report: Report) -> str:
+    """``2 findings in 87 steps``, or that nothing was checked."""
+    if report.is_empty:
+        return "nothing was checked"
+    found = counted(len(report.findings), "finding") if report.findings else "no findings"
+    return f"{found} in {counted(report.steps, 'step')}"
+
+
+def finding_html(finding: Finding) -> str:
+    """A heading, and a table of what is to be known and done."""
+    colour = _COLOURS.get(finding.severity, "inherit")
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{name}</th>"
+        f"<td style='text-align:left'>{escape(printable(text))}</td></tr>"
+        for name, text in _rows(finding)
+    )
+    head = f"<b style='color:{colour}'>{escape(finding_line(finding))}</b>"
+    return f"<div>{head}<table>{rows}</table></div>"
+
+
+def findings_html(findings: Iterable[Finding]) -> str:
+    """One after the other."""
+    return "".join(map(finding_html, findings)) or "<div>no findings</div>"
+
+
+def report_html(report: Report) -> str:
+    """How many findings there are, and each of them."""
+    head = f"<b>traincheck: {escape(report_line(report))}</b>"
+    return f"<div>{head}{''.join(map(finding_html, report.findings))}</div>"
+
+
+def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
+    for name, text in (
+        ("variables", joined(finding.variables, _SHOWN_NAMES)),
+        ("expected", finding.expected),
+        ("observed", finding.observed),
+        ("likely cause", finding.likely_cause),
+        ("fix", finding.fix),
+        ("where", where(finding.evidence) or ""),
+    ):
+        if text:
+            yield name, text
