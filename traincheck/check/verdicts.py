@@ -17,7 +17,9 @@ from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import needs_from_json
 
 _ALWAYS = frozenset({"step", "stage", "mark"})  # recorded whatever was asked for
-_DISCOVERY = "new"  # as a moment: variables are told of when they are found, whatever was asked for
+# Moments. Variables are recorded when they are found, whatever was asked for; what the program
+# updates itself, where gradients or parameters are recorded.
+_WITH_OTHERS = frozenset({"new", "hand"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,4 +226,4 @@ def _missing(needs: Needs, recorded: Needs) -> str | None:
 
 def _has_state(state: str, recorded: frozenset[str]) -> bool:
     role, _, moment = state.partition("@")
-    return moment == _DISCOVERY or not recorded.isdisjoint((state, f"{role}@*", "*", "*@*"))
+    return moment in _WITH_OTHERS or not recorded.isdisjoint((state, f"{role}@*", "*", "*@*"))

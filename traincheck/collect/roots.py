@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from itertools import chain
 from operator import methodcaller
 from threading import get_ident
@@ -33,6 +33,7 @@ class Root:
         holder: the module, or the optimizer.
         name: what the names of the variables begin with.
         is_loose: no module owns the variables.
+        on_death: called when the module is about to go, while its tensors are still there.
 
     is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
     it: of the last forward with gradients, or update. size: elements of its parameters.
@@ -40,11 +41,19 @@ class Root:
     that are not known may still ask whether they are below it by now.
     """
 
-    def __init__(self, holder: Any, name: str, *, is_loose: bool = False) -> None:
+    def __init__(
+        self,
+        holder: Any,
+        name: str,
+        *,
+        is_loose: bool = False,
+        on_death: Callable[[Root], None] | None = None,
+    ) -> None:
         own = weakref.ref(self)
         forget = _forget  # models that a package holds outlive the names of this file
         self.ref: weakref.ref[Any] = weakref.ref(holder, lambda _: forget(own()))
         self.name = name
+        self.on_death = on_death
         self.is_loose = is_loose
         self.thread = this_thread()
         self.is_tracked = False
@@ -97,6 +106,8 @@ def _forget(root: Root | None) -> None:
     """A root is dead: what replaces it may ask for names, nobody for tensors."""
     if root is None:
         return
+    if root.on_death is not None:
+        root.on_death(root)
     root.holders = []
     root.parameters = {n: ({}, key, p, g) for n, (_, key, p, g) in root.parameters.items()}
     root.buffers = {n: ({}, key, b) for n, (_, key, b) in root.buffers.items()}

@@ -84,6 +84,7 @@ class Session:
         self._told: tuple[dict[str, list[float]], dict[str, bool]] | None = None  # of the last step
         self._told_text = b""
         self.at_step_end: list[Callable[[Emitter], None]] = []
+        self.is_last_over: Callable[[Emitter], bool] = lambda _: False  # of a step without a call
         self.after_optimizer: list[Callable[[], None]] = []  # within the step, after its update
         self.after_step: list[Callable[[], None]] = []  # what a step left is written by then
         self.before_save: list[Callable[[], None]] = []  # a checkpoint is to be written next
@@ -152,7 +153,7 @@ class Session:
             if em is not None and not self.is_worker and not self._is_storage_lost:
                 self.tracker.looker.resolve(em)
                 if any(self.steps.counters.values()):
-                    self._write_step(em, complete=self.steps.is_between)
+                    self._write_step(em, complete=self.steps.is_between or self.is_last_over(em))
             if self.faults.lost and em is not None:
                 em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})
             self.faults.leave_note()

@@ -6,7 +6,7 @@ When the instruments say so, look at them; what a look tells is the business of 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from collections.abc import Set as AbstractSet
 from threading import get_ident
 from typing import Any, TypeAlias
@@ -69,6 +69,7 @@ class Tracker:
         self._trainers: set[int] = set()  # threads that compute gradients or update
         self._optimizer_state: dict[str, dict[str, Variable]] = {}
         self._plans: dict[str, Plan] = {}
+        self.on_death: Callable[[Root], None] | None = None  # told of a model that is about to go
         self.maps = 0  # how often modules were given their paths
         self.names_version = 0  # another number when a parameter got another name
         # Ids of special tokens that configurations of models name; None where they differ.
@@ -112,7 +113,7 @@ class Tracker:
         return self._modules[id(module)][1], root
 
     def _new(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> tuple[Root, Parts]:
-        root = Root(top, self._name(top, parents))
+        root = Root(top, self._name(top, parents), on_death=self._died)
         parts = list(walk(top, root.name))
         self._map(root, parts)
         return root, parts
@@ -354,6 +355,15 @@ class Tracker:
                 if root.name in names:
                     root.rest.trained()
                 root.rest.saw_parameters(em.clock.step, root.holders)
+
+    def _died(self, root: Root) -> None:
+        if self.on_death is not None and self.roots.get(root.name) is root:
+            self.on_death(root)
+
+    def look_last(self, em: Emitter, after: int, root: Root) -> None:
+        """Look at the parameters of a model that is about to go, but for those on a device."""
+        slots = [(v, holder.get(key)) for holder, key, v, _ in root.parameters.values()]
+        self.looker.look_all(em, [(v, t) for v, t in slots if t is not None and t.is_cpu], after)
 
     def _explain_still(self, em: Emitter, after: int, roots: list[Root]) -> None:
         still = self.looker.still

@@ -52,11 +52,13 @@ _LANDMARKS = frozenset(
     }
 )
 
+_UPDATES = ("optimizer_step", "scaler_step")  # counters
+
 # "new" is the moment of discovery, which every view records: it asks for no look.
 DISCOVERY = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
 GRADIENTS = Needs(
     calls=frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP}),
-    states=frozenset({"gradient@backward"}),
+    states=frozenset({"gradient@backward", "parameter@hand"}),
 )
 # Forward passes, their modes, and what depends on these.
 MODES = Needs(calls=MODAL | {Families.MODULE, Families.EVAL})
@@ -146,7 +148,9 @@ class StepFacts:
     frozen, or are no longer, at some moment of it; uncertain: whose looks could not tell. numbers:
     of parameters, the last look that took any. kept: by optimizer, gradients that it has applied
     in a step that was not recorded, and that are there when the first backward pass begins.
-    has_own: an optimizer was given other gradients than backward() left. uses: paths of the modules
+    has_own: an optimizer was given other gradients than backward() left. by_hand: parameters with
+    gradients that the program has updated itself, as no optimizer has stepped so far; written: of
+    which it has changed a gradient itself before a backward pass. uses: paths of the modules
     that were called, in order; the first call of each. forwards: in order of their first.
     softmaxes: calls of softmax with grad enabled.
     """
@@ -164,6 +168,8 @@ class StepFacts:
     numbers: Mapping[int, StateEvent]
     kept: Mapping[str, frozenset[int]] = field(default_factory=dict)
     has_own: bool = False
+    by_hand: frozenset[int] = frozenset()
+    written: frozenset[int] = frozenset()
 
     @property
     def is_gap(self) -> bool:
@@ -182,6 +188,11 @@ class StepFacts:
             for moment in self.moments
             if moment.family == Families.OPTIMIZER_STEP and moment.call.exception is None
         ]
+
+    @property
+    def applied(self) -> frozenset[int]:
+        """Parameters whose gradients were applied, by optimizers or by the program itself."""
+        return self.by_hand.union(*(moment.applied for moment in self.updates()))
 
 
 class Ledger:
@@ -204,6 +215,7 @@ class Ledger:
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
         self._present: set[int] = set()
+        self._has_stepped = False  # any optimizer
         self.has_gap = False  # events were lost: optimizers and parameters may be among them
         self._batch: tuple[str, int, int] | None = None
         self._page = Page()
@@ -376,6 +388,8 @@ class Ledger:
         moments = self._walk(page) if event.recorded else []
         reached = frozenset[int]().union(*(moment.reached for moment in moments))
         self.ever_reached |= reached
+        self._has_stepped |= any(event.counters.get(name) for name in _UPDATES)
+        by_hand = frozenset() if self._has_stepped else reached & page.changed
         # Of those replaced nothing more is seen
         self._nonzero.intersection_update(self.parameters.keys() | self.loose.keys())
         return StepFacts(
@@ -392,13 +406,18 @@ class Ledger:
             numbers=page.numbers,
             kept=self._kept(page.kept),
             has_own=page.has_own,
+            by_hand=by_hand,
+            written=frozenset(self._named(name for mark in page.written for name in mark.names)),
         )
+
+    def _named(self, names: Iterable[str]) -> set[int]:
+        return {self._ids[name] for name in names if name in self._ids}
 
     def _kept(self, mark: MarkEvent | None) -> dict[str, frozenset[int]]:
         """Whose gradients a mark names, by the optimizers that it names."""
         if mark is None:
             return {}
-        ids = {self._ids[name] for name in mark.names if name in self._ids}
+        ids = self._named(mark.names)
         return {o: h.ids & ids for o, h in self.holders.items() if o in mark.owners}
 
     def _walk(self, page: Page) -> list[Moment]:

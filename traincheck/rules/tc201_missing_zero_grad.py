@@ -5,9 +5,17 @@ Follows gradients, not only calls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor
+from traincheck.rules._ledger import (
+    DISCOVERY,
+    GRADIENTS,
+    Moment,
+    StepFacts,
+    StepMonitor,
+    proof,
+)
+from traincheck.rules._piling import Pile, Piling
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -17,6 +25,11 @@ _APPLIED = (
     "optimizer.step(){where} at step {step} applies gradients of {variables} that still contain "
     "those of the step before."
 )
+_BY_HAND = (
+    "The program updates its parameters itself, without an optimizer, and clears no gradients: "
+    "backward(){where} at step {step} adds to those of {variables}."
+)
+_CLEAR = "Call model.zero_grad(), or set p.grad = None for each parameter, after every update."
 
 
 class MissingZeroGrad:
@@ -25,6 +38,7 @@ class MissingZeroGrad:
     What it checks:
         Between two steps of the same optimizer, gradients that the first has applied are cleared
         before backward() adds to them: by zero_grad() of the optimizer or the model, or by hand.
+        The same between two updates that the program makes itself, without an optimizer.
 
     Why it matters:
         Every step applies the sum of all gradients so far. Training goes on, with a direction that
@@ -32,17 +46,23 @@ class MissingZeroGrad:
 
     Fires on:
         A loop without zero_grad(); a zero_grad() of another optimizer or of another model; a
-        zero_grad() that is reached only now and then.
+        zero_grad() that is reached only now and then. A loop without an optimizer that updates its
+        parameters itself 64 times in a row, or four times up to the end of the run, with gradients
+        that are never cleared.
 
     Stays quiet on:
         zero_grad() at the head or at the end of the loop, of the optimizer or of the model;
         gradients set to None, or written in each step, by hand (as of fp32 masters of the weights);
         accumulation over several backward() between two steps; the generator's backward() that
         reaches a discriminator; closures (LBFGS); the first step; steps that GradScaler skips;
-        gradients that a step which was not recorded has left, where no optimizer has applied them.
+        gradients that a step which was not recorded has left, where no optimizer has applied them;
+        without an optimizer: accumulation over several backward() before an update, momentum kept
+        in the gradients, weights that are written without a gradient (averages, target networks,
+        limits, masks), steps that are sampled.
 
     Fix:
-        Call optimizer.zero_grad() once per optimizer step.
+        Call optimizer.zero_grad() once per optimizer step; without an optimizer, model.zero_grad()
+        or p.grad = None after each update.
 
     Source:
         https://stackoverflow.com/questions/60335387
@@ -82,8 +102,41 @@ class GradientWindow(StepMonitor):
         super().__init__()
         self._windows: dict[str, _Window] = {}
         self._cleared: dict[str, CallEvent] = {}  # the last zero_grad that was of an optimizer's
+        self._piling = Piling()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
+        self.triggered += bool(facts.by_hand)
+        return self._by_optimizers(facts) + [
+            violation
+            for pile in self._piling.step(facts, self.ledger.held())
+            for violation in self._piled(pile)
+        ]
+
+    def finish(self) -> list[Violation]:
+        return [violation for pile in self._piling.finish() for violation in self._piled(pile)]
+
+    def _piled(self, pile: Pile) -> list[Violation]:
+        """The program updates parameters itself."""
+        return [
+            replace(
+                proof(
+                    ("TC201", Symptom.MISSING_ZERO_GRAD),
+                    pile.facts,
+                    subject=Subject(api=Families.ZERO_GRAD, variable=name),
+                    message=f"the program updates {name} again although its gradient still "
+                    "contains that of the update before: nothing clears it in between",
+                    expected="gradients are cleared between two updates",
+                    observed="backward() added to gradients that the update before had applied",
+                    evidence=(pile.backward,),
+                ),
+                title="Gradients are not cleared between updates",
+                likely_cause=_BY_HAND,
+                fix=_CLEAR,
+            )
+            for name in self.ledger.names(pile.ids)
+        ]
+
+    def _by_optimizers(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_whole:
             self._windows.clear()
             return []

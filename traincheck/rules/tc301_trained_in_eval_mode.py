@@ -93,7 +93,7 @@ class TrainingMode(StepMonitor):
             self._streaks.clear()
             self._others.clear()
             return []
-        applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
+        applied = facts.applied
         if not applied:
             return []
         names = {

@@ -65,7 +65,7 @@ class PartModes(StepMonitor):
         if not facts.is_whole:
             self._streaks.clear()
             return []
-        applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
+        applied = facts.applied
         if not applied:
             return []
         books = self.ledger.parameters

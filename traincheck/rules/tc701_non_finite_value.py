@@ -14,6 +14,7 @@ from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
 _LOSSES = 3  # steps in a row with a loss that is not finite
+_BY_HAND = "{observed}; the program's own update applied it."
 _CONFIRMED = 2  # steps with broken gradients, where the parameters are not looked at after each
 
 
@@ -21,17 +22,15 @@ class NonFiniteValue:
     """TC701 non-finite-value: NaN or infinity reaches the parameters.
 
     What it checks:
-        After an optimizer step, the parameters are finite. Where they are not, the batch, the
-        results of modules, the loss and the gradients of that step tell where it began.
+        After an update, parameters are finite. Where they are not, the batch, the results of
+        modules, the loss and the gradients of that step tell where it began.
 
     Why it matters:
-        One NaN in a parameter makes every later result NaN. Nothing comes back from there, and
-        many programs go on for hours.
+        One NaN in a parameter makes every later result NaN, and many programs go on for hours.
 
     Fires on:
-        A parameter with elements that are NaN or infinite after a step; gradients that are not
-        finite at two optimizer steps in a row, where the parameters were not looked at; a loss that
-        is not finite at three.
+        NaN or infinity in a parameter after an update; gradients that are not finite at two updates
+        in a row whose parameters were not recorded; a loss that is not finite at three.
 
     Stays quiet on:
         Steps that GradScaler or the program skips because of such a gradient; gradients that are
@@ -39,8 +38,7 @@ class NonFiniteValue:
         not finite now and then, as long as the parameters remain whole.
 
     Fix:
-        Look at the place that is named: clean the data, lower the learning rate, keep logarithms
-        and divisions away from zero. torch.autograd.set_detect_anomaly(True) finds the operation.
+        Clean the data, lower the learning rate, keep logarithms and divisions away from zero.
 
     Source:
         https://github.com/cvignac/SMP/issues/3,
@@ -98,6 +96,8 @@ class FirstBroken:
         self._losses = 0
         self._lost: tuple[int | None, _Place] | None = None  # first loss in a row
         self._stepped: CallEvent | None = None
+        self._has_stepped = False  # an optimizer, ever
+        self._backward: CallEvent | None = None  # the last of this step
         self._is_told = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -138,6 +138,8 @@ class FirstBroken:
             if stats is None:
                 return
             self._seen.add(event.name)
+            if event.change == "content" and not self._has_stepped:  # by the program itself
+                self._stepped = self._stepped or self._backward
             if not is_broken(stats):
                 self._broken_parameters.pop(event.name, None)
                 return
@@ -151,19 +153,22 @@ class FirstBroken:
         family = event.family or event.api
         if family == Families.MODULE:
             summary = tensor_summary(event.result)
-            if event.grad_enabled and summary is not None and is_broken(summary.stats):
+            # Without an optimizer, a forward behind the update is of the same step
+            is_due = event.grad_enabled and (self._has_stepped or self._backward is None)
+            if is_due and summary is not None and is_broken(summary.stats):
                 words = f"{_many(summary.stats)} in the result of {event.module or event.api}"
                 self._note("module", words, Subject(module=event.module), event)
         elif family == Families.BACKWARD:
+            self._backward = event
             value = loss_of(event)
             if value is not None and value != value:  # noqa: PLR0124  # NaN stands for both
                 self._note("loss", "a loss that is not finite", Subject(), event)
         elif family == Families.OPTIMIZER_STEP and event.exception is None:
-            self._stepped = event
-            self.triggered += 1
+            self._has_stepped, self._stepped = True, event
 
     def _end(self, event: StepEvent) -> list[Violation]:
         found: list[Violation] = []
+        self.triggered += self._stepped is not None
         if not event.recorded:
             self._streak = 0
         elif self._stepped is not None:
@@ -172,7 +177,7 @@ class FirstBroken:
             self._broken_parameters.setdefault(str(place.subject.variable), place)
         if self._stepped is not None or not event.recorded:
             self._places.clear()
-        self._after, self._stepped = [], None
+        self._after, self._stepped, self._backward = [], None, None
         self._seen.clear()
         return found
 
@@ -236,6 +241,7 @@ class FirstBroken:
             expected="parameters are finite after each optimizer step",
             observed=observed,
             evidence=(place.event, *filter(None, [self._stepped])),
+            likely_cause="" if self._has_stepped else _BY_HAND,
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from traincheck.rules._ledger import Holder, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import NORMS, History, applied_norms
+from traincheck.rules._updaters import updaters
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
@@ -104,10 +105,7 @@ class Explosions(StepMonitor):
         if facts.is_gap:
             return []
         found: list[Violation] = []
-        for owner in {str(moment.call.owner) for moment in facts.updates()}:
-            holder = self.ledger.holders.get(owner)
-            if holder is None:
-                continue
+        for holder in updaters(self.ledger, facts):
             norms = applied_norms(facts, holder)
             total = math.sqrt(sum(norm * norm for norm in norms.values()))
             if total > 0:
@@ -118,7 +116,7 @@ class Explosions(StepMonitor):
     def _compare(
         self, total: float, norms: dict[int, float], holder: Holder, facts: StepFacts
     ) -> list[Violation]:
-        series = self._series.setdefault(holder.event.id, _Series())
+        series = self._series.setdefault(holder.label, _Series())
         series.count += 1
         step, history = facts.event.step, series.history
         usual = history.median if len(history) else total

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from traincheck.rules._ledger import Parameter, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import MATRIX, NORMS, applied_norms
+from traincheck.rules._updaters import updaters
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
@@ -106,9 +107,8 @@ class Depths(StepMonitor):
             self._streaks.clear()
             return []
         models: dict[str, dict[int, float]] = defaultdict(dict)
-        for owner in {str(moment.call.owner) for moment in facts.updates()}:
-            holder = self.ledger.holders.get(owner)
-            for identity, norm in (applied_norms(facts, holder) if holder else {}).items():
+        for holder in updaters(self.ledger, facts):
+            for identity, norm in applied_norms(facts, holder).items():
                 parameter = self.ledger.parameters.get(identity)
                 began_zero = self._began_zero.setdefault(identity, norm == 0)
                 if (

@@ -50,7 +50,10 @@ class ConstantLoss:
         ),
         fix="Compare the model's outputs for two batches, then what the loss is given.",
     )
-    needs: Needs = DISCOVERY | Needs(calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}))
+    needs: Needs = DISCOVERY | Needs(
+        calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}),
+        states=frozenset({"parameter@hand"}),
+    )
 
     def __init__(self, steps: int = 20) -> None:
         self.steps = steps
@@ -71,7 +74,7 @@ class SameNumber(StepMonitor):
         self._is_over = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if self._is_over or facts.is_gap or not facts.updates():
+        if self._is_over or facts.is_gap or not (facts.updates() or facts.by_hand):
             return []
         rates = [rate for rates in facts.event.lr.values() for rate in rates]
         if not all(isinstance(rate, (int, float)) and rate > 0 for rate in rates):

@@ -81,7 +81,18 @@ class Zeros(StepMonitor):
                 del self._streaks[identity]
             for identity in moment.present - moment.applied:
                 found += self._count(identity, facts)
+        if facts.by_hand:
+            found += self._by_hand(facts)
         return found
+
+    def _by_hand(self, facts: StepFacts) -> list[Violation]:
+        """The program updates parameters itself."""
+        self.triggered += 1
+        looks = [(i, look.summary) for i, look in facts.gradients.items()]
+        for identity in facts.reached & self._streaks.keys():
+            del self._streaks[identity]
+        zeros = [i for i, summary in looks if summary is not None and summary.zero is True]
+        return [found for i in zeros if i not in facts.reached for found in self._count(i, facts)]
 
     def _count(self, identity: int, facts: StepFacts) -> list[Violation]:
         look = facts.gradients.get(identity)

@@ -180,6 +180,7 @@ class Needs:
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
             ``role@*``, with ``@some`` behind it in the steps of `THIN`; ``role@new``: only which
             there are, not what becomes of them;
+            ``parameter@hand``: what the program updates itself, while no optimizer has stepped;
             ``parameter@ranks``: with exact fingerprints where there are several ranks;
             BATCH_CONTENT: with fingerprints of what batches hold, with ``@some`` as above;
             ``average@loaded``: marks of models that no optimizer holds, when they change soon after

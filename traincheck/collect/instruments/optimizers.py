@@ -20,6 +20,7 @@ import torch
 from torch.optim import Optimizer
 
 from traincheck.collect.between import Between
+from traincheck.collect.by_hand import ByHand
 from traincheck.collect.compiling import is_traced
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
@@ -32,7 +33,6 @@ from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
 from traincheck.schema.apis import Families, Marks, is_loose
 
 _WRAPPED = "_traincheck_wrapped"
-_LOOKS_WITHOUT_UPDATE = 12
 _SCALARS = (int, float, str, type(None))
 
 
@@ -91,14 +91,14 @@ class Optimizers(Instrument):
         self._stepping: set[int] = set()
         # Those that hold tensors of no model: whether there was no gradient at all at the last step
         self._loose: dict[str, bool] = {}
-        self._looks_left = _LOOKS_WITHOUT_UPDATE
+        self._by_hand = ByHand(self.session)
+        self._awaits_update = True
         self._between = Between(self.session)
         wants = self.session.tracker.wants
         self._looks_at_cleared = wants("gradient", "zero_grad")
         self._looks_at_parameters = wants("parameter", "step")
         self._looks_at_state = wants("optimizer_state", "step")
-        if self._looks_at_parameters:
-            self.session.at_step_end.append(self._look_without_update)
+        self._by_hand.install()
         self.replace(Optimizer, "__init__", self._wrap_init)
         self.replace(Optimizer, "add_param_group", self._wrap_add_group)
         self.replace(Optimizer, "zero_grad", self._wrap_zero_grad)
@@ -363,10 +363,9 @@ class Optimizers(Instrument):
     ) -> None:
         session, optimizer = self.session, args[0]
         owner = self._ids.get(id(optimizer), "")
-        if self._looks_left:
-            self._looks_left = 0
-            if self._look_without_update in session.at_step_end:
-                session.at_step_end.remove(self._look_without_update)
+        if self._awaits_update:
+            self._awaits_update = False
+            self._by_hand.stop()
         if session.switch.looks:
             if self._looks_at_parameters:
                 session.tracker.look_parameters(em, span, self._trains(owner, optimizer))
@@ -376,14 +375,6 @@ class Optimizers(Instrument):
             self._between.after(owner, optimizer)
         for look in session.after_optimizer:
             look()
-
-    def _look_without_update(self, em: Emitter) -> None:
-        """Whether the program updates parameters itself, where no optimizer has stepped yet."""
-        session = self.session
-        if self._looks_left and self._ids and session.steps.counters["backward"]:
-            self._looks_left -= 1
-            if session.switch.looks:
-                session.tracker.look_parameters(em, em.next_span - 1, NO_ROOTS)
 
     def _trains(self, owner: str, optimizer: Optimizer) -> frozenset[str]:
         """Names of the roots whose parameters it holds; none if there is only one root."""
