@@ -176,7 +176,7 @@ def test_a_watch_counts_and_judges_to_its_end() -> None:
     with traincheck.watch(model, select=["TC201", "TC205"]) as run:
         train(model=model)
     assert run.report().steps == STEPS
-    assert run.findings == []
+    assert list(run.findings) == []
     with traincheck.watch(model, select=["TC201", "TC205"]) as run:
         train(model=model, begin=nothing)
     assert run.report().steps == STEPS
