@@ -5,13 +5,16 @@ Loads a command only when it is asked for: `--help` answers before torch or pand
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import click
@@ -235,8 +238,19 @@ def _our_bug(error: Exception) -> int:
     if os.environ.get("TRAINCHECK_DEBUG"):
         traceback.print_exception(error)
     else:
-        _say("  fix: please report it; TRAINCHECK_DEBUG=1 shows the traceback")
+        _say(
+            "  fix: please report it to those who gave you this copy, with the command line, the "
+            f"output of TRAINCHECK_DEBUG=1, and the versions: {_versions()}"
+        )
     return OUR_BUG
+
+
+def _versions() -> str:
+    """Of what a report of a bug is about, without loading any of it."""
+    found = [f"traincheck {traincheck.__version__}", f"Python {platform.python_version()}"]
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        found.append(f"torch {metadata.version('torch')}")
+    return ", ".join([*found, platform.platform(terse=True)])
 
 
 def _say(text: str) -> None:

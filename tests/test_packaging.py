@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -17,7 +18,7 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-DATA_FOLDERS = {"traincheck.configs"}
+DATA_FOLDERS = {"traincheck.configs", "traincheck.configs.invariants"}
 COMMANDS = ("traincheck", "traincheck-collect", "traincheck-infer", "traincheck-check")
 
 
@@ -92,6 +93,43 @@ def test_nothing_else_is_in_the_wheel(wheel_names: set[str]) -> None:
 
 def test_the_license_is_in_the_wheel(wheel_names: set[str]) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in wheel_names)
+
+
+def test_the_source_archive_holds_what_tests_need(tmp_path: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    tracked = [name for name in listed if name != ".gitignore" and not name.startswith(".")]
+    if not tracked:
+        pytest.skip("not a checkout")
+    source = tmp_path / "source"
+    for name in tracked:
+        copy = source / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_file():
+            copy.write_bytes((ROOT / name).read_bytes())
+    code = "from setuptools.build_meta import build_sdist; import sys; build_sdist(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=source, check=True, capture_output=True
+    )
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        held = {name.partition("/")[2] for name in opened.getnames()}
+    needed = {
+        name for name in tracked if name.startswith(("tests/", "docs/", "configs/", "traincheck/"))
+    }
+    assert needed <= held
+    assert {"conftest.py", "constraints.txt", "Makefile", "CHANGELOG.md"} <= held
+
+
+def test_every_folder_with_data_is_a_package_of_its_own(wheel_names: set[str]) -> None:
+    """Else setuptools warns that a later version may leave it out."""
+    packages = set(PROJECT["tool"]["setuptools"]["packages"])
+    folders = {name.rpartition("/")[0].replace("/", ".") for name in wheel_names}
+    own = {
+        name for name in folders if name.split(".")[0] == "traincheck" and "dist-info" not in name
+    }
+    assert own - packages <= {"traincheck.collect.bootstrap"}
 
 
 def test_cli_is_no_package_of_its_own(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def test_a_bug_of_ours_is_called_that(capfd, monkeypatch) -> None:
     assert run_raising(ZeroDivisionError("by zero")) == 3
     text = capfd.readouterr().err
     assert "bug in traincheck: ZeroDivisionError: by zero" in text
-    assert "TRAINCHECK_DEBUG=1" in text
+    for part in ("TRAINCHECK_DEBUG=1", "report it", f"traincheck {__version__}", "torch 2"):
+        assert part in text
     assert "Traceback" not in text
 
 
@@ -281,6 +282,20 @@ def test_a_program_keeps_its_status_where_messages_have_no_room(words: list[str]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stderr=full, env=env, cwd=tmp_path, check=False)
     assert done.returncode == 5
+
+
+@pytest.mark.parametrize("words", [["run"], ["collect", "-p"], ["collect", "--check", "-p"]])
+def test_other_systems_are_told_what_works_there(words, tmp_path, monkeypatch, capsys) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit(5)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert entry.run(entry.main, "traincheck", [*words, str(script)]) == 2
+    text = capsys.readouterr().err
+    assert "error: programs are recorded on Linux only, and this is darwin" in text
+    assert "traincheck-check" in text
+    assert not (tmp_path / "traces").exists()
+    assert entry.run(entry.main, "traincheck", ["rules"]) == 0
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

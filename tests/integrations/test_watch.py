@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ import traincheck
 from tests.collect.recording import read_folder, recording
 from traincheck.check.saves import suspects
 from traincheck.collect.current import CURRENT
-from traincheck.errors import OutputError, UsageError
+from traincheck.errors import LaunchError, OutputError, UsageError
 from traincheck.integrations import watching
 from traincheck.integrations.watching import Watch
 
@@ -490,3 +491,11 @@ def test_what_cannot_be_watched_is_refused() -> None:
     run.stop()
     with run, pytest.raises(UsageError, match="begun already"):
         run.start()
+
+
+def test_another_system_is_refused_before_anything_is_replaced(monkeypatch) -> None:
+    forward = nn.Module.__call__
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(LaunchError, match="on Linux only, and this is win32"):
+        traincheck.watch(nn.Linear(2, 1)).start()
+    assert nn.Module.__call__ is forward

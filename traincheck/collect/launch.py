@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from traincheck.collect import run_manifest
 from traincheck.collect.settings import Settings
 from traincheck.collect.signals import SignalRelay
+from traincheck.collect.systems import refuse_other_systems
 from traincheck.errors import LaunchError, OutputError
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST
 from traincheck.schema.reading import open_regular
@@ -54,8 +55,9 @@ def launch(
 
     Raises:
         OutputError: the run directory cannot be made or holds a trace; nothing was started.
-        LaunchError: the operating system cannot start the program.
+        LaunchError: the operating system cannot start the program, or is not Linux.
     """
+    refuse_other_systems()
     directory = Path(settings.directory)
     if os.pathsep in str(BOOTSTRAP):
         raise LaunchError(

@@ -29,6 +29,7 @@ from traincheck.check.source_files import SourceFiles, trusted_folders
 from traincheck.collect.current import CURRENT
 from traincheck.collect.sampling import OnDemand
 from traincheck.collect.settings import Settings
+from traincheck.collect.systems import refuse_other_systems
 from traincheck.config import load_config
 from traincheck.errors import (
     OutputError,
@@ -217,9 +218,11 @@ class Watch:
         Raises:
             UsageError: it has begun already, or an option or object is not usable.
             OutputError: the trace cannot be written.
+            LaunchError: this system is not Linux.
         """
         if self.is_active:
             raise UsageError("this watch has begun already", fix="make another one")
+        refuse_other_systems()
         self._report = None
         if CURRENT.session is not None:
             self._join()

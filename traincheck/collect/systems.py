@@ -1,0 +1,21 @@
+"""On which operating systems programs can be recorded. No torch here."""
+
+from __future__ import annotations
+
+import sys
+
+from traincheck.errors import LaunchError
+
+
+def refuse_other_systems() -> None:
+    """Recording uses what only Linux has: /proc, fork, priorities of threads.
+
+    Raises:
+        LaunchError: this is another system.
+    """
+    if sys.platform != "linux":
+        raise LaunchError(
+            f"programs are recorded on Linux only, and this is {sys.platform}",
+            fix="record on Linux, for example in a container or WSL 2; traincheck-check, "
+            "traincheck-infer, traincheck trace and traincheck invariants read its traces here",
+        )
