@@ -18,7 +18,7 @@ from traincheck.check.live import LiveEngine, Watched
 from traincheck.collect.halt import Halt
 from traincheck.store.tail import SILENT_S, TailReader
 
-from ._terminal import Heartbeat, say, tell
+from ._terminal import Heartbeat, say, take_back, tell
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
@@ -62,7 +62,7 @@ class LiveCheck:
         self._notes: list[str] = []
         self._reader: TailReader | None = None
         self._is_halted = False
-        self._live = LiveEngine(engine, self._tell)
+        self._live = LiveEngine(engine, self._tell, self._take_back)
         self._heartbeat = Heartbeat(engine)
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
@@ -125,12 +125,17 @@ class LiveCheck:
             return
         if not tell(finding):
             return
-        if self._halts and self._halt is not None and finding.severity == "error":
+        is_sure = finding.severity == "error" and not finding.provisional
+        if self._halts and self._halt is not None and is_sure:
             if not (self._ended.is_set() or self._is_halted):
                 self._is_halted = True
                 self._notes.append(f"the program was stopped by --halt, at {finding.code}")
                 say("stopping the program")
             self._halt()
+
+    def _take_back(self, finding: Finding) -> None:
+        if self._known is None or not self._known.holds(finding):
+            take_back(finding)
 
 
 def _step_back() -> None:

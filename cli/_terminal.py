@@ -54,6 +54,11 @@ def tell(finding: Finding, *, is_written: bool = True) -> bool:
     return True
 
 
+def take_back(finding: Finding, *, is_written: bool = True) -> None:
+    """Write a line for a finding that was written and does not stand."""
+    say(f"withdrawn: {finding.code} {finding.title}: the run goes on", is_written=is_written)
+
+
 def _text(text: str | Text) -> Text:
     return text if isinstance(text, Text) else Text(text)
 

@@ -11,8 +11,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import FrameType
@@ -240,13 +241,13 @@ def _follow(
     from traincheck.api import conclude
     from traincheck.check.live import LiveEngine
 
-    from ._terminal import Heartbeat, tell
+    from ._terminal import Heartbeat, take_back, tell
 
-    def announce(finding: Finding) -> None:
+    def if_new(write: Callable[..., object], finding: Finding) -> None:
         if known is None or not known.holds(finding):
-            tell(finding, is_written=False)
+            write(finding, is_written=False)
 
-    live = LiveEngine(engine, announce)
+    live = LiveEngine(engine, partial(if_new, tell), partial(if_new, take_back))
     try:
         live.feed(_beating(Heartbeat(engine), _until(interrupted, tail.events())))
     except KeyboardInterrupt:  # it ends the following, not the conclusion

@@ -388,6 +388,10 @@ class Engine:
         """Count violations; those that are the first of their check about their subject."""
         new = []
         for violation in violations if process is None else process.guard.believed(violations):
+            if violation.withdrawn:
+                self._withdraw(violation)
+                new.append(violation)
+                continue
             self._violated[violation.check_id] += 1
             if self._book.add(violation):
                 new.append(violation)
@@ -395,6 +399,13 @@ class Engine:
                 noted = partial(self._witness.note, violation, ring)
                 self._decorate("the comparison with the reference", noted, _nothing)
         return new
+
+    def _withdraw(self, violation: Violation) -> None:
+        """Forget a provisional violation: the check holds."""
+        check_id = violation.check_id
+        self._violated[check_id] -= self._book.withdraw(violation)
+        if self._violated[check_id] <= 0:
+            del self._violated[check_id]
 
     def _fail(self, process: Process, seat: Seat, error: Exception) -> None:
         _logger.debug("a monitor failed", exc_info=error)

@@ -90,6 +90,12 @@ class FindingBook:
         self._tallies[key] = Tally.of(violation, accepted)
         return accepted is None
 
+    def withdraw(self, violation: Violation) -> int:
+        """Drop what was counted of a check about a subject; how many violations that were."""
+        named = (violation.check_id, violation.symptom, violation.subject)
+        keys = [key for key in self._tallies if key[:3] == named]
+        return sum(self._tallies.pop(key).count for key in keys)
+
     def findings(self, steps: int = 0) -> list[Finding]:
         """Findings of a run of so many steps.
 
@@ -160,6 +166,7 @@ def _bare(fault: Fault, info: CheckInfo) -> Finding:
         likely_cause=head.likely_cause or info.likely_cause,
         fix=head.fix or info.fix,
         accepted=fault.accepted,
+        provisional=head.provisional,
     )
 
 
@@ -236,6 +243,7 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
         variables=variables,
         explains=tuple(sorted(explains)),
         accepted=fault.accepted,
+        provisional=head.provisional,
     )
 
 

@@ -5,7 +5,7 @@ Reads no file and prints nothing; where events come from and who is told is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
 
@@ -68,14 +68,16 @@ class LiveEngine:
 
     Args:
         engine: made for this run.
-        tell: told of each finding once. One that grows later is not told of again.
+        tell: called with each finding once, not again when it grows.
+        take_back: called with a finding that was announced and is withdrawn.
     """
 
-    def __init__(self, engine: Engine, tell: Tell) -> None:
+    def __init__(self, engine: Engine, tell: Tell, take_back: Tell | None = None) -> None:
         self.engine = engine
         self.watched = Watched()
         self._tell = tell
-        self._told: set[tuple[str, int | None]] = set()
+        self._take_back = take_back
+        self._told: dict[tuple[str, int | None], Finding] = {}
         self._has_news = False
 
     def feed(self, events: Iterable[Event]) -> None:
@@ -83,8 +85,10 @@ class LiveEngine:
         observe, note = self.engine.observe, self.watched.take
         for event in events:
             note(event)
-            if observe(event):
+            found = observe(event)
+            if found:
                 self._has_news = True
+                self._withdraw({one.check_id for one in found if one.withdrawn})
             # What one fault does to many variables comes within a step: told of together.
             if self._has_news and _is_moment(event):
                 self.announce(self.engine.so_far().findings)
@@ -95,8 +99,16 @@ class LiveEngine:
         for finding in findings:
             key = (finding.check, finding.first_step)
             if key not in self._told:
-                self._told.add(key)
+                self._told[key] = finding
                 self._tell(finding)
+
+    def _withdraw(self, checks: Set[str]) -> None:
+        """Take back what was announced of these checks provisionally."""
+        for key, finding in list(self._told.items()):
+            if finding.provisional and finding.check in checks:
+                del self._told[key]
+                if self._take_back is not None:
+                    self._take_back(finding)
 
 
 def _is_moment(event: Event) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traincheck.rules._waiting import Member, Wait, missing_in, place_of, waits
 from traincheck.rules._waiting_words import told
 from traincheck.schema.apis import DDP_INIT, Families, Marks
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent
+from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import listed
 
@@ -36,9 +37,10 @@ class RanksLeftWaiting:
         that one rank skips; a job that dies in a collective.
 
     Stays quiet on:
-        A slow rank, e.g. one that writes a checkpoint for less than the timeout; ranks that end
-        earlier while no collective is pending; a job that ends with status 0; a job that the user
-        interrupts; calls in steps that were not recorded.
+        A slow rank, e.g. one that evaluates or writes a checkpoint for long: what a live run shows
+        after the timeout is withdrawn when the rank goes on, and `--halt` does not act on it. Ranks
+        that end earlier while no collective is pending; a job that ends with status 0; a job that
+        the user interrupts; calls in steps that were not recorded.
 
     Fix:
         Correct the rank that is named. Issue collectives on all ranks or on none.
@@ -67,12 +69,17 @@ class RanksLeftWaiting:
 
 
 class Waiting:
-    """Follows each rank, and judges once: what comes after a hang follows from it."""
+    """Follows each rank, and judges once: what comes after a hang follows from it.
+
+    A rank that is silent may only be slow: that violation is withdrawn when the rank goes on.
+    """
 
     def __init__(self) -> None:
         self.triggered = 0
         self._members: dict[int, Member] = {}
         self._is_over = False
+        self._stall: Violation | None = None
+        self._stalled_until_ns = 0.0
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if self._is_over:
@@ -81,12 +88,27 @@ class Waiting:
             if event.text == Marks.STALLED:
                 return self._stalled(event)
             if event.text == Marks.RUN_ENDED:
-                return self._ended(event)
+                return () if self._stall else self._ended(event)
         member = self._member(event)
         if member is not None:
             member.observe(event)
             self.triggered += isinstance(event, CollectiveEvent) and len(self._members) > 1
+            if self._stall is not None and self._goes_on(event, self._stall):
+                found, self._stall = self._stall, None
+                return [replace(found, withdrawn=True)]
         return ()
+
+    def _goes_on(self, event: Event, stall: Violation) -> bool:
+        """Whether the silent rank did something after it was reported, other than to end.
+
+        What it writes at its end can be older than that.
+        """
+        if event.rank != stall.rank or event.time_ns < self._stalled_until_ns:
+            return False
+        is_end = isinstance(event, StepEvent) or (
+            isinstance(event, MarkEvent) and event.text == Marks.ENDED
+        )
+        return not (is_end or getattr(event, "raised", None) or getattr(event, "exception", None))
 
     def finish(self) -> Sequence[Violation]:
         """Nothing: `Marks.RUN_ENDED` tells how the run ended. Without it, ranks may go on."""
@@ -113,13 +135,25 @@ class Waiting:
         if member is None or not isinstance(seconds, (int, float)):
             return ()
         member.silent_s = max(float(seconds), 1e-9)
+        if self._stall is not None:
+            return ()
         for wait in waits(self._members, is_over=False):
             if all(self._members[rank].silent_s for rank in wait.ranks):
                 missing = missing_in(wait, self._members)
                 still = [m for m in missing if m.silent_s or m.ended is not None]
                 if still and len(still) == len(missing):
-                    return self._tell(wait, _culprit(still))
+                    return self._tell_stall(wait, _culprit(still))
         return ()
+
+    def _tell_stall(self, wait: Wait, culprit: Member) -> Sequence[Violation]:
+        """Report it; provisionally where the rank is there and may go on."""
+        found = self._violation(wait, culprit)
+        if culprit.ended is not None:
+            self._is_over = True
+            return [found]
+        self._stall = replace(found, provisional=True)
+        self._stalled_until_ns = culprit.last_ns + culprit.silent_s * _SECOND_NS
+        return [self._stall]
 
     def _ended(self, end: MarkEvent) -> Sequence[Violation]:
         """The job is over. Only one that failed can have left ranks waiting."""
@@ -150,6 +184,9 @@ class Waiting:
 
     def _tell(self, wait: Wait, culprit: Member | None) -> Sequence[Violation]:
         self._is_over = True
+        return [self._violation(wait, culprit)]
+
+    def _violation(self, wait: Wait, culprit: Member | None) -> Violation:
         event, ranks = wait.event, [f"rank {rank}" for rank in wait.ranks]
         others = [name for name in ranks if culprit is None or name != f"rank {culprit.rank}"]
         verb = "waits" if len(others) == 1 else "wait"
@@ -162,23 +199,21 @@ class Waiting:
             state, title, cause, fix = told(culprit, wait)
         api = event.op if isinstance(event, CollectiveEvent) else ""
         evidence = [event] if culprit is None else [_place(culprit), event]
-        return [
-            Violation(
-                check_id="TC415",
-                step=event.step,
-                rank=wait.ranks[0] if culprit is None else culprit.rank,
-                stage=event.stage,
-                subject=Subject(api=f"torch.distributed.{api}" if api else _DDP),
-                symptom=Symptom.OUT_OF_STEP,
-                message=f"{state}; {waiting}",
-                expected=f"every rank enters {wait.what}{wait.where}",
-                observed=f"{state}; {waiting}",
-                evidence=tuple(e for e in evidence if e is not None),
-                title=title,
-                likely_cause=cause,
-                fix=fix,
-            )
-        ]
+        return Violation(
+            check_id="TC415",
+            step=event.step,
+            rank=wait.ranks[0] if culprit is None else culprit.rank,
+            stage=event.stage,
+            subject=Subject(api=f"torch.distributed.{api}" if api else _DDP),
+            symptom=Symptom.OUT_OF_STEP,
+            message=f"{state}; {waiting}",
+            expected=f"every rank enters {wait.what}{wait.where}",
+            observed=f"{state}; {waiting}",
+            evidence=tuple(e for e in evidence if e is not None),
+            title=title,
+            likely_cause=cause,
+            fix=fix,
+        )
 
 
 def _place(member: Member) -> Event | None:

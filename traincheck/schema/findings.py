@@ -119,6 +119,8 @@ class Violation:
     """One proof that a check broke.
 
     title, likely_cause, fix: where what the check says in general would say too little.
+    provisional: later events may show that the check holds. withdrawn: they did; the violation with
+    the same check, symptom and subject no longer counts.
     """
 
     check_id: str
@@ -134,6 +136,8 @@ class Violation:
     title: str = ""
     likely_cause: str = ""
     fix: str = ""
+    provisional: bool = False
+    withdrawn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +190,8 @@ class Finding:
     id: of check and subject, the same in every run. variables: all names concerned, sorted;
     explains: ids of checks it explains; also: what these say. beside: what a reference run did and
     what this one did, or what two ranks did; sides: whose they are. steps: in how many of them it
-    was seen, at least. accepted: why it is not reported, if it is not.
+    was seen, at least. accepted: why it is not reported, if it is not. provisional: later events
+    may withdraw it, so no program is stopped for it.
     """
 
     id: str
@@ -215,6 +220,7 @@ class Finding:
     sides: tuple[str, str] = ("the reference", "this run")
     steps: int = 1
     accepted: Acceptance | None = None
+    provisional: bool = False
 
     def __repr__(self) -> str:
         return f"<{finding_line(self)}>"

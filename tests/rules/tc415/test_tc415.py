@@ -11,6 +11,7 @@ from tests.builders import MLP
 from tests.checking import BY_CODE
 from tests.ranks import RankBuilder, merged
 from traincheck.check.engine import Engine
+from traincheck.check.live import LiveEngine
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Finding, Verdict
@@ -224,6 +225,43 @@ def test_silence_is_told_while_the_run_goes_on() -> None:
     assert finding.title == "Rank 1 is silent, and others wait for it"
     assert finding.observed.startswith("rank 1 has recorded nothing for 60 s; its last recorded")
     assert "--stall-timeout" in finding.fix
+
+
+def after_the_stall(last: Event) -> tuple[LiveEngine, list[str]]:
+    """Rank 0 waits, rank 1 is silent for 60 s; then ``last`` is its next event, 61 s later."""
+    ranks = [Rank(0).train(), Rank(1).train()]
+    stall(waits(ranks[0]))
+    stall(ranks[1])
+    events = merged(*(rank.take() for rank in ranks))
+    after_ns = max(event.time_ns for event in events) + 61 * 10**9
+    written: list[str] = []
+    live = LiveEngine(
+        Engine(rules=[BY_CODE["TC415"]]),
+        lambda finding: written.append(f"{finding.title}; provisional: {finding.provisional}"),
+        lambda finding: written.append(f"withdrawn: {finding.title}"),
+    )
+    mine = next(event for event in reversed(events) if event.rank == 1)
+    header = last.replace(time_ns=after_ns, rank=1, stream=mine.stream, seq=mine.seq + 1)
+    live.feed([*events, header])
+    return live, written
+
+
+SILENT = "Rank 1 is silent, and others wait for it"
+
+
+def test_a_silent_rank_that_goes_on_was_only_slow() -> None:
+    live, written = after_the_stall(MarkEvent(0, 0, 2, "train", text="evaluated"))
+    assert written == [f"{SILENT}; provisional: True", f"withdrawn: {SILENT}"]
+    report = live.engine.finish()
+    assert not report.findings
+    assert report.verdicts["TC415"] is Verdict.HELD
+
+
+def test_a_silent_rank_that_only_ends_was_not_slow() -> None:
+    end = MarkEvent(0, 0, 2, "train", text=Marks.ENDED, data={"exception": "KeyboardInterrupt"})
+    live, written = after_the_stall(end)
+    assert written == [f"{SILENT}; provisional: True"]
+    assert [finding.title for finding in live.engine.finish().findings] == [SILENT]
 
 
 @pytest.mark.parametrize(
