@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -477,6 +478,38 @@ def test_what_fits_is_shared_or_untied_by_a_load(tmp_path):
     assert own.where.partition(":")[0] == __file__
 
 
+def test_a_load_tells_where_a_state_of_its_own_tensors_was_made(tmp_path):
+    with recording(tmp_path / "run") as run:
+        model = nn.Linear(2, 1)
+        state = model.state_dict()
+        model.load_state_dict(state)
+        with torch.no_grad():
+            model.weight.add_(1)
+        model.load_state_dict(state)
+        model.load_state_dict(dict(state))
+    fresh, stale, unknown = run.of("checkpoint")
+    assert fresh.made.partition(":")[0] == __file__
+    assert (fresh.is_stale, stale.is_stale, unknown.is_stale) == (False, True, None)
+    assert unknown.made is None
+    assert unknown.shared == 2
+
+
+def test_states_are_not_kept_alive_or_changed(tmp_path):
+    class Watched(nn.Linear):
+        pass
+
+    with recording(tmp_path / "run"):
+        model = Watched(2, 1)
+        state = model.state_dict()
+        gone = weakref.ref(state)
+        assert type(state) is collections.OrderedDict
+        assert list(vars(state)) == ["_metadata"]
+        with torch.inference_mode():
+            nn.Linear(2, 1).state_dict()
+        del state
+        assert gone() is None
+
+
 @pytest.mark.parametrize(("shown", "told"), [(3, [3, 4]), (None, [None, None])])
 def test_the_epoch_that_a_sampler_was_told(tmp_path, shown, told):
     sampler = DistributedSampler(Rows(), num_replicas=1, rank=0) if shown else None
@@ -558,6 +591,7 @@ def test_a_warning_that_does_not_pass_through_warn_is_kept_once(tmp_path):
 
 WARNS = """
 import warnings
+import weakref
 import torch
 import torch.nn.functional as F
 from torch import nn

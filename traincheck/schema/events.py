@@ -312,6 +312,10 @@ class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
         owner: id of the optimizer or scheduler's optimizer whose state is loaded.
         matched: how many given keys are those of the target; None if unknown.
         shared: how many given tensors are the target's own, not copies.
+        made: line that called state_dict() for a state with tensors of the target's own; None if
+            unknown.
+        is_stale: whether such a state was written to between state_dict() and its load; None if
+            unknown.
         untied: names that shared one tensor before a load and do not after it.
         values: fingerprints of the parameters of a model after a load, by name; of the first ones
             where there are very many.
@@ -333,6 +337,8 @@ class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
     owner: str | None = None
     matched: Int64 | None = None
     shared: Int64 = 0
+    made: str | None = None
+    is_stale: bool | None = None
     untied: Sequence[str] = ()
     values: Mapping[str, Value] = {}
     parts: Mapping[str, Value] = {}

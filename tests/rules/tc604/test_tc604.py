@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
 from tests.checking import fires, net, quiet
+from tests.collect.recording import recording
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
 
@@ -39,3 +47,59 @@ def test_quiet_on_a_copy() -> None:
 
 def test_quiet_before_the_first_step() -> None:
     assert quiet("TC604", run(steps=0)) is Verdict.NOT_TRIGGERED
+
+
+KEPT, SAME, OWN = "without a copy", "two names for one object", "gives Linear#2 the state_dict() of"
+
+
+def load(case: str, model: nn.Module, state: dict[str, torch.Tensor]) -> nn.Module:
+    """One load after training; the model that is loaded."""
+    other = copy.deepcopy(model) if case in ("own state", "other model") else model
+    given = {
+        "kept": state,
+        "copied": copy.deepcopy(state),
+        "same object": model.state_dict(),
+        "own state": other.state_dict(),
+        "other model": model.state_dict(),
+    }[case]
+    other(torch.ones(1, 2))
+    other.load_state_dict(given)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("case", "cause"),
+    [
+        ("kept", KEPT),
+        ("same object", SAME),
+        ("own state", OWN),
+        ("copied", None),
+        ("other model", None),
+    ],
+)
+def test_the_cause_is_that_of_the_load(tmp_path: Path, case: str, cause: str | None) -> None:
+    with recording(tmp_path / "run") as run:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        state = model.state_dict()
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(4, 2)).pow(2).mean().backward()
+            optimizer.step()
+        load(case, model, state)
+    if cause is None:
+        assert quiet("TC604", run.events) is Verdict.HELD
+        return
+    finding = fires("TC604", run.events)
+    assert [said for said in (KEPT, SAME, OWN) if said in finding.likely_cause] == [cause]
+    assert ("loads its own state" in finding.title) is (case == "own state")
+    if case == "own state":
+        assert "of Linear)" in finding.fix
+    if case == "kept":
+        assert "state_dict() (test_tc604.py:" in finding.likely_cause
+
+
+def test_a_trace_that_does_not_say_how_the_state_was_made_leaves_the_cause_open() -> None:
+    cause = fires("TC604", BROKEN).likely_cause
+    assert "without a copy" in cause
+    assert "or that of the model itself" in cause

@@ -20,6 +20,7 @@ from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._imports import WhenImported
+from traincheck.collect.made_states import MadeStates
 from traincheck.collect.naming import class_of
 from traincheck.collect.owners import owner_of
 from traincheck.collect.places import where
@@ -56,6 +57,7 @@ class _Before:
         self.digests: dict[str, str | None] = {}
         self.ties: _Ties = {}
         self.shared = 0
+        self.made: dict[str, Any] = {}  # of a state that shares memory: how it was made
         self.changes: int | None = None  # that the load of an optimizer or scheduler makes
 
 
@@ -69,6 +71,7 @@ class Checkpoint(Instrument):
         self._nested = False  # loading one thing may load its parts
         self._averages = Averages(self.session)
         self._averages.install()
+        self._made = MadeStates()
         self.replace(torch, "save", self._wrap_save)
         self._imports = WhenImported(_SAVERS.__contains__, self._wrap_savers, self.session.fault)
         self._imports.install()
@@ -77,6 +80,8 @@ class Checkpoint(Instrument):
         self.replace(torch, "load", lambda f: self._wrap(f, _describe_load))
         module, optimizer = torch.nn.Module, torch.optim.Optimizer
         self.replace(module, "load_state_dict", lambda f: self._wrap(f, self._describe_module))
+        switch = self.session.switch
+        self.replace(module, "state_dict", lambda f: self._made.wrap(f, lambda: switch.on))
         self.replace(
             optimizer, "load_state_dict", lambda f: self._wrap(f, self._describe_optimizer)
         )
@@ -140,6 +145,8 @@ class Checkpoint(Instrument):
             before.digests.update(_digests(target))
             before.ties.update(_ties(target))
             before.shared = _shared(target, _state_of(args, kwargs))
+            if before.shared:
+                before.made = self._made.facts(_state_of(args, kwargs))
         elif isinstance(target, torch.optim.Optimizer):
             before.changes = reload.of_optimizer(target, _state_of(args, kwargs))
         elif isinstance(target, lr_scheduler.LRScheduler):
@@ -176,6 +183,7 @@ class Checkpoint(Instrument):
             "entries": len(state),
             "matched": sum(key in own for key in state),
             "shared": before.shared,
+            **before.made,
             "untied": [f"{path}.{name}" for name in before.ties if name not in after][:_MAX_KEYS],
             "values": {
                 f"{path}.{name}": now[name]
