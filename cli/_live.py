@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 from traincheck.api import conclude
 from traincheck.check.live import LiveEngine, Watched
 from traincheck.collect.halt import Halt
+from traincheck.errors import OutputError
 from traincheck.store.tail import SILENT_S, TailReader
+from traincheck.store.thin import record_gap
 
+from ._sizes import size_text
 from ._terminal import Heartbeat, say, take_back, tell
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 _THREAD = "traincheck-live"
 _NICENESS = 10  # the program comes first where both want the same core
+_FAR_BEHIND = 25_000_000  # bytes to be read; then both come first: what waits takes room
 _PATIENCE_S = 2.0  # then the user is told what is waited for
 
 
@@ -40,6 +44,7 @@ class LiveCheck:
         halts: stop the program at the first finding of severity error.
         known: findings that are not reported.
         stall_s: seconds without a record after which a rank counts as silent.
+        limit: bytes that the trace may take; what was checked is dropped then. None for no limit.
     """
 
     def __init__(
@@ -50,11 +55,13 @@ class LiveCheck:
         halts: bool = False,
         known: Baseline | None = None,
         stall_s: float = SILENT_S,
+        limit: int | None = None,
     ) -> None:
         self._stall_s = stall_s
         self._directory = directory
         self._halts = halts
         self._known = known
+        self._limit = limit
         self._halt: Halt | None = None
         self._ended = threading.Event()
         self._is_abandoned = False
@@ -62,6 +69,7 @@ class LiveCheck:
         self._notes: list[str] = []
         self._reader: TailReader | None = None
         self._is_halted = False
+        self._is_done = False
         self._live = LiveEngine(engine, self._tell, self._take_back)
         self._heartbeat = Heartbeat(engine)
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
@@ -75,7 +83,11 @@ class LiveCheck:
         """The program runs."""
         self._halt = Halt(process, self._directory)
         self._reader = TailReader(
-            self._directory, silent_s=self._stall_s, stop=self._ended.is_set, sleep=self._wait
+            self._directory,
+            silent_s=self._stall_s,
+            limit=self._limit,
+            stop=self._ended.is_set,
+            sleep=self._wait,
         )
         self._thread.start()
 
@@ -99,22 +111,60 @@ class LiveCheck:
         self._live.announce(report.findings)
         return report
 
-    def _follow(self) -> None:
+    def thinned(self) -> str:
+        """Make the trace an ordinary one, to be kept; what is not in it, as a sentence, or nothing.
+
+        Raises:
+            OutputError: it could not be rewritten.
+        """
         assert self._reader is not None
         try:
-            _step_back()
-            self._live.feed(self._events(self._reader))
+            gap = self._reader.compact()
+            if gap is None:
+                return ""
+            return record_gap(self._directory, gap, size_text(self._limit or 0))
+        except OSError as error:
+            raise OutputError(
+                f"cannot rewrite the trace in {self._directory}: {error.strerror}",
+                fix="make room on its disk, or record with --max-trace 0",
+            ) from error
+
+    def _follow(self) -> None:
+        """Check, in a thread that gives way to the program as long as that keeps up with it."""
+        assert self._reader is not None
+        events = self._reader.events()
+        while not self._is_done:
+            if self._reader.behind >= _FAR_BEHIND:
+                self._take(events, is_urgent=True)
+            else:  # priority that was given away cannot be taken back
+                patient = threading.Thread(target=self._give_way, args=(events,), daemon=True)
+                patient.start()
+                patient.join()
+
+    def _give_way(self, events: Iterator[Event]) -> None:
+        _step_back()
+        self._take(events, is_urgent=False)
+
+    def _take(self, events: Iterator[Event], *, is_urgent: bool) -> None:
+        try:
+            self._live.feed(self._some(events, is_urgent=is_urgent))
         except Exception as error:  # the program runs on whatever we got wrong
-            self._is_partial = True
+            self._is_done = self._is_partial = True
             self._notes.append(f"checking stopped with {type(error).__name__}: {error}")
 
-    def _events(self, reader: TailReader) -> Iterator[Event]:
-        for event in reader.events():
+    def _some(self, events: Iterator[Event], *, is_urgent: bool) -> Iterator[Event]:
+        """Events as long as the priority is the right one. At the end of a run that is the same."""
+        assert self._reader is not None
+        for event in events:
             if self._is_abandoned:
-                return
+                break
             yield event
             if event.kind == "step":
                 self._heartbeat.tick()
+                least = _FAR_BEHIND // 2 if is_urgent else _FAR_BEHIND
+                if (self._reader.behind >= least) is not is_urgent:
+                    return
+        self._is_done = True
 
     def _wait(self, seconds: float) -> None:
         self._ended.wait(seconds)  # not a polling sleep: the end of the program wakes it

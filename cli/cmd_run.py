@@ -30,6 +30,7 @@ from ._program import (
     refuse_nothing_to_check,
 )
 from ._selection import configuration, presentation, selection_options, stall_option
+from ._sizes import Size
 from ._unheard import even_unheard, line_start
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from traincheck.config import Config
 
 _TRACES = "traces"
+_MAX_TRACE = 100_000_000  # bytes
 
 
 @click.command(cls=ProgramCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,6 +77,13 @@ _TRACES = "traces"
     help="Known findings, made with traincheck check --write-baseline: counted, not reported.",
 )
 @report_option
+@click.option(
+    "--max-trace",
+    type=Size(),
+    metavar="SIZE",
+    help="Drop what was checked from the trace when it takes more than this, e.g. 500MB; 0 drops "
+    "nothing. [default: 100MB; with -o or --keep 0]",
+)
 @click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
 )
@@ -125,6 +134,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         halts=options["halt"],
         known=known,
         stall_s=options["stall_timeout"],
+        limit=_limit(options),
     )
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
@@ -134,6 +144,8 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     trace = f"{shlex.quote(str(directory))}; full report: {check_line(directory, options)}"
     if not is_kept:
         trace = _discard(directory, had_traces=had_traces)
+    elif gap := live.thinned():
+        trace = f"{trace}; {gap}; --keep keeps all"
     summary = RunSummary(report=report, watched=live.watched, trace=trace)
     with even_unheard():
         sys.stderr.write(line_start(sys.stderr))
@@ -163,6 +175,14 @@ def _command(program: Program) -> list[str]:
         line = shlex.join(["traincheck", "run", *program.options, "--", script, *words])
         raise UsageError(f"{script!r} is a command, not a script", fix=line)
     return script_command(script, words)
+
+
+def _limit(options: dict[str, Any]) -> int | None:
+    """How large the trace may get; None for no limit."""
+    given: int | None = options["max_trace"]
+    if given is None:
+        return None if options["output"] or options["keep"] else _MAX_TRACE
+    return given or None
 
 
 def _known(path: str | None) -> Baseline | None:

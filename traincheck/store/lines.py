@@ -9,6 +9,7 @@ and a step that lost some ends as one that was not recorded.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,9 +89,16 @@ class EventFile:
         self._rest = b""  # the beginning of a line whose end is not there yet
         self._is_dropping = False  # inside a line that is too long
         self._dropped = 0  # bytes of that line
+        self._is_in_hole = False
+        self._is_after_hole = False  # before the first line that begins behind a hole
         self._process = process
         self._next = 0  # number of the next event
         self._is_torn = False  # the step that is going on has lost events
+
+    @property
+    def whole(self) -> int:
+        """End of the last complete line that was read."""
+        return self.offset - len(self._rest)
 
     def read(self) -> Iterator[list[Event]]:
         """Events of the lines that are complete by now, in batches. Call again after it grew.
@@ -114,10 +122,31 @@ class EventFile:
         with open_regular(self.path, buffering=0) as file:
             file.seek(self.offset)
             piece = file.read(self._chunk_bytes)
-        if not piece:
-            return None
-        self.offset += len(piece)
-        return self._take(piece)
+            if not piece:
+                return None
+            self.offset += len(piece)
+            if b"\0" in piece:  # in no line; what was checked live may be a hole: store/thin.py
+                piece = self._before_hole(file.fileno(), piece)
+        if self._is_after_hole:
+            _, feed, piece = piece.partition(b"\n")
+            self._is_after_hole = not feed
+        found = self._take(piece)
+        if self._is_in_hole:
+            self._rest, self._is_in_hole, self._is_after_hole = b"", False, True
+        return found
+
+    def _before_hole(self, descriptor: int, piece: bytes) -> bytes:
+        """The part of a piece before a hole, if there is one; reading goes on behind that."""
+        before = piece.partition(b"\0")[0]
+        start = self.offset - len(piece) + len(before)
+        try:
+            if os.lseek(descriptor, start, os.SEEK_HOLE) != start:
+                return piece  # zeros that somebody wrote
+            self.offset = os.lseek(descriptor, start, os.SEEK_DATA)
+        except OSError:  # it knows no holes, or this one goes to its end
+            return piece
+        self._is_in_hole = True
+        return before
 
     def finish(self) -> list[Event]:
         """Nothing more will come. The last line counts if only its line feed is missing."""

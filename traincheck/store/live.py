@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from math import inf
+from typing import Protocol
 
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent
@@ -69,11 +70,22 @@ class LiveStream:
         self.held = [event.replace(rank=rank) for event in self.held]
 
 
+class Follower(Protocol):
+    """Notes what is read of each stream."""
+
+    def note_event(self, stream: LiveStream, event: Event) -> None:
+        """The end of a step, or a mark, was read."""
+
+    def read(self, stream: LiveStream) -> None:
+        """A piece of it was read."""
+
+
 class LiveRank:
     """The streams of one rank, and the events that wait for other ranks."""
 
-    def __init__(self, rank: int, now_s: float) -> None:
+    def __init__(self, rank: int, now_s: float, follower: Follower | None = None) -> None:
         self.rank = rank
+        self._follower = follower
         self.streams: dict[str, LiveStream] = {}
         self.grew_at_s = now_s
         self.is_stalled = False  # the others were told that it is silent
@@ -108,11 +120,19 @@ class LiveRank:
                 continue
             grew = True
             self._last = events[-1] if events else self._last
+            follower = self._follower
             for event in events:
                 if event.kind == "step":
                     self._step_ends.append((event.time_ns, round_number))
-                elif event.kind == "mark" and event.text == Marks.PROCESS:  # type: ignore[union-attr]
-                    self.world_size = event.world_size or self.world_size  # type: ignore[union-attr]
+                elif event.kind == "mark":
+                    if event.text == Marks.PROCESS:  # type: ignore[union-attr]
+                        self.world_size = event.world_size or self.world_size  # type: ignore[union-attr]
+                else:
+                    continue
+                if follower is not None:
+                    follower.note_event(stream, event)
+            if follower is not None:
+                follower.read(stream)
         if grew:
             self.grew_at_s, self.is_gone, self.is_stalled = now_s, False, False
         return grew
@@ -157,6 +177,12 @@ class LiveRank:
         _, events = self._waiting.popleft()
         self._waiting_events -= len(events)
         return events
+
+    @property
+    def handed_on_ns(self) -> float:
+        """The time before which all events that were read have been handed on."""
+        held = min((s.held[0].time_ns for s in self.streams.values() if s.held), default=inf)
+        return min(held, self._waiting[0][1][0].time_ns) if self._waiting else held
 
     @property
     def is_waiting(self) -> bool:

@@ -23,6 +23,7 @@ from traincheck.store.live import LiveRank, LiveStream, in_order
 from traincheck.store.manifest import Manifest, lost_notes, process_exists, read_manifest
 from traincheck.store.reader import ProcessInfo, event_files, process_infos
 from traincheck.store.runs import check_run, is_bare, is_run
+from traincheck.store.thin import Gap, Thinner
 
 POLL_S = 0.2
 SETTLE_S = 10.0
@@ -51,6 +52,8 @@ class TailReader:
         silent_s: a rank that does nothing for so long no longer holds back the others; where
             there are several ranks, a mark "stalled" tells it.
         dead_after_s: when nothing comes for so long and no process of the run is alive, it is over.
+        limit: bytes that the event files may take; what was delivered is dropped beyond that. None
+            to drop nothing. Only for the launcher of the run: other readers miss what was dropped.
         stop: asked at every look; once true, what is there is delivered and the reader ends.
         sleep: waits; replaced in tests.
         clock: monotonic seconds; replaced in tests.
@@ -59,7 +62,7 @@ class TailReader:
         TraceFormatError: ``path`` is a file, a folder of runs or of something else.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # all but one have a default
         self,
         path: Path | str,
         *,
@@ -67,6 +70,7 @@ class TailReader:
         settle_s: float = SETTLE_S,
         silent_s: float = SILENT_S,
         dead_after_s: float = DEAD_AFTER_S,
+        limit: int | None = None,
         stop: Callable[[], bool] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -82,6 +86,8 @@ class TailReader:
         self._sleep = sleep
         self._clock = clock
         self._log = SkipLog()
+        self._thinner = None if limit is None else Thinner(limit)
+        self.behind = 0  # bytes of the files that were not read when they were last looked at
 
     @property
     def skipped(self) -> int:
@@ -110,15 +116,17 @@ class TailReader:
             TraceFormatError: the run is over and left lines, but no event.
         """
         self._log = SkipLog()
-        following = _Following(self.path, self._log, self._clock, self._patience)
+        following = _Following(self.path, self._log, self._clock, self._patience, self._thinner)
         is_alive = process_exists if self._is_local() else _unknown
         is_over = False
         grew_at_s = self._clock()
         while not (is_over and following.is_done):
             is_over = is_over or self._is_over(following, self._clock() - grew_at_s)
             grew = following.look(is_alive, is_over=is_over)
+            self.behind = following.behind
             for batch in following.take():
                 yield from batch
+            following.thin()
             if grew:
                 grew_at_s = self._clock()
             elif not is_over:
@@ -128,6 +136,14 @@ class TailReader:
         self.notes.extend([*lost_notes(self.path, self.manifest), *following.notes])
         if not following.delivered and not self._stop():
             self._refuse()
+
+    def compact(self) -> Gap | None:
+        """Rewrite the files of a run that is over without what was dropped; tells which steps.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        return None if self._thinner is None else self._thinner.compact()
 
     def _is_over(self, following: _Following, quiet_s: float) -> bool:
         """Whether what is in the files now is all that will be. Asked before they are read."""
@@ -219,8 +235,11 @@ class _Following:
         log: SkipLog,
         clock: Callable[[], float],
         patience: _Patience,
+        thinner: Thinner | None = None,
     ) -> None:
         self.delivered = 0
+        self.behind = 0
+        self._thinner = thinner
         self._path = path
         self._log = log
         self._clock = clock
@@ -246,7 +265,8 @@ class _Following:
     def notes(self) -> list[str]:
         """What could not be read."""
         lost = [self._streams[key].file.path for key in self._lost]
-        return [f"{path} was moved away or removed while it was followed" for path in lost]
+        notes = [f"{path} was moved away or removed while it was followed" for path in lost]
+        return [*notes, self._thinner.note] if self._thinner and self._thinner.note else notes
 
     def look(self, is_alive: Callable[[int], bool], *, is_over: bool) -> bool:
         """Read a piece of each file that has news and line it up; tell whether there was any.
@@ -294,6 +314,15 @@ class _Following:
                 os.truncate(file.path, 0)
                 file.offset = 0
 
+    def thin(self) -> None:
+        """Drop from the files what was handed on, as far as there is a limit. All was checked."""
+        if self._thinner is None:
+            return
+        handed_on_ns = {rank.rank: rank.handed_on_ns for rank in self._ranks.values()}
+        for stream in self._thinner.thin(handed_on_ns):
+            del self._ranks[stream.file.rank].streams[stream.file.stream]
+            self._streams = {key: s for key, s in self._streams.items() if s is not stream}
+
     def finish(self) -> Iterator[Sequence[Event]]:
         """All that is left; files end here."""
         for stream in self._streams.values():
@@ -327,6 +356,7 @@ class _Following:
     def _find_files(self) -> None:
         """Notice new files, and files that were renamed when their rank became known."""
         seen = set()
+        self.behind = 0
         for path, rank, stream in event_files(self._path):
             try:
                 status = path.stat()
@@ -343,6 +373,7 @@ class _Following:
                 known.file.path = path
                 known.move_to(rank)
             self._rank(rank).streams[stream] = known
+            self.behind += max(0, status.st_size - known.file.offset)
         self._lost = self._streams.keys() - seen
         for key in self._lost:
             self._streams[key].end_seen = self._round  # it is not waited for
@@ -350,7 +381,7 @@ class _Following:
     def _rank(self, rank: int) -> LiveRank:
         found = self._ranks.get(rank)
         if found is None:
-            found = self._ranks[rank] = LiveRank(rank, self._clock())
+            found = self._ranks[rank] = LiveRank(rank, self._clock(), self._thinner)
         return found
 
     def _missing(self) -> list[int]:
