@@ -325,6 +325,38 @@ def test_halt_stops_the_program_at_an_error(run, capsys, monkeypatch) -> None:
     assert "the program was stopped by --halt, at TC201" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "is_thinned"),
+    [
+        (["--max-trace", "1MB"], True),
+        (["--max-trace", "0.001 gb", "-o", "traces/mine"], True),
+        (["--max-trace", "0"], False),
+        ([], False),  # 100 MB
+        (["--keep"], False),
+    ],
+)
+def test_what_was_checked_is_dropped_beyond_a_size(run, tmp_path, capsys, words, is_thinned):
+    builder = TraceBuilder().process().model("Net", MLP).optimizer().steps(250)
+    run.events = builder.steps(10, omit={"zero_grad"}).build()
+    assert run(*words, "train.py") == 1
+    (kept,) = (tmp_path / "traces").iterdir()
+    size = sum(path.stat().st_size for path in kept.glob("events-*"))
+    assert (size < 1_000_000) is is_thinned
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("TC201 error at step 250" in said, "steps 4 to" in said) == (True, is_thinned)
+    assert run("-t", str(kept), command="check") == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1 finding, the first at step 250" in out
+    assert ("are not in this trace: they were checked" in out) is is_thinned
+    assert "bytes of the events" not in out
+
+
+@pytest.mark.parametrize("size", ["much", "10", "-1MB", "1 pound"])
+def test_a_size_that_is_none_is_refused(run, capsys, size) -> None:
+    assert run("--max-trace", size, "train.py") == 2
+    assert repr(size) in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["--halt"], []])
 def test_checkpoints_that_were_written_since_an_error_are_named(run, capsys, words) -> None:
     builder = TraceBuilder().process().model("Net", MLP).optimizer()
@@ -333,7 +365,7 @@ def test_checkpoints_that_were_written_since_an_error_are_named(run, capsys, wor
         path = f"out/{builder._step}.pt"
         builder._add(CheckpointEvent, op="save", path=path)
     run.events = builder.build()
-    assert run("train.py", *words) == 1
+    assert run(*words, "train.py") == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "suspect" in said
     assert "out/1.pt (step 1), out/2.pt (step 2), out/3.pt (step 3)" in said
