@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.collect.recording import recording
+from tests.collect.recording import read_folder, recording
 
 
 def torch_path(state: dict[str, Any], path: Path) -> None:
@@ -59,6 +59,14 @@ def test_a_save_is_recorded(tmp_path, monkeypatch, save: Callable[..., None], is
     assert (event.op, event.path) == ("save", str(tmp_path / "saved"))
     assert event.entries == 2
     assert event.where.partition(":")[0].endswith("test_savers.py")
+
+
+def test_a_save_is_known_at_once(tmp_path) -> None:
+    """The process may be killed in the very step, by --halt for instance."""
+    with recording(tmp_path / "run"):
+        torch.save({}, tmp_path / "saved")
+        (event,) = [e for e in read_folder(tmp_path / "run") if e.kind == "checkpoint"]
+        assert event.path == str(tmp_path / "saved")
 
 
 def test_a_save_can_be_held_up(tmp_path) -> None:

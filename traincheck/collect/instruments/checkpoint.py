@@ -163,6 +163,8 @@ class Checkpoint(Instrument):
     ) -> None:
         fields = describe(before, args, kwargs, result)
         em.event("checkpoint", {key: value for key, value in fields.items() if value is not None})
+        if fields["op"] == "save":  # a halted process writes no more, and the report names the file
+            em.flush()
 
     def _describe_module(
         self, before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
