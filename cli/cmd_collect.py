@@ -247,6 +247,7 @@ def _settings(
         needs=needs,
         instrument=config.instrument,
         whole=config.every is not None,
+        fold=bool(config.rules) and not config.invariants and config.every is None,
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
 

@@ -220,6 +220,7 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
         run_id=run_id,
         needs=engine.wants,
         whole="every" in given,
+        fold="every" not in given and not options["invariants"],
         **given,
     )
 

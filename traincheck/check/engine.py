@@ -363,6 +363,10 @@ class Engine:
                 process.instrument_failed(name, str(event.data.get("reason", "it failed")))
         elif isinstance(event, MarkEvent) and event.text == Marks.DROPPED:
             self._gap(process, event)
+        elif isinstance(event, MarkEvent) and event.text == Marks.FOLDED:
+            # Rules take absence in an evaluation for nothing; invariants may have learned of it.
+            learned = [s for s in process.router.route(event.gap) if isinstance(s.monitor, Gate)]
+            self._feed(process, learned, event.gap)
 
     def _gap(self, process: Process, mark: MarkEvent) -> None:
         """Events were lost: as with steps that were not recorded, what is absent proves nothing."""

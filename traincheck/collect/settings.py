@@ -36,6 +36,7 @@ class Settings:
     warmup: how many steps at the start are all recorded, from 0.
     whole: nothing is left out of a step that is recorded, whatever checks say is enough.
     instrument: the user's own packages to record calls of.
+    fold: leave calls within models out of evaluation forwards that repeat; for rules alone.
     needs: what to record; None for everything of the level.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
@@ -46,6 +47,7 @@ class Settings:
     every: int = 1
     warmup: int = 0
     whole: bool = False
+    fold: bool = False
     instrument: tuple[str, ...] = ()
     needs: Needs | None = None
     package: str = _PACKAGE
@@ -78,6 +80,7 @@ class Settings:
             "every": self.every,
             "warmup": self.warmup,
             "whole": self.whole,
+            "fold": self.fold,
             "instrument": list(self.instrument),
             "needs": None if self.needs is None else needs_json(self.needs),
         }

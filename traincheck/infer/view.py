@@ -36,7 +36,7 @@ def with_gaps(events: Iterable[Event]) -> Iterator[Event]:
     """Events as a check is told them: where some are missing, absence is no evidence."""
     for event in events:
         yield event
-        if isinstance(event, MarkEvent) and event.text == Marks.DROPPED:
+        if isinstance(event, MarkEvent) and event.text in (Marks.DROPPED, Marks.FOLDED):
             yield event.gap
 
 

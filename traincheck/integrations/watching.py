@@ -337,6 +337,7 @@ class _Running:
             directory=str(self._directory),
             run_id=self._directory.name,
             needs=engine.wants,
+            fold=not options.invariants,
             every=options.every,
             warmup=options.warmup,
         )

@@ -62,6 +62,7 @@ class Marks:
     BROADCASTS = "loss broadcasts"
     PROCESS = "process"  # the first of a file
     DROPPED = "dropped"  # where events are missing
+    FOLDED = "evaluation folded"  # where calls within models are left out of an evaluation
     BACKWARD_ENTERED = "backward entered"  # where several ranks train
     COLLECTIVE_ENTERED = "collective entered"  # of a call that may never come back
     ENDED = "process ended"  # of a rank that was not killed

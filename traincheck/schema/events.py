@@ -395,8 +395,9 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
             follows when it comes back), "process ended" (of a rank that was not killed: class name
             and line of the "exception" that ended it, if one did),
             "process group", "instrument disabled", "fault" (the first of its kind), "dropped"
-            (events are missing here), or what a user gave `traincheck.mark`; "user: " is put before
-            one of these.
+            (events are missing here), "evaluation folded" (in the rest of the step, most forwards
+            without grad are recorded without the calls within them), or what a user gave
+            `traincheck.mark`; "user: " is put before one of these.
         data: what belongs to it.
     """
 

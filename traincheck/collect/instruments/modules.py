@@ -16,6 +16,7 @@ from torch import is_grad_enabled
 from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.evaluated import Evaluated
+from traincheck.collect.folding import Folding
 from traincheck.collect.given import Given
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.naming import unwrap
@@ -54,6 +55,7 @@ class Modules(Instrument):
         self._evaluated = Evaluated(self.session)
         self._untrained = Untrained(self.session)
         self._given = Given(self.session)
+        self._folding = Folding(self.session)
         self._looks_at_buffers = self.session.tracker.wants("buffer", "forward")
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
@@ -112,8 +114,7 @@ class Modules(Instrument):
             if em.busy:
                 return original(self, *args, **kwargs)
             is_root = em.modules == 0
-            if is_root:
-                enter(em, self, args, kwargs)
+            is_folded = is_root and enter(em, self, args, kwargs)
             if not switch.on or not (is_root or switch.inner):
                 return original(self, *args, **kwargs)
             span = em.next_span
@@ -124,8 +125,12 @@ class Modules(Instrument):
             em.modules += 1
             outer, em.module = em.module, self
             try:
+                if is_folded:
+                    em.busy = True
                 result = original(self, *args, **kwargs)
             except BaseException as error:
+                if is_folded:
+                    em.busy = False
                 em.modules -= 1
                 em.top, em.module = parent, outer
                 record(
@@ -139,6 +144,8 @@ class Modules(Instrument):
                     type(error).__name__,
                 )
                 raise
+            if is_folded:
+                em.busy = False
             em.modules -= 1
             em.top, em.module = parent, outer
             if is_root and (switch.looks or evaluated.is_open):
@@ -154,7 +161,8 @@ class Modules(Instrument):
         module: torch.nn.Module,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-    ) -> None:
+    ) -> bool:
+        """Note that an outermost module is called; tells whether calls within it are left out."""
         em.busy = True
         try:
             session = self.session
@@ -185,10 +193,12 @@ class Modules(Instrument):
                     self._evaluated.enter(em, root, training=training)
                     if self._untrained.is_wanted:
                         self._untrained.enter(em, module, path, training=training)
+                    return self._folding.folds(em, root)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._enter_root, error)
         finally:
             em.busy = False
+        return False
 
     def _leave_root(self, em: Emitter, span: int) -> None:
         root, tracker = self._root, self.session.tracker
