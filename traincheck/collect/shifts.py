@@ -124,7 +124,9 @@ class Shifts:
             return {}
         with NoGrad():
             found = self._moved_on(value) or self._next(value)
-            if int(found.get("shifted", ONCE)) == NOT_AT_ALL and self._is_fed(value):
+            # On a device nothing is known yet
+            is_known = value.is_cpu and "shifted" in found
+            if is_known and int(found["shifted"]) == NOT_AT_ALL and self._is_fed(value):
                 found["fed"] = torch.tensor(1, device=value.device)
             return found
 
@@ -136,7 +138,8 @@ class Shifts:
                 moved = _moved(labels, cut)
                 if moved is None or moved.numel() != value.numel():
                     continue
-                same = (value.reshape(-1) == moved.reshape(-1).to(value.device)).all()
+                flat = moved.reshape(-1).to(value.device, non_blocking=value.is_cuda)
+                same = (value.reshape(-1) == flat).all()
                 if not value.is_cpu or same:
                     return {"shifted": same * TWICE}
         return {}

@@ -248,9 +248,7 @@ class Numbers:
         if not is_countable(result):
             return plain
         with NoGrad():
-            head = result[(0,) * (len(shape) - 2)][:_MOST_POSITIONS, :_MOST_POSITIONS]
-            later = torch.ones_like(head, dtype=torch.bool).triu(1)
-            hidden = (head[later] < _NOTHING).to(torch.float32).mean()
+            hidden = _hidden(result[(0,) * (len(shape) - 2)])
         return _with(plain, self._text(em, result, {"hidden": hidden}))
 
     def of_input(self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...]) -> bytes:
@@ -460,6 +458,14 @@ def _of_row(tensor: torch.Tensor) -> dict[str, float]:
 def _are_labels(tensor: torch.Tensor, taken: Taken) -> bool:
     is_row = tensor.is_cpu and tensor.dim() == 1 and tensor.dtype is torch.int64
     return is_row and taken["min"].item() >= 0 and taken["max"].item() < _MOST_LABELS
+
+
+def _hidden(weights: torch.Tensor) -> torch.Tensor:
+    """Share of the weights of later positions that are next to nothing, of a matrix of them."""
+    head = weights[:_MOST_POSITIONS, :_MOST_POSITIONS]
+    # Sums, and no mask as an index: that waits for a device
+    nothing = (head < _NOTHING).triu(1).sum(dtype=torch.float32)
+    return nothing / torch.ones_like(head, dtype=torch.bool).triu(1).sum(dtype=torch.float32)
 
 
 def _weights(tensor: torch.Tensor) -> Taken:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from traincheck.collect.countable import is_countable
+from traincheck.collect.device import host
 from traincheck.collect.naming import class_of, table, walk
 from traincheck.collect.summarize import dotted
 
@@ -115,7 +116,10 @@ def has_initial_statistics(norm: nn.modules.batchnorm._BatchNorm) -> bool:
         return False
     if not (is_countable(counted) and is_countable(mean) and is_countable(var)):
         return False
-    return not counted.item() and not mean.any().item() and bool((var == 1).all().item())
+    if counted.is_cpu and counted.item():
+        return False
+    is_initial = (counted == 0).to(mean.device, non_blocking=True) & ~mean.any() & (var == 1).all()
+    return bool(host(is_initial).item())
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 from traincheck.collect.countable import is_countable
+from traincheck.collect.device import host
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, hex128
 from traincheck.collect.structure import has_initial_statistics
@@ -92,5 +93,5 @@ def _is_mean(module: torch.nn.Module) -> bool:
         and module.avg_fn is None
         and module.multi_avg_fn is None
         and is_countable(module.n_averaged)
-        and module.n_averaged.item() > 1
+        and host(module.n_averaged).item() > 1
     )
