@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 # Results do not depend on how many there are.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help install demo test check format lint types fix docs bench build clean
+.PHONY: help install demo test check format lint types fix docs bench gpu build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ docs: $(STAMP) ## write the generated pages and the outputs in README.md and doc
 
 bench: $(STAMP) ## measure overhead and speed
 	$(BIN)/python -m benchmarks
+
+gpu: ## test and measure on a CUDA device, write docs/cuda.md (8 minutes; needs only python3)
+	$(or $(PYTHON),python3) -m benchmarks.gpu
 
 build: $(STAMP) ## make the wheel and the source archive in dist/
 	$(BIN)/python -m build
