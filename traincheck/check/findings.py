@@ -195,7 +195,7 @@ def _also_broke(info: CheckInfo, tallies: Sequence[Tally]) -> Also:
         check=info.check_id,
         kind=info.kind,
         code=info.code,
-        text=fill(info.title, 3) if info.kind == "rule" else info.title,
+        text=fill(_general(first.first, info)[0], 3) if info.kind == "rule" else info.title,
         first_step=_shown_step(step),
         violations=sum(tally.count for tally in tallies),
         subjects=tuple(sorted({_named(tally.first.subject) for tally in tallies} - {""})),
@@ -218,7 +218,8 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     since = _since(first_step, is_once=is_once and fault.last_step == first_step)
     fill = Filler(variables, head, subject, first_step, since, where(evidence))
     beside = _frozen_beside(fault) + _called_beside(fault) + _numbers_beside(fault)
-    title = head.title or (info.kind == "rule" and info.title) or info.headline or words.title
+    title, fix = _general(head, info)
+    title = head.title or (info.kind == "rule" and title) or info.headline or words.title
     return Finding(
         id=fingerprint(fault.check_id, subject),
         check=fault.check_id,
@@ -239,12 +240,19 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
         observed=head.observed,
         evidence=tuple(evidence[:_SHOWN_EVENTS]),
         likely_cause=fill(head.likely_cause or info.likely_cause or words.likely_cause, 3) + beside,
-        fix=fill(head.fix or info.fix or words.fix, 3),
+        fix=fill(head.fix or fix or words.fix, 3),
         variables=variables,
         explains=tuple(sorted(explains)),
         accepted=fault.accepted,
         provisional=head.provisional,
     )
+
+
+def _general(head: Violation, info: CheckInfo) -> tuple[str, str]:
+    """Title and fix that a check has for its violations: they name one of several optimizers."""
+    if not head.optimizer:
+        return info.title, info.fix
+    return info.title_of_several or info.title, info.fix_of_several or info.fix
 
 
 def _frozen_beside(fault: Fault) -> str:
@@ -323,9 +331,9 @@ def _with_all(text: str, head: Violation, variables: Sequence[str]) -> str:
 
 
 class Filler:
-    """Fills {variables}, {subject}, {step}, {since}, {where}, {expected} and {observed} in.
+    """Fills in {variables}, {subject}, {step}, {since}, {where} and {optimizer}.
 
-    And chooses between {is|are}, by how many variables there are.
+    And {expected} and {observed}. And chooses between {is|are}, by how many variables there are.
     """
 
     def __init__(
@@ -343,6 +351,7 @@ class Filler:
         # In a sentence the name of the file is enough; the evidence has its path.
         self._where = f" ({place.rpartition('/')[2]})" if place else ""
         self._observed = head.observed
+        self._optimizer = head.optimizer or "the optimizer"
         self._expected = head.expected or "as the check says"
 
     def __call__(self, text: str, limit: int) -> str:
@@ -358,6 +367,7 @@ class Filler:
             .replace("{where}", self._where)
             .replace("{expected}", self._expected)
             .replace("{observed}", self._observed)
+            .replace("{optimizer}", self._optimizer)
         )
 
 

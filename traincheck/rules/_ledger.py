@@ -265,6 +265,14 @@ class Ledger:
                 return holder.names[identity]
         return "a parameter"
 
+    def one_of_several(self, owner: str) -> str:
+        """``opt1 (Adam, train.py:12)``, with the line that made it; empty if there is one only."""
+        holder = self.holders.get(owner)
+        if holder is None or len(self.holders) == 1:
+            return ""
+        line = str(holder.made.where or "").rpartition("/")[2]
+        return f"{holder.label[:-1]}, {line})" if line else holder.label
+
     def names(self, identities: Iterable[int]) -> list[str]:
         return sorted({self.name(identity) for identity in identities})
 
@@ -536,7 +544,7 @@ class Bookkeeper:
 
 
 def proof(
-    what: tuple[str, Symptom],
+    what: tuple[str, Symptom] | tuple[str, Symptom, str],
     facts: StepFacts,
     *,
     subject: Subject,
@@ -548,7 +556,7 @@ def proof(
 ) -> Violation:
     """A violation at the step of ``facts``, or at an earlier one that it proves.
 
-    what: code of the rule, and the symptom.
+    what: code of the rule, the symptom, and perhaps the optimizer of several.
     """
     return Violation(
         check_id=what[0],
@@ -561,4 +569,5 @@ def proof(
         expected=expected,
         observed=observed,
         evidence=tuple(evidence) or (facts.event,),
+        optimizer="".join(what[2:]),
     )

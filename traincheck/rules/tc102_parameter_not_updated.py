@@ -68,6 +68,11 @@ class ParameterNotUpdated:
             "Keep the parameters in float32, check that they are contiguous, and check what the "
             "optimizer's step() does."
         ),
+        title_of_several="The step of {optimizer} does not change {variables}",
+        fix_of_several=(
+            "Keep the parameters in float32, check that they are contiguous, and check what step() "
+            "of {optimizer} does."
+        ),
     )
     needs = NORMS | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"mark"}))
 
@@ -242,6 +247,7 @@ class UpdateEffect(StepMonitor):
             expected=f"{name} differs after the step",
             observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),
+            optimizer=self.ledger.one_of_several(str(moment.call.owner)),
         )
 
 

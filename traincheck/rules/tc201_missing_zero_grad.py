@@ -76,6 +76,11 @@ class MissingZeroGrad:
         title="Gradients are not cleared between optimizer steps",
         likely_cause=f"optimizer.zero_grad() is missing: {_APPLIED}",
         fix="Call optimizer.zero_grad() once in every iteration, before loss.backward().",
+        title_of_several="Gradients are not cleared between the steps of {optimizer}",
+        fix_of_several=(
+            "Call zero_grad() of {optimizer} once in every iteration, before the backward() that "
+            "computes its gradients."
+        ),
     )
     needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
 
@@ -201,6 +206,7 @@ class GradientWindow(StepMonitor):
             observed="backward() added to gradients that the step before had applied",
             evidence=(moment.call, *backward[-1:]),
             likely_cause=cause,
+            optimizer=self.ledger.one_of_several(str(moment.call.owner)),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from traincheck.schema.awaited import FIRST, LATER, LATER_AT_END
 from traincheck.schema.by_hand import UPDATED
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
 
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
 _CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for its turn
@@ -61,6 +63,10 @@ class MissingStep:
         title="Gradients are computed but no optimizer step applies them",
         likely_cause="optimizer.step() is missing from the loop or is never reached: {observed}.",
         fix="Call optimizer.step() after loss.backward(){where} in every iteration.",
+        title_of_several="No step of {optimizer} applies the gradients that are computed",
+        fix_of_several=(
+            "Call step() of {optimizer} after the backward(){where} that computes its gradients."
+        ),
     )
     needs = (
         DISCOVERY
@@ -171,7 +177,7 @@ class StepAwaited(StepMonitor):
                 continue
             count, first = self._ready.get(owner, (0, []))
             if not first:
-                first = self._violations(victims, holder.label, facts)
+                first = self._violations(victims, [owner], facts)
             self._ready[owner] = (count + 1, first)
             self._zeroed.discard(owner)
 
@@ -179,7 +185,7 @@ class StepAwaited(StepMonitor):
         """Optimizers that have stepped, and gradients come and are cleared as when they did."""
         known = self.ledger.holders
         zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
-        idle = [known[owner] for owner in sorted(zeroed & self._stepped & known.keys())]
+        idle = {owner: known[owner] for owner in sorted(zeroed & self._stepped & known.keys())}
         came = frozenset[int]().union(
             *(
                 m.reached
@@ -187,21 +193,21 @@ class StepAwaited(StepMonitor):
                 if m.family == Families.BACKWARD and m.call.where in self._lines
             )
         )
-        victims = {i for holder in idle for i in holder.names} & came
+        victims = {i for holder in idle.values() for i in holder.names} & came
         if not victims:
             return []
-        labels = ", ".join(h.label for h in idle if not victims.isdisjoint(h.names))
-        found = self._violations(victims, labels, facts, is_later=True)
+        owners = [key for key, h in idle.items() if not victims.isdisjoint(h.names)]
+        found = self._violations(victims, owners, facts, is_later=True)
         return self._later.add(found, LATER)
 
     def _summed(self, facts: StepFacts) -> list[Violation]:
         """A step that is the first, and not over: many backward passes, and no update."""
-        waiting = self.ledger.holders.values()
-        victims = {i for holder in waiting for i in holder.names} & facts.reached
+        waiting = self.ledger.holders
+        victims = {i for holder in waiting.values() for i in holder.names} & facts.reached
         if not victims or facts.event.counters.get("backward", 0) < _CONFIRMED_AS_SUM:
             return []
-        labels = ", ".join(h.label for h in waiting if not victims.isdisjoint(h.names))
-        return self._violations(victims, labels, facts)
+        owners = [key for key, h in waiting.items() if not victims.isdisjoint(h.names)]
+        return self._violations(victims, owners, facts)
 
     def _wait(self, facts: StepFacts) -> list[Violation]:
         waiting = {key: h for key, h in self.ledger.holders.items() if key not in self._stepped}
@@ -210,14 +216,28 @@ class StepAwaited(StepMonitor):
         victims = {i for i in reached if not self._is_by_hand(i)}
         if not victims:
             return []
-        labels = [h.label for h in waiting.values() if not victims.isdisjoint(h.names)]
-        found = self._violations(victims, ", ".join(labels), facts)
+        owners = [key for key, h in waiting.items() if not victims.isdisjoint(h.names)]
+        found = self._violations(victims, owners, facts)
         return self._never.add(found, FIRST)
 
     def _violations(
-        self, victims: AbstractSet[int], labels: str, facts: StepFacts, *, is_later: bool = False
+        self,
+        victims: AbstractSet[int],
+        owners: Sequence[str],
+        facts: StepFacts,
+        *,
+        is_later: bool = False,
     ) -> list[Violation]:
-        """is_later: earlier steps had an update."""
+        """owners: the optimizers that hold the victims. is_later: they had an update before."""
+        ledger = self.ledger
+        labels = ", ".join(ledger.holders[owner].label for owner in owners)
+        models = joined(sorted({ledger.name(i).partition(".")[0] for i in victims}))
+        others = sorted(self._stepped & ledger.holders.keys() - set(owners))
+        beside = one = ""
+        if others:
+            label = ledger.holders[others[0]].label
+            beside = f", while {label} steps" if len(others) == 1 else ", while others step"
+            one = " or ".join(map(ledger.one_of_several, owners))
         calls = [
             m.call
             for m in facts.moments
@@ -226,7 +246,7 @@ class StepAwaited(StepMonitor):
         never = "steps no more" if is_later else "has not stepped once"
         return [
             proof(
-                ("TC202", Symptom.MISSING_STEP),
+                ("TC202", Symptom.MISSING_STEP, one),
                 facts,
                 subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
                 message=(
@@ -234,7 +254,9 @@ class StepAwaited(StepMonitor):
                     f"{'steps no more' if is_later else 'never steps'}"
                 ),
                 expected="a step of the optimizer after backward()",
-                observed=f"{labels} holds parameters that get gradients, and {never}",
+                observed=(
+                    f"{labels} holds parameters of {models} that get gradients, and {never}{beside}"
+                ),
                 evidence=(*calls[:1], facts.event),
             )
             for name in self.ledger.names(victims)

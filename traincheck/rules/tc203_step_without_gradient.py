@@ -67,6 +67,11 @@ class StepWithoutGradient:
             "backward() and step()."
         ),
         fix="Order the loop as optimizer.zero_grad(), forward, loss.backward(), optimizer.step().",
+        title_of_several="{optimizer} steps when it has no gradient to apply",
+        fix_of_several=(
+            "Order what belongs to {optimizer} as zero_grad(), forward, backward() of its loss, "
+            "step()."
+        ),
     )
     needs = (
         DISCOVERY
@@ -178,7 +183,7 @@ class EmptySteps(StepMonitor):
         self._told.add(owner)
         label, models = self.ledger.holders[owner].label, joined(parts)
         found = proof(
-            ("TC203", Symptom.STEP_WITHOUT_GRADIENT),
+            ("TC203", Symptom.STEP_WITHOUT_GRADIENT, self.ledger.one_of_several(owner)),
             facts,
             step=streak.first,
             subject=Subject(api=Families.OPTIMIZER_STEP, module=parts[0]),
@@ -237,6 +242,7 @@ class EmptySteps(StepMonitor):
             expected="gradients from backward() are there when the optimizer steps",
             observed=f"{label} finds no gradient of {joined(names)} at its step",
             evidence=(*first, *calls),
+            optimizer=self.ledger.one_of_several(owner),
         )
 
 

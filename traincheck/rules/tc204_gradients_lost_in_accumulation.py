@@ -55,6 +55,10 @@ class GradientsLost:
             "several: {observed}."
         ),
         fix="Call optimizer.zero_grad() right after optimizer.step(), not for every batch.",
+        title_of_several="Gradients of {optimizer} are cleared inside its accumulation window",
+        fix_of_several=(
+            "Call zero_grad() of {optimizer} right after its step(), not for every batch."
+        ),
     )
     needs = (
         DISCOVERY
@@ -175,7 +179,7 @@ class Accumulation(StepMonitor):
         whole = len(batches)
         return [
             proof(
-                ("TC204", Symptom.GRADIENT_LOST),
+                ("TC204", Symptom.GRADIENT_LOST, self.ledger.one_of_several(owner)),
                 facts,
                 step=run.step,
                 subject=Subject(api=Families.ZERO_GRAD),

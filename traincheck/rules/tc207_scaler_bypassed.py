@@ -42,6 +42,11 @@ class ScalerBypassed:
         title="The optimizer applies scaled gradients",
         likely_cause="optimizer.step(){where} is called by itself, not through GradScaler.",
         fix="Call scaler.step(optimizer), then scaler.update(), in place of optimizer.step().",
+        title_of_several="{optimizer} applies scaled gradients",
+        fix_of_several=(
+            "Hand {optimizer} to scaler.step() in place of its own step(), and call "
+            "scaler.update() after the last of them."
+        ),
     )
     needs = (
         DISCOVERY
@@ -94,7 +99,7 @@ class ScaledSteps(StepMonitor):
     def _violation(self, moment: Moment, wrong: frozenset[int], facts: StepFacts) -> Violation:
         label = self.ledger.holders[str(moment.call.owner)].label
         return proof(
-            ("TC207", Symptom.WRONG_ORDER),
+            ("TC207", Symptom.WRONG_ORDER, self.ledger.one_of_several(str(moment.call.owner))),
             facts,
             subject=Subject(api=Families.OPTIMIZER_STEP),
             message=(

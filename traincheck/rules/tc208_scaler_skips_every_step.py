@@ -46,6 +46,7 @@ class ScalerSkipsEveryStep:
         code="TC208",
         severity="error",
         title="GradScaler skips every optimizer step",
+        title_of_several="GradScaler skips every step of {optimizer}",
         likely_cause=(
             "The scaled gradients are infinite or NaN at every step(){where}: {observed}. The loss "
             "overflows, or init_scale is far too large."
@@ -134,7 +135,7 @@ class Skips(StepMonitor):
         label = self.ledger.holders[owner].label
         beside = f", while its scheduler stepped {run.scheduled} times" if run.scheduled else ""
         run.pending = proof(
-            ("TC208", Symptom.STEPS_SKIPPED),
+            ("TC208", Symptom.STEPS_SKIPPED, self.ledger.one_of_several(owner)),
             facts,
             step=run.first,
             subject=Subject(api=Families.SCALER_STEP),

@@ -45,6 +45,8 @@ class SchedulerBeforeOptimizer:
         title="The scheduler steps before its optimizer",
         likely_cause="scheduler.step(){where} stands between backward() and optimizer.step().",
         fix="Call scheduler.step() after optimizer.step().",
+        title_of_several="The scheduler of {optimizer} steps before it",
+        fix_of_several="Call step() of the scheduler after step() of {optimizer}.",
     )
     needs = (
         DISCOVERY
@@ -117,7 +119,7 @@ class ScheduleOrder(StepMonitor):
         name = window.early.api.split(".")[-2]
         return [
             proof(
-                ("TC209", Symptom.WRONG_ORDER),
+                ("TC209", Symptom.WRONG_ORDER, self.ledger.one_of_several(owner)),
                 facts,
                 step=first,
                 subject=Subject(api=Families.SCHEDULER_STEP),

@@ -60,6 +60,7 @@ class LearningRateExhausted:
         code="TC210",
         severity="warning",
         title="The learning rate is zero while training goes on",
+        title_of_several="The learning rate of {optimizer} is zero while training goes on",
         likely_cause="The schedule{where} ends before training does: {observed}.",
         fix=(
             "Build the schedule for as many steps as the scheduler is stepped, or step it once for "
@@ -219,7 +220,7 @@ class Exhaustion(StepMonitor):
         )
         calls = [call for call in (rate.call, moment.call) if call is not None]
         return proof(
-            ("TC210", Symptom.SCHEDULE),
+            ("TC210", Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
             facts,
             step=rate.often_since if rate.often else rate.first_zero,
             subject=Subject(api=Families.SCHEDULER_STEP),

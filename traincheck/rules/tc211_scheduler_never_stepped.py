@@ -54,6 +54,11 @@ class SchedulerNeverStepped:
         code="TC211",
         severity="warning",
         title="A scheduler is made and never stepped",
+        title_of_several="The scheduler of {optimizer} is never stepped",
+        fix_of_several=(
+            "Call step() of the scheduler of {optimizer} after each epoch or step, whichever its "
+            "schedule counts."
+        ),
         likely_cause="scheduler.step() is missing from the loop: {observed}{where}.",
         fix="Call scheduler.step() after each epoch or step, whichever the schedule counts.",
     )
@@ -140,7 +145,7 @@ class UnusedSchedule(StepMonitor):
         label = self.ledger.holders[owner].label
         passes = counted(epochs, "epoch")
         return proof(
-            ("TC211", Symptom.SCHEDULE),
+            ("TC211", Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
             facts,
             step=self._first_step.get(owner),
             subject=Subject(api=Families.SCHEDULER_STEP),

@@ -48,6 +48,7 @@ class SteppedAgain:
         code="TC219",
         severity="warning",
         title="The optimizer applies each gradient twice",
+        title_of_several="{optimizer} applies each gradient twice",
         likely_cause="step(){where} is called a second time after the same backward().",
         fix=(
             "Call step() once for each backward(): not by hand where a scaler, a trainer or a "
@@ -113,7 +114,7 @@ class RepeatedSteps(StepMonitor):
         label = holder.label if holder is not None else "the optimizer"
         return [
             proof(
-                ("TC219", Symptom.APPLIED_TWICE),
+                ("TC219", Symptom.APPLIED_TWICE, self.ledger.one_of_several(str(second.owner))),
                 facts,
                 step=step,
                 subject=Subject(api=Families.OPTIMIZER_STEP),

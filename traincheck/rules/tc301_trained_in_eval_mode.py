@@ -63,10 +63,10 @@ class TrainedInEvalMode:
         severity="error",
         title="{subject} is trained in evaluation mode",
         likely_cause=(
-            "model.eval(){where} was called and no model.train() follows before training goes on: "
-            "{observed}."
+            "eval(){where} was called on {subject}, and train() is not called before training goes "
+            "on: {observed}."
         ),
-        fix="Call model.train() after evaluation, before the next training step.",
+        fix="Call train() on {subject} after evaluation, before the next training step.",
     )
     needs = DISCOVERY | GRADIENTS | MODES | MODELS | Needs(kinds=frozenset({"batch", "checkpoint"}))
 

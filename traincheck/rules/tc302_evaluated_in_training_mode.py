@@ -57,8 +57,8 @@ class EvaluatedInTrainingMode:
         code="TC302",
         severity="warning",
         title="{subject} is evaluated in training mode",
-        likely_cause="model.eval() is not called before evaluation: {observed}.",
-        fix="Call model.eval() before evaluation, and model.train() after it.",
+        likely_cause="eval() is not called on {subject} before evaluation: {observed}.",
+        fix="Call eval() on {subject} before evaluation, and train() after it.",
     )
     needs = (
         DISCOVERY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from traincheck.rules._resume import RESUME, Resume
@@ -53,6 +54,10 @@ class OptimizerNotRestored:
             "never called, or was called before this optimizer was built{where}."
         ),
         fix="Call optimizer.load_state_dict() with the saved state before training goes on.",
+        title_of_several="{optimizer} is not restored on resume",
+        fix_of_several=(
+            "Call load_state_dict() of {optimizer} with its saved state before training goes on."
+        ),
     )
     needs = RESUME
 
@@ -89,7 +94,8 @@ class RestoredOptimizer(SingleEvents):
             if is_like and (replaced or twice or not resume.loaded):
                 self._is_told = True
                 loads = (file, holder, replaced or twice or resume.model)
-                return [_violation(owner, created, loads, resume.stepped[owner])]
+                told = _violation(owner, created, loads, resume.stepped[owner])
+                return [_of_several(told, owner, created) if len(resume.stepped) > 1 else told]
         return []
 
 
@@ -129,6 +135,17 @@ def _violation(
         expected="optimizer.load_state_dict() before training goes on",
         observed=f"{loaded.owner or loaded.target} was loaded, {owner} ({cls}) was not",
         evidence=(created, holder, loaded, step),
+    )
+
+
+def _of_several(found: Violation, owner: str, created: OptimizerEvent) -> Violation:
+    """Of several optimizers others may have been restored."""
+    cause = (
+        "The checkpoint holds its state, but load_state_dict() of {optimizer} is never called, or "
+        "was called before it was built{where}: {observed}."
+    )
+    return replace(
+        found, optimizer=f"{owner} ({created.cls.rpartition('.')[2]})", likely_cause=cause
     )
 
 

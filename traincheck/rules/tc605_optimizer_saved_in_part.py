@@ -45,6 +45,8 @@ class OptimizerSavedInPart:
         title="The saved state of the optimizer leaves parameters out",
         likely_cause="What is saved{where} was made from a list that is not the optimizer's.",
         fix="Save optimizer.state_dict() as it is.",
+        title_of_several="A saved state has fewer parameters than any optimizer",
+        fix_of_several="Save the state_dict() of each optimizer as it is.",
     )
     needs = Needs(kinds=frozenset({"checkpoint", "optimizer", "step"}))
 
@@ -78,7 +80,7 @@ class SavedStates(SingleEvents):
         if self._is_told or listed >= min(counts):
             return []
         self._is_told = True
-        count, optimizer = list(self._held.values())[-1]
+        count, optimizer = min(self._held.values(), key=lambda held: held[0])
         name = optimizer.cls.rpartition(".")[2]
         return [
             Violation(
@@ -95,5 +97,6 @@ class SavedStates(SingleEvents):
                 expected=f"the {count} parameters of {name}",
                 observed=f"{listed} parameters",
                 evidence=(event, optimizer),
+                optimizer=f"{optimizer.id} ({name})" if len(self._held) > 1 else "",
             )
         ]

@@ -118,7 +118,8 @@ class Example(Record, frozen=True, kw_only=True):
 class Violation:
     """One proof that a check broke.
 
-    title, likely_cause, fix: where what the check says in general would say too little.
+    title, likely_cause, fix: where what the check says in general would say too little. optimizer:
+    the one that it is about, where the process has several.
     provisional: later events may show that the check holds. withdrawn: they did; the violation with
     the same check, symptom and subject no longer counts.
     """
@@ -136,6 +137,7 @@ class Violation:
     title: str = ""
     likely_cause: str = ""
     fix: str = ""
+    optimizer: str = ""
     provisional: bool = False
     withdrawn: bool = False
 
@@ -145,7 +147,9 @@ class CheckInfo:
     """What is said about a check itself.
 
     kind: "invariant" or "rule". code: ``TC104``, or the relation's name. headline: title of a
-    finding of an invariant, where its symptom says something else.
+    finding of an invariant, where its symptom says something else. title_of_several,
+    fix_of_several: title and fix where a process has several optimizers, with ``{optimizer}`` for
+    the one that the finding is about.
     """
 
     check_id: str
@@ -156,6 +160,8 @@ class CheckInfo:
     headline: str = ""
     likely_cause: str = ""
     fix: str = ""
+    title_of_several: str = ""
+    fix_of_several: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
