@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.builders import MLP
-from tests.checking import BY_CODE
+from tests.checking import BY_CODE, fires, quiet
 from tests.ranks import RankBuilder, merged
 from traincheck.check.engine import Engine
 from traincheck.check.live import LiveEngine
@@ -100,6 +100,18 @@ def stall(rank: Rank, seconds: float = 60.0) -> Rank:
 def ends(rank: Rank, **data: Any) -> Rank:
     rank.mark(Marks.ENDED, **data)
     return rank
+
+
+def broken() -> list[Event]:
+    """Rank 0 waits, rank 1 is silent."""
+    ranks = [Rank(0).train(), Rank(1).train()]
+    stall(waits(ranks[0]))
+    stall(ranks[1])
+    return merged(*(rank.take() for rank in ranks))
+
+
+BROKEN = broken()
+SILENT = "Rank 1 is silent, and others wait for it"
 
 
 @pytest.mark.parametrize(
@@ -220,19 +232,16 @@ def test_other_operations_are_of_another_rule() -> None:
     assert not findings
 
 
-def test_silence_is_told_while_the_run_goes_on() -> None:
-    finding = one(check(lambda rank: stall(waits(rank)), stall))
-    assert finding.title == "Rank 1 is silent, and others wait for it"
+def test_silence_fires_while_the_run_goes_on() -> None:
+    finding = fires("TC415", BROKEN)
+    assert finding.title == SILENT
     assert finding.observed.startswith("rank 1 has recorded nothing for 60 s; its last recorded")
     assert "--stall-timeout" in finding.fix
 
 
 def after_the_stall(last: Event) -> tuple[LiveEngine, list[str]]:
     """Rank 0 waits, rank 1 is silent for 60 s; then ``last`` is its next event, 61 s later."""
-    ranks = [Rank(0).train(), Rank(1).train()]
-    stall(waits(ranks[0]))
-    stall(ranks[1])
-    events = merged(*(rank.take() for rank in ranks))
+    events = broken()
     after_ns = max(event.time_ns for event in events) + 61 * 10**9
     written: list[str] = []
     live = LiveEngine(
@@ -246,7 +255,10 @@ def after_the_stall(last: Event) -> tuple[LiveEngine, list[str]]:
     return live, written
 
 
-SILENT = "Rank 1 is silent, and others wait for it"
+def test_quiet_where_nobody_waits() -> None:
+    ranks = [Rank(0).train(), Rank(1).train()]
+    events = merged(*(stall(rank).take() for rank in ranks))
+    assert quiet("TC415", events) is Verdict.HELD
 
 
 def test_a_silent_rank_that_goes_on_was_only_slow() -> None:
@@ -274,7 +286,7 @@ def test_a_silent_rank_that_only_ends_was_not_slow() -> None:
         (lambda rank: stall(waits(rank)), lambda rank: stall(waits(rank))),  # a slow collective
     ],
 )
-def test_slow_ranks_are_no_finding(first: Play, second: Play) -> None:
+def test_quiet_on_slow_ranks(first: Play, second: Play) -> None:
     findings, verdict = check(first, second)
     assert not findings
     assert verdict is Verdict.HELD
