@@ -65,14 +65,10 @@ class ParameterNotUpdated:
             "optimizer at all."
         ),
         fix=(
-            "Keep the parameters in float32, check that they are contiguous, and check what the "
-            "optimizer's step() does."
-        ),
-        title_of_several="The step of {optimizer} does not change {variables}",
-        fix_of_several=(
             "Keep the parameters in float32, check that they are contiguous, and check what step() "
             "of {optimizer} does."
         ),
+        title_of_several="The step of {optimizer} does not change {variables}",
     )
     needs = NORMS | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"mark"}))
 
@@ -231,8 +227,8 @@ class UpdateEffect(StepMonitor):
         moment: Moment,
         event: StepEvent,
     ) -> Violation:
-        name = self.ledger.name(identity)
-        label = self.ledger.holders[str(moment.call.owner)].label
+        name, owner = self.ledger.name(identity), str(moment.call.owner)
+        label = self.ledger.holders[owner].label
         return Violation(
             check_id="TC102",
             step=streak.first if streak.count == confirmed else event.step,
@@ -240,14 +236,11 @@ class UpdateEffect(StepMonitor):
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_UPDATED,
-            message=(
-                f"the step of {label} does not change {name}, with a gradient and a learning "
-                "rate that are not zero"
-            ),
+            message=f"the step of {label} does not change {name}; gradient and rate are not 0",
             expected=f"{name} differs after the step",
             observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),
-            optimizer=self.ledger.one_of_several(str(moment.call.owner)),
+            optimizer=self.ledger.one_of_several(owner),
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 
+from traincheck.rules._lapse import Lapse
 from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.awaited import FIRST, LATER, LATER_AT_END
@@ -78,35 +78,14 @@ class MissingStep:
         return StepAwaited()
 
 
-@dataclass(slots=True)
-class _Row:
-    """Steps in a row without an update. first, latest: what there is to tell of these two."""
-
-    count: int = 0
-    first: list[Violation] = field(default_factory=list)
-    latest: list[Violation] = field(default_factory=list)
-
-    def add(self, found: list[Violation], needed: int) -> list[Violation]:
-        """One more: what is told of it. needed: how many prove the fault while the run goes on."""
-        self.count += 1
-        if self.count >= needed:
-            return found if self.count > needed else self.first + found
-        self.first, self.latest = self.first or found, found
-        return []
-
-    def ends(self, least: int, most: int) -> list[Violation]:
-        """The run is over. least: how many prove it then; most: so many were told before."""
-        return self.first + self.latest if least <= self.count < most else []
-
-
 class StepAwaited(StepMonitor):
     """Counts steps in a row that end without any update."""
 
     def __init__(self) -> None:
         super().__init__()
         self._stepped: set[str] = set()
-        self._never = _Row()  # of optimizers that did not step once
-        self._later = _Row()  # of those that did
+        self._never = Lapse()  # of optimizers that did not step once
+        self._later = Lapse()  # of those that did
         # Of each optimizer that never stepped: steps that it was made ready for, and the first
         self._ready: dict[str, tuple[int, list[Violation]]] = {}
         self._zeroed: set[str] = set()  # in the step before: theirs may come in this one
@@ -133,7 +112,7 @@ class StepAwaited(StepMonitor):
         if is_updated or is_unknown:
             self.triggered += bool(facts.reached)
             self._longest = max(self._longest, self._later.count)
-            self._never, self._later = _Row(), _Row()
+            self._never, self._later = Lapse(), Lapse()
             self._lines |= {m.call.where for m in facts.moments if m.family == Families.BACKWARD}
             return []
         if not facts.is_whole:

@@ -68,10 +68,7 @@ class StepWithoutGradient:
         ),
         fix="Order the loop as optimizer.zero_grad(), forward, loss.backward(), optimizer.step().",
         title_of_several="{optimizer} steps when it has no gradient to apply",
-        fix_of_several=(
-            "Order what belongs to {optimizer} as zero_grad(), forward, backward() of its loss, "
-            "step()."
-        ),
+        fix_of_several="Order zero_grad(), forward, backward() and step() of {optimizer} so.",
     )
     needs = (
         DISCOVERY

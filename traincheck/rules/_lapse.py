@@ -1,0 +1,40 @@
+"""Steps in a row without an update, for TC202."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.schema.findings import Violation
+
+
+@dataclass(slots=True)
+class Lapse:
+    """Steps in a row without an update.
+
+    Attributes:
+        count: how many.
+        first: violations of the first of them.
+        latest: violations of the last of them.
+    """
+
+    count: int = 0
+    first: list[Violation] = field(default_factory=list)
+    latest: list[Violation] = field(default_factory=list)
+
+    def add(self, found: list[Violation], needed: int) -> list[Violation]:
+        """Add a step; the violations that are certain now.
+
+        needed: how many steps prove the fault while the run goes on.
+        """
+        self.count += 1
+        if self.count >= needed:
+            return found if self.count > needed else self.first + found
+        self.first, self.latest = self.first or found, found
+        return []
+
+    def ends(self, least: int, most: int) -> list[Violation]:
+        """The violations that the end of a run proves.
+
+        least: how many steps prove it then. most: so many were reported before.
+        """
+        return self.first + self.latest if least <= self.count < most else []
