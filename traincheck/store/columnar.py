@@ -31,24 +31,24 @@ ROW_GROUP = 20_000  # events of a kind in memory at once
 ORDER = "order"  # column: place in the merged order of the whole run
 _PROGRESS_EVERY = 5_000
 _TYPES = {t.kind: t for t in EVENT_TYPES}
-_INTEGER, _TEXT, _FLAG, _SHAPE, _JSON = "int64", "string", "bool", "shape", "json"
+INTEGER, _TEXT, _FLAG, SHAPE, JSON = "int64", "string", "bool", "shape", "json"
 _HEADER = {
-    "seq": _INTEGER,
-    "time_ns": _INTEGER,
-    "step": _INTEGER,
+    "seq": INTEGER,
+    "time_ns": INTEGER,
+    "step": INTEGER,
     "stage": _TEXT,
-    "rank": _INTEGER,
+    "rank": INTEGER,
     "stream": _TEXT,
 }
 _SUMMARY = {
     "dtype": _TEXT,
-    "shape": _SHAPE,
+    "shape": SHAPE,
     "device": _TEXT,
     "requires_grad": _FLAG,
     "fingerprint": _TEXT,
-    "value": _JSON,
+    "value": JSON,
     "zero": _FLAG,
-    "stats": _JSON,
+    "stats": JSON,
 }
 
 
@@ -80,7 +80,7 @@ def export_parquet(
     out = Path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with _Tables(out, _facts(reader)) as tables:
+        with _Tables(out, facts_of(reader)) as tables:
             for number, event in enumerate(reader.events()):
                 tables.add(number, event)
                 if progress is not None and number % _PROGRESS_EVERY == 0:
@@ -124,7 +124,7 @@ def _pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _facts(reader: TraceReader) -> dict[str, str]:
+def facts_of(reader: TraceReader) -> dict[str, str]:
     """What is written into each file besides the columns."""
     run_id = reader.manifest.run_id if reader.manifest is not None else reader.path.name
     return {"traincheck.schema_version": str(SCHEMA_VERSION), "traincheck.run_id": run_id}
@@ -134,13 +134,13 @@ def _form(kind: str, name: str, annotation: str) -> str:
     """How a field is stored. annotation: as written in schema/events.py."""
     plain = annotation.removesuffix(" | None")
     if kind == "rng" and name == "seed":
-        return _JSON  # may need 64 bits without a sign, or more
-    return {"Int64": _INTEGER, "str": _TEXT, "bool": _FLAG}.get(plain, _JSON)
+        return JSON  # may need 64 bits without a sign, or more
+    return {"Int64": INTEGER, "str": _TEXT, "bool": _FLAG}.get(plain, JSON)
 
 
 def _layout(kind: str) -> dict[str, str]:
     """Column -> form of one kind."""
-    columns = {ORDER: _INTEGER, **_HEADER}
+    columns = {ORDER: INTEGER, **_HEADER}
     event_type = _TYPES[kind]
     for name in _own(event_type):
         if name == "summary":
@@ -161,49 +161,76 @@ def _annotation(event_type: Any, name: str) -> str:
     return str(getattr(hint, "__forward_arg__", hint))
 
 
+class Columns:
+    """Events of one kind, gathered column by column; given away as Arrow tables.
+
+    Args:
+        kind: of the events.
+        facts: metadata of the tables.
+
+    Raises:
+        MissingDependencyError: pyarrow is not installed.
+    """
+
+    def __init__(self, kind: str, facts: Mapping[str, str]) -> None:
+        arrow, _ = _pyarrow()
+        self._arrow = arrow
+        self.forms = _layout(kind)
+        types = {
+            INTEGER: arrow.int64(),
+            _TEXT: arrow.string(),
+            _FLAG: arrow.bool_(),
+            SHAPE: arrow.list_(arrow.int64()),
+            JSON: arrow.string(),
+        }
+        self.schema: pa.Schema = arrow.schema(
+            [(name, types[form]) for name, form in self.forms.items()], metadata=dict(facts)
+        )
+        self._columns: list[list[Any]] = [[] for _ in self.forms]
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def add(self, order: int, event: Event) -> None:
+        """Append an event. order: its place in the run."""
+        cells = _cells(order, event)
+        for column, form, cell in zip(self._columns, self.forms.values(), cells):
+            column.append(_dumps(cell) if form == JSON else cell)
+
+    def take(self) -> pa.Table:
+        """What was gathered since the last call."""
+        arrays = [
+            self._arrow.array(column, type=field.type)
+            for column, field in zip(self._columns, self.schema)
+        ]
+        self._columns = [[] for _ in self.forms]
+        return self._arrow.table(arrays, schema=self.schema)
+
+
 class _Table:
-    """Rows of one kind, gathered column by column."""
+    """A Parquet file of one kind."""
 
     def __init__(self, out: Path, kind: str, facts: Mapping[str, str]) -> None:
-        arrow, self._parquet = _pyarrow()
-        self._arrow = arrow
+        _, self._parquet = _pyarrow()
         self.path = out / file_name(kind)
         self.rows = 0
         self._partial = self.path.with_suffix(".parquet.part")
-        self._forms = _layout(kind)
-        types = {
-            _INTEGER: arrow.int64(),
-            _TEXT: arrow.string(),
-            _FLAG: arrow.bool_(),
-            _SHAPE: arrow.list_(arrow.int64()),
-            _JSON: arrow.string(),
-        }
-        self._schema: pa.Schema = arrow.schema(
-            [(name, types[form]) for name, form in self._forms.items()], metadata=dict(facts)
-        )
-        self._columns: list[list[Any]] = [[] for _ in self._forms]
+        self._columns = Columns(kind, facts)
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, order: int, event: Event) -> None:
-        cells = _cells(order, event)
-        for column, form, cell in zip(self._columns, self._forms.values(), cells):
-            column.append(_dumps(cell) if form == _JSON else cell)
+        self._columns.add(order, event)
         self.rows += 1
-        if len(self._columns[0]) >= ROW_GROUP:
+        if len(self._columns) >= ROW_GROUP:
             self.flush()
 
     def flush(self) -> None:
         if self._writer is None:
             self._writer = self._parquet.ParquetWriter(
-                self._partial, self._schema, compression="zstd"
+                self._partial, self._columns.schema, compression="zstd"
             )
-        if self._columns[0]:
-            arrays = [
-                self._arrow.array(column, type=field.type)
-                for column, field in zip(self._columns, self._schema)
-            ]
-            self._writer.write_table(self._arrow.table(arrays, schema=self._schema))
-            self._columns = [[] for _ in self._forms]
+        if len(self._columns):
+            self._writer.write_table(self._columns.take())
 
     def finish(self) -> None:
         """Write what is left and give the file its name."""
@@ -280,7 +307,7 @@ def _dumps(value: Any) -> str | None:
 def _rows(parquet: Any, kind: str, path: Path) -> Iterator[tuple[int, Event]]:
     event_type: Any = _TYPES[kind]
     forms = _layout(kind)
-    nested = [name for name, form in forms.items() if form == _JSON]
+    nested = [name for name, form in forms.items() if form == JSON]
     try:
         with open_regular(path) as file:
             batches: Iterable[Any] = parquet.ParquetFile(file).iter_batches(ROW_GROUP // 10)
