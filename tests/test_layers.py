@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+OFFERED = ("integrations", "store")  # whose functions traincheck/__init__.py offers by name
 LAYERS = (
     ("errors", "instrumentor"),
     ("schema",),
@@ -73,7 +74,7 @@ def upward(source: str, module: str) -> set[str]:
     own = layer(module)
     found = {layer(name) for name in imports(ast.parse(source), module, is_package=False)}
     if own not in RANK:  # traincheck/__init__.py, which loads what it offers when it is asked for
-        return {name for name in found if name and name != "integrations"}
+        return {name for name in found if name and name not in OFFERED}
     return {name for name in found if name in RANK and name != own and RANK[name] >= RANK[own]}
 
 

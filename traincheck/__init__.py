@@ -7,6 +7,10 @@ a notebook, use `watch`::
         train(model, optimizer, loader)
     run.findings
 
+`open` gives the tables of a recorded run as pandas DataFrames::
+
+    traincheck.open("traces/run").calls(steps=range(10), name="*zero_grad")
+
 `step` marks the end of a training step, `mark` leaves a note in the trace, and `annotate_stage`
 sets the stage. `TrainingHalted` is raised by a watch with ``halt=True``.
 """
@@ -20,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
+    from traincheck.store.tables import open as open
 
 __version__ = "0.1.0"
 __all__ = ["TrainingHalted", "__version__", "annotate_stage", "mark", "step", "watch"]
@@ -78,7 +83,12 @@ def annotate_stage(stage_name: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`watch`, which needs torch, and what it raises, when they are asked for."""
+    """`watch`, which needs torch, what it raises, and `open`, when they are asked for.
+
+    `open` is not in ``__all__``: a star import must leave Python's own as it is.
+    """
+    if name == "open":
+        return importlib.import_module("traincheck.store.tables").open
     if name in ("TrainingHalted", "watch"):
         return getattr(importlib.import_module("traincheck.integrations.watching"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -86,4 +96,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """With what is loaded when it is asked for, so that ``help(traincheck)`` shows it."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "open"})
