@@ -9,9 +9,12 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
+from traincheck.relations._magnitudes import Gradients
+from traincheck.relations._reading import LEAST_SHARE
 from traincheck.schema.apis import Families
-from traincheck.schema.events import CheckpointEvent
+from traincheck.schema.events import CheckpointEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.values import TensorSummary
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 SCALE = "the losses that backward is given over an update add up to"
@@ -496,12 +499,12 @@ def test_all_gradients_are_zero_while_the_loss_is_not():
     assert finding.first_step == 2
 
 
-def activations(share: float, steps: int, stat: str = "dead") -> list:
+def activations(share: float, steps: int, stat: str = "dead", units: int = 10) -> list:
     """A function whose units are off, and a module that puts them at its limits."""
     trace = begin()
     for _ in range(steps):
         trace.begin_step().zero_grad()
-        result = tensor(0.0, 1.0, **{stat: share})
+        result = {**tensor(0.0, 1.0, **{stat: share}), "shape": [32, units]}
         trace.call("torch.nn.functional.relu", result=result)
         fields = {"module": "Net.act", "family": Families.MODULE, "training": True}
         trace.call("torch.nn.modules.activation.Tanh.forward", result=result, **fields)
@@ -518,6 +521,31 @@ def test_most_units_are_off_or_at_their_limits(stat):
     found = report_of(shares, activations(1.0, 8, stat)).findings
     assert {(f.first_step, f.subject.module) for f in found} == {(0, "Net"), (0, "Net.act")}
     assert of(stat, activations(0.7, 20, stat)) == []
+
+
+@pytest.mark.parametrize("stat", ["dead", "saturated"])
+def test_shares_of_few_units_are_noise(stat):
+    shares = of(stat, activations(0.1, 5, stat))
+    assert report_of(shares, activations(1.0, 8, stat, units=9)).findings == []
+    assert report_of(shares, activations(1.0, 8, stat)).findings
+    assert of(stat, activations(0.1, 5, stat, units=9)) == []
+
+
+@pytest.mark.parametrize(("shape", "least"), [((3, 5), 1 / 1.5), ((4, 4), 0.5 / 1.5)])
+def test_a_weight_of_few_elements_has_no_share_of_the_gradients(shape, least):
+    gradients = Gradients()
+    for name, norm, of_it in (
+        ("Net.a", 1.0, (8, 8)),
+        ("Net.b", 0.5, shape),
+        ("Net.c", 1.0, (8, 8)),
+    ):
+        summary = TensorSummary("float32", of_it, stats={"norm": norm})
+        fields = {"name": name, "role": "gradient", "change": "set", "summary": summary}
+        gradients.state(StateEvent(0, 0, 0, "train", 0, "p1-t0", **fields))
+    counters = {"backward": 1, "optimizer_step": 1}
+    step = StepEvent(1, 1, 0, "train", 0, "p1-t0", counters=counters, complete=True)
+    shares = [one.value for one in gradients.step(step) if one.key.quantity == LEAST_SHARE]
+    assert shares == [pytest.approx(least)]
 
 
 def chosen(classes: int, steps: int) -> list:

@@ -19,7 +19,8 @@ from traincheck.relations._reading import (
 )
 from traincheck.relations._variables import is_judged
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
-from traincheck.schema.values import number
+from traincheck.schema.few import FEWEST_UNITS, has_few, units_of
+from traincheck.schema.values import number, tensor_summary
 
 _MIN_WEIGHTS = 2  # fewer have no shares
 _SHARES = (("dead", DEAD), ("saturated", SATURATED))
@@ -105,7 +106,7 @@ class Gradients:
     def _is_weight(self, name: str) -> bool:
         """A bias may have no gradient but noise: the next layer takes what it adds away."""
         summary = self._known[name].summary
-        return summary is not None and len(summary.shape) > 1
+        return summary is not None and len(summary.shape) > 1 and not has_few(summary.shape)
 
 
 def _is_search(event: StepEvent) -> bool:
@@ -127,8 +128,10 @@ class Activity:
         stats = result.get("stats") if isinstance(result, dict) else None
         if not stats or not event.grad_enabled or event.exception is not None:
             return
+        summary = tensor_summary(result)
+        units = 0 if summary is None else units_of(summary.shape)
         for stat, quantity in _SHARES:
-            if stat in stats:
+            if stat in stats and units >= FEWEST_UNITS:
                 key = Key(quantity, event.api, event.module or "")
                 self._waiting.append((quantity, key, float(stats[stat]), event))
 

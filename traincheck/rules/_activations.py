@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.few import units_of
 from traincheck.schema.findings import Subject, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 ACTIVATIONS = Needs(calls=frozenset({Families.MODULE}), stats=frozenset({"activation"}))
-_IMAGE = 4  # dims of a batch of images
 _MOST_PLACES = 4096
 
 
@@ -60,11 +60,13 @@ class Look:
     @property
     def samples(self) -> int:
         """How often each unit was seen: channels of images, else the last dim."""
-        shape = self.summary.shape
-        if len(shape) <= 1:
-            return 0
-        units = shape[1] if len(shape) >= _IMAGE else shape[-1]
-        return prod(shape) // units if units else 0
+        units = self.units
+        return prod(self.summary.shape) // units if units else 0
+
+    @property
+    def units(self) -> int:
+        """How many units the activation has."""
+        return units_of(self.summary.shape)
 
 
 class ActivationMonitor(ABC):

@@ -12,6 +12,7 @@ from traincheck.rules._ledger import Parameter, StepFacts, StepMonitor, proof
 from traincheck.rules._numbers import MATRIX, NORMS, applied_norms
 from traincheck.rules._updaters import updaters
 from traincheck.schema.claims import Needs
+from traincheck.schema.few import has_few
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _FEWEST = 4  # weights of a model that can be compared
@@ -41,7 +42,8 @@ class VanishingGradient:
         Weights whose gradient was exactly zero at first, as behind a layer that begins with zeros:
         it is as small as that layer still is; the first factors of LoRA, also when they were
         loaded; gradients that come by themselves, as behind a small scale that is learned; biases
-        and scales, in front of a normalization; models of fewer than four weights; embeddings.
+        and scales, in front of a normalization; models of fewer than four weights, of 16
+        elements or more; embeddings.
 
     Fix:
         Use ReLU-like activations instead of sigmoids, add normalization or residual connections,
@@ -127,7 +129,7 @@ class Depths(StepMonitor):
 
     def _is_weight(self, parameter: Parameter, identity: int, facts: StepFacts) -> bool:
         kind = facts.gradients[identity].module_class or ""
-        if len(parameter.shape) < MATRIX or "Embedding" in kind:
+        if len(parameter.shape) < MATRIX or has_few(parameter.shape) or "Embedding" in kind:
             return False
         return _FACTOR.search(parameter.name) is None
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from traincheck.rules._activations import ACTIVATIONS, ActivationMonitor, Look, Place, Streak
 from traincheck.schema.claims import Needs
+from traincheck.schema.few import may_be_chance
 from traincheck.schema.findings import CheckInfo, Symptom, Violation
 
 _SAMPLES = 32  # a look at fewer says nothing
@@ -33,8 +34,9 @@ class DeadUnits:
         RReLU) or a smooth one (GELU, SiLU, ELU ...): 95 %.
 
     Stays quiet on:
-        Zeros as such: many units that are rarely on are sparse, not dead; batches of fewer than 32
-        samples (positions of images count); evaluation.
+        Zeros as such: many units that are rarely on are sparse, not dead; so few units that chance
+        may turn as many off, as 3 of 4 in the bottleneck of a squeeze-and-excitation block; batches
+        of fewer than 32 samples (positions of images count); evaluation.
 
     Fix:
         Lower the learning rate, use the default initialization and biases that are not negative;
@@ -87,7 +89,7 @@ class Units(ActivationMonitor):
         dead = look.stats.get("dead")
         if dead is None or look.samples < _SAMPLES:
             return ()
-        if not self._is_bad(look, dead):
+        if may_be_chance(dead, look.units) or not self._is_bad(look, dead):
             self._streaks.pop(look.place, None)
             return ()
         streak = self._streaks.setdefault(look.place, Streak())

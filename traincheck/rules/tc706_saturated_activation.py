@@ -7,6 +7,7 @@ from math import prod
 
 from traincheck.rules._activations import ACTIVATIONS, ActivationMonitor, Look, Place, Streak
 from traincheck.schema.claims import Needs
+from traincheck.schema.few import FEWEST_UNITS
 from traincheck.schema.findings import CheckInfo, Symptom, Violation
 
 _ELEMENTS = 256  # a look at fewer says nothing
@@ -31,7 +32,7 @@ class SaturatedActivation:
     Stays quiet on:
         The output of a model (probabilities become certain, pixels black and white), gates that
         close as training goes on, functions that are made to clip (hardtanh), fewer than 256
-        results, evaluation.
+        results, or 10 units, evaluation.
 
     Fix:
         Normalize the inputs, use an initialization that keeps the scale
@@ -80,7 +81,7 @@ class Limits(ActivationMonitor):
         share = look.stats.get("saturated")
         if share is None or look.kind not in _KINDS or look.is_output:
             return ()
-        if prod(look.summary.shape) < _ELEMENTS:
+        if prod(look.summary.shape) < _ELEMENTS or look.units < FEWEST_UNITS:
             return ()
         streak = self._streaks.setdefault(look.place, Streak())
         if streak.is_told:

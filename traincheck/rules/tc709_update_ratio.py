@@ -11,6 +11,7 @@ from traincheck.rules._ledger import DISCOVERY, Moment, StepFacts, StepMonitor, 
 from traincheck.rules._numbers import MATRIX, number
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
+from traincheck.schema.few import has_few
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 
@@ -68,7 +69,6 @@ class UpdateRatio:
         return Sizes(self.ratio, self.steps)
 
 
-_ELEMENTS = 16
 _LEAP = 1.15  # a range test of a hundred steps from 1e-7 to 10 takes a fifth more each time
 _NOTHING = 1.01e-4  # root mean square of weights that begin as good as zero
 
@@ -169,4 +169,4 @@ def _rises(
 
 def _is_matrix(shape: Sequence[int]) -> bool:
     """Whether there are rows and columns: a scale for each channel may have the shape (C, 1, 1)."""
-    return sum(size > 1 for size in shape) >= MATRIX and math.prod(shape) >= _ELEMENTS
+    return sum(size > 1 for size in shape) >= MATRIX and not has_few(shape)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
+from torch import nn
 
 from tests.checking import fires, quiet
+from tests.collect.recording import recording
 from tests.rules.numbers import Activations
-from traincheck.schema.events import Event
+from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Verdict
 
 RELU = "torch.nn.functional.relu"
@@ -52,6 +57,9 @@ def test_fires_on_relatives_by_their_own_measure() -> None:
         (0.16, 0.965, (1024, 64)),  # sparse: 84 % of the units are on for some sample
         (0.8, 0.997, (64, 4096)),  # a sparse autoencoder
         (0.6, 0.8, (64, 64)),
+        (0.75, 0.9, (32, 4)),  # the bottleneck of squeeze and excitation
+        (1.0, 1.0, (64, 9)),
+        (0.75, 0.9, (64, 16)),
         (1.0, 1.0, (8, 64)),  # too few samples
         (0.0, 1.0, (64, 64)),
     ],
@@ -82,3 +90,40 @@ def test_calls_of_one_module_at_several_places_are_told_apart() -> None:
 
 def test_quiet_in_evaluation() -> None:
     assert quiet("TC705", looks(1.0, 1.0, grad=False)) is Verdict.NOT_TRIGGERED
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_quiet_on_the_bottlenecks_of_squeeze_and_excitation(tmp_path: Path, seed: int) -> None:
+    """Their inputs are averages, and hardly differ from one image to the next."""
+    torch.manual_seed(seed)
+    with recording(tmp_path / "run") as run:
+        model = nn.Sequential(Excited(), Excited(), nn.Flatten(), nn.Linear(16 * 64, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(4):
+            images = torch.randn(32, 16, 8, 8)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), torch.arange(32) % 4).backward()
+            optimizer.step()
+    shares = [
+        event.result["stats"]["dead"]
+        for event in run.events
+        if isinstance(event, CallEvent)
+        and event.api.endswith("ReLU.forward")
+        and event.result.get("stats")
+    ]
+    assert max(shares) >= 0.75, "few units, of which most are off"
+    assert quiet("TC705", run.events) is Verdict.HELD
+
+
+class Excited(nn.Module):
+    """A block of 16 channels, with a bottleneck of 4 units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(16, 16, 3, padding=1)
+        self.gate = nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 16), nn.Sigmoid())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.conv(images).relu()
+        gate: torch.Tensor = self.gate(features.mean((2, 3)))
+        return features * gate[:, :, None, None]

@@ -47,3 +47,8 @@ def test_quiet_on_functions_that_clip() -> None:
 
 def test_quiet_on_few_results() -> None:
     assert quiet("TC706", looks(1.0, 1.0, 1.0, shape=(8, 8))) is Verdict.HELD
+
+
+def test_quiet_on_gates_of_few_units() -> None:
+    assert quiet("TC706", looks(1.0, 1.0, 1.0, shape=(64, 4))) is Verdict.HELD
+    assert fires("TC706", looks(1.0, 1.0, 1.0, shape=(64, 12))).first_step == 0

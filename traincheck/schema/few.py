@@ -1,0 +1,41 @@
+"""Shares and norms of few elements, which chance may explain. For relations and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb, prod
+
+# Before it has learned, a unit behind inputs that hardly differ (an average over an image, say) is
+# on or off for the whole batch, with even odds. Three of four units are off in every third such
+# layer. A share tells something only if even odds give so much of it once in a thousand layers.
+_CHANCE = 1e-3
+_MOST_COUNTED = 64  # units: of more, as many say as much
+FEWEST_UNITS = 10  # of fewer, not even all of them tell anything
+# The root mean square of fewer elements, or the ratio of two such, is off by a third or more.
+FEWEST_ELEMENTS = 16
+_IMAGE = 4  # dims of a batch of images
+
+
+def may_be_chance(share: float, units: int) -> bool:
+    """Whether even odds may put this share of so many units on one side.
+
+    Args:
+        share: of the units, in [0, 1].
+        units: how many there are.
+    """
+    total = min(units, _MOST_COUNTED)
+    least = min(total, int(share * total + 0.5))
+    ways = sum(comb(total, count) for count in range(least, total + 1))
+    return ways > _CHANCE * (1 << total)
+
+
+def units_of(shape: Sequence[int]) -> int:
+    """How many units a batch of activations has: channels of images and volumes, else last dim."""
+    if len(shape) <= 1:
+        return 0
+    return shape[1] if len(shape) >= _IMAGE else shape[-1]
+
+
+def has_few(shape: Sequence[int]) -> bool:
+    """Whether a tensor has too few elements for its norm to be compared."""
+    return prod(shape) < FEWEST_ELEMENTS
