@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from traincheck.check.verdicts import FEEDS, View, instrument_named, judge, reasons
+from tests.builders import healthy_run
+from tests.relations.test_contract import LEARNED
+from traincheck.check.engine import Engine
+from traincheck.check.verdicts import FEEDS, View, instrument_named, judge, reasons, unfed
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments._table import INSTRUMENTS
+from traincheck.presets import preset_names, preset_path
+from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Needs, some
+from traincheck.schema.claims import Needs, some, without_some
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
-from traincheck.schema.invariant_file import needs_json
+from traincheck.schema.invariant_file import needs_json, read_invariants
 
 HEAD = (0, 0, 0, "init", 0, "p1-t0")
 STEP = frozenset({Families.OPTIMIZER_STEP})
@@ -174,3 +181,73 @@ def test_reasons_are_counted() -> None:
         "2 checks not observable: no x",
         "1 check not observable: no y",
     ]
+
+
+def all_needs() -> dict[str, Needs]:
+    """What each rule, each shipped invariant and each claim of a rich run needs."""
+    found = {rule.info.code: rule.needs for rule in RULES}
+    for name in preset_names():
+        for one in read_invariants(preset_path(name)):
+            found[f"{name}: {one.text}"] = RELATIONS[one.hypothesis.relation].needs(one.hypothesis)
+    for one in LEARNED.invariants:
+        found[f"learned: {one.text}"] = RELATIONS[one.hypothesis.relation].needs(one.hypothesis)
+    return found
+
+
+NEEDS = all_needs()
+
+
+def test_whatever_a_check_needs_some_instrument_feeds() -> None:
+    assert {name: left for name, needs in NEEDS.items() if (left := unfed(needs))} == {}
+
+
+def test_what_no_instrument_feeds_is_named() -> None:
+    needs = Needs(
+        calls=some("torch.unknown"), states=frozenset({"teacher@new"}), kinds=frozenset({"look"})
+    )
+    assert unfed(needs) == ["look", "teacher@new", "torch.unknown"]
+
+
+def test_every_state_is_documented_and_looked_for() -> None:
+    asked = {state for needs in NEEDS.values() for state in without_some(needs.states)}
+    documented = Needs.__doc__ or ""
+    moments = {"forward", "backward", "step", "zero_grad", "new"}
+    assert not {
+        state
+        for state in asked
+        if f"``{state}``" not in documented and state.partition("@")[2] not in moments
+    }
+
+
+@pytest.mark.parametrize("instrument", INSTRUMENTS, ids=lambda one: one.name)
+def test_the_feeds_are_those_that_instruments_declare(instrument: type[Instrument]) -> None:
+    """FEEDS is a mirror, as analysis imports nothing of collection."""
+    feed = FEEDS[instrument.name]
+    assert feed.roles == frozenset(instrument.states)
+    # That of random states goes by the kind to know whether they are set, and records none
+    kinds = () if instrument.name == "rng_state" else instrument.kinds
+    assert feed.kinds == frozenset(kinds)
+    assert all(map(feed.has_call, instrument.families))
+
+
+@pytest.mark.parametrize(
+    ("off", "codes"),
+    [
+        ("modules", {"TC327"}),
+        ("checkpoint", {"TC611"}),
+        ("distributed", {"TC413", "TC401"}),
+        ("autograd", {"TC331", "TC337"}),
+        ("functional", {"TC705", "TC311"}),
+    ],
+)
+def test_checks_that_an_instrument_feeds_are_not_observable_without_it(
+    off: str, codes: set[str]
+) -> None:
+    engine = Engine(rules=RULES)
+    first, *rest = healthy_run(4)
+    assert isinstance(first, MarkEvent)
+    engine.observe(first.replace(data={**first.data, "instruments": {off: "off: it failed"}}))
+    for event in rest:
+        engine.observe(event)
+    verdicts = engine.finish().verdicts
+    assert {verdicts[code] for code in codes} == {Verdict.NOT_OBSERVABLE}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.relations._programs import program_of
-from traincheck.schema.apis import RESHAPES, Families
+from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, RESHAPES, Families
 from traincheck.schema.claims import Needs, Schedule, without_some
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
@@ -24,47 +24,95 @@ _WITH_OTHERS = frozenset({"new", "hand"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """What is missing when one instrument is off.
+    """What one instrument records, and what is missing when it is off.
 
-    calls: beginnings of API and family names. packages: whether it is the user's own ones.
+    Attributes:
+        calls: beginnings of API and family names.
+        ends: ends of them.
+        roles: of the states that it records, in front of their moments.
+        kinds: of events.
+        stats: of which tensors it takes numbers; those of an API go with its calls.
+        packages: whether it records the user's own packages.
     """
 
     calls: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
     roles: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
+    stats: frozenset[str] = frozenset()
     packages: bool = False
 
     def serves(self, needs: Needs) -> bool:
         """Whether ``needs`` depends on it."""
         return (
-            any(call.startswith(self.calls) for call in needs.calls)
-            or any(state.partition("@")[0] in self.roles for state in needs.states)
+            any(map(self.has_call, without_some(needs.calls)))
+            or any(map(self.has_state, needs.states))
             or not self.kinds.isdisjoint(needs.kinds)
+            or any(map(self.has_stat, without_some(needs.stats)))
             or (self.packages and bool(needs.packages))
         )
+
+    def has_call(self, api: str) -> bool:
+        """Whether it records calls of this name."""
+        return api.startswith(self.calls) or api.endswith(self.ends)
+
+    def has_state(self, state: str) -> bool:
+        """Whether it records this ``role@moment``."""
+        return state.partition("@")[0] in self.roles
+
+    def has_stat(self, name: str) -> bool:
+        """Whether it takes these numbers."""
+        return name in self.stats or (not name.isidentifier() and self.has_call(name))
 
 
 _VARIABLES = frozenset({"parameter", "gradient", "buffer", "optimizer_state"})
 
-# Instrument -> what it feeds. A test compares the names with the instruments there are.
+# Functions of torch itself that are recorded as those of torch.nn.functional are
+_OPERATORS = ("bmm", "matmul", "mm", "relu", "sigmoid", "softmax", "tanh")
+
+# Instrument -> what it feeds: analysis never imports torch, so it is said here once more. A test
+# compares it with what the instruments declare, and with what all checks need.
 FEEDS: Mapping[str, Feed] = {
-    "modules": Feed(calls=("torch.nn.modules.", Families.MODULE, "__main__."), roles=_VARIABLES),
-    "functional": Feed(calls=("torch.nn.functional.", "torch.Tensor.", "torch.nn.init.")),
+    "modules": Feed(
+        ends=(".forward",),
+        roles=_VARIABLES | {"input"},
+        stats=frozenset({"activation", "input", "parameter"}),
+    ),
+    "functional": Feed(
+        calls=(
+            "torch.nn.functional.",
+            "torch.Tensor.",
+            "torch.nn.init.",
+            *(f"torch.{name}" for name in _OPERATORS),
+        ),
+        stats=frozenset({"activation"}),
+    ),
     "optimizers": Feed(
         calls=("torch.optim.", "torch.nn.Module.zero_grad"),
         roles=_VARIABLES - {"buffer"},
         kinds=frozenset({"optimizer", "step"}),
+        stats=frozenset({"parameter", "update"}),
     ),
-    "autograd": Feed(calls=("torch.autograd.",), roles=frozenset({"gradient", "loss"})),
+    "autograd": Feed(
+        calls=("torch.autograd.",),
+        roles=frozenset({"gradient", "loss"}),
+        stats=frozenset({"gradient"}),
+    ),
     "amp": Feed(calls=("torch.amp.", "torch.cuda.amp.")),
     "schedulers": Feed(calls=("torch.optim.lr_scheduler.",)),
-    "clipping": Feed(calls=("torch.nn.utils.clip_grad",)),
+    "clipping": Feed(calls=("torch.nn.utils.clip_grad", Families.FSDP_CLIP)),
     "modes": Feed(calls=(Families.TRAIN, Families.EVAL)),
-    "data": Feed(kinds=frozenset({"batch"})),
+    "data": Feed(
+        roles=frozenset({"batch"}), kinds=frozenset({"batch"}), stats=frozenset({"batch"})
+    ),
     "rng": Feed(kinds=frozenset({"rng"})),
     "rng_state": Feed(calls=(Families.SET_RNG_STATE,)),
-    "checkpoint": Feed(kinds=frozenset({"checkpoint"})),
-    "distributed": Feed(kinds=frozenset({"collective"})),
+    "checkpoint": Feed(kinds=frozenset({"checkpoint"}), roles=frozenset({"average"})),
+    "distributed": Feed(
+        calls=(DDP_INIT, DDP_HOOK, JOIN),
+        kinds=frozenset({"collective"}),
+        roles=frozenset({"collective"}),
+    ),
     "warnings": Feed(kinds=frozenset({"warning"})),
     "packages": Feed(packages=True),
     "reshapes": Feed(calls=tuple(RESHAPES)),
@@ -143,6 +191,20 @@ class View:
             return f"the trace was recorded without numbers of {numbers[0]}" if numbers else None
         missing = _missing(needs, self.recorded)
         return f"the trace was recorded without {missing}" if missing else None
+
+
+def unfed(needs: Needs) -> list[str]:
+    """What no instrument feeds: a check that needs it never ends as not observable."""
+    feeds = FEEDS.values()
+    known = frozenset[str]().union(*(feed.kinds for feed in feeds)) | _ALWAYS
+    return sorted(
+        [
+            *(c for c in without_some(needs.calls) if not any(f.has_call(c) for f in feeds)),
+            *(s for s in without_some(needs.states) if not any(f.has_state(s) for f in feeds)),
+            *(s for s in without_some(needs.stats) if not any(f.has_stat(s) for f in feeds)),
+            *(needs.kinds - known),
+        ]
+    )
 
 
 def instrument_named(source: str) -> str | None:

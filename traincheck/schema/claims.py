@@ -182,7 +182,8 @@ class Needs:
             there are, not what becomes of them;
             ``parameter@hand``: what the program updates itself, while no optimizer has stepped;
             ``parameter@ranks``: with exact fingerprints where there are several ranks;
-            BATCH_CONTENT: with fingerprints of what batches hold, with ``@some`` as above;
+            ``collective@ranks``: with exact fingerprints of what ranks send and get;
+            ``batch@content``: with fingerprints of what batches hold, with ``@some`` as above;
             ``average@loaded``: marks of models that no optimizer holds, when they change soon after
             their load;
             ``parameter@evaluation``: marks of the weights that models are evaluated with, and of

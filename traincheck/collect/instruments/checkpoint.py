@@ -66,6 +66,7 @@ class Checkpoint(Instrument):
 
     name = "checkpoint"
     kinds = ("checkpoint",)
+    states = ("average",)
 
     def install(self) -> None:
         self._nested = False  # loading one thing may load its parts

@@ -47,6 +47,7 @@ class Data(Instrument):
 
     name = "data"
     kinds = ("batch",)
+    states = ("batch",)
     always = True
 
     def install(self) -> None:

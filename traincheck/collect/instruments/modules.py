@@ -44,7 +44,7 @@ class Modules(Instrument):
     name = "modules"
     is_seen_by_transforms = True
     families = (Families.MODULE,)
-    states = ("parameter", "gradient", "buffer", "optimizer_state")
+    states = ("parameter", "gradient", "buffer", "optimizer_state", "input")
     always = True
 
     def install(self) -> None:
