@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect import tracker
+from traincheck.collect import naming
 from traincheck.collect.fingerprint import holds_zeros
 from traincheck.schema.claims import Needs
 
@@ -59,8 +59,8 @@ def per_step(run, role, change):
 
 
 def test_a_model_is_walked_once_when_an_optimizer_is_made(tmp_path, monkeypatch):
-    walked, walk = [], tracker.walk
-    monkeypatch.setattr(tracker, "walk", lambda *args: walked.append(1) or walk(*args))
+    walked, walk = [], naming.walk
+    monkeypatch.setattr(naming, "walk", lambda *args: walked.append(1) or walk(*args))
     with recording(tmp_path):
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

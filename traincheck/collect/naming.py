@@ -74,27 +74,46 @@ _PREFIXES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 def walk(root: torch.nn.Module, name: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
     """Every distinct module from ``root`` on with its clean path; wrappers are left out.
 
-    name: the path of ``root``. Each module costs little: some models have 100,000.
+    name: the path of ``root``. Each module costs little, and no object that the garbage collector
+    follows: some models have 100,000.
     """
-    seen: set[int] = set()
-    pending = [(name, root)]
-    while pending:
-        path, module = pending.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        yield path, module
-        children = []
-        for key, child in module._modules.items():
+    seen = {id(root)}
+    yield name, root
+    open_ones = [(name, iter(root._modules.items()))]
+    while open_ones:
+        path, children = open_ones[-1]
+        for key, child in children:
             if child is None:
                 continue
+            if type(child).__name__ in _WRAPPER_CLASSES:
+                child = unwrap(child)  # noqa: PLW2901  # its wrapper is of no interest
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
             if key in _PREFIXES or "." in key:
                 below = ".".join(filter(None, (path, clean_path(key))))
             else:
                 below = f"{path}.{key}" if path else key
-            is_wrapper = type(child).__name__ in _WRAPPER_CLASSES
-            children.append((below, unwrap(child) if is_wrapper else child))
-        pending += reversed(children)
+            yield below, child
+            if child._modules:
+                open_ones.append((below, iter(child._modules.items())))
+                break
+        else:
+            open_ones.pop()
+
+
+class Parts:
+    """What `walk` finds, to be gone through more than once, in two lists without any tuples."""
+
+    def __init__(self, root: torch.nn.Module, name: str) -> None:
+        self._names: list[str] = []
+        self._modules: list[torch.nn.Module] = []
+        for path, module in walk(root, name):
+            self._names.append(path)
+            self._modules.append(module)
+
+    def __iter__(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        return zip(self._names, self._modules)
 
 
 def table(members: Any) -> dict[str, Any]:

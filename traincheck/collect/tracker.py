@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from collections.abc import Set as AbstractSet
 from threading import get_ident
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -19,6 +19,7 @@ from traincheck.collect.looker import Looker
 from traincheck.collect.naming import (
     Identities,
     LiveModules,
+    Parts,
     RootNames,
     class_of,
     is_lent,
@@ -26,7 +27,6 @@ from traincheck.collect.naming import (
     members,
     table,
     unwrap,
-    walk,
 )
 from traincheck.collect.norms import norms_of
 from traincheck.collect.plans import Plan
@@ -38,9 +38,6 @@ from traincheck.collect.turns import Turns
 from traincheck.collect.variables import BUFFER, GRADIENT, PARAMETER, Variable
 from traincheck.schema.apis import Marks, is_loose
 from traincheck.schema.claims import Needs
-
-# Names and modules, as `walk` gives them
-Parts: TypeAlias = list[tuple[str, torch.nn.Module]]
 
 _FEW_MODULES = 512  # known ones, dead or alive
 
@@ -114,7 +111,7 @@ class Tracker:
 
     def _new(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> tuple[Root, Parts]:
         root = Root(top, self._name(top, parents), on_death=self._died)
-        parts = list(walk(top, root.name))
+        parts = Parts(top, root.name)
         self._map(root, parts)
         return root, parts
 
@@ -159,7 +156,7 @@ class Tracker:
         elif caller is None or not any(part is module for part in caller._modules.values()):
             return None
         if not root.is_current():
-            self._map(root, list(walk(top, root.name)))
+            self._map(root, Parts(top, root.name))
             root.is_tracked = False  # the next track must see what is new
             found = self._modules.get(id(module))
             if found is not None and found[0]() is module:
@@ -193,7 +190,7 @@ class Tracker:
         if top is None or (root.is_tracked and is_current):
             root.is_lent = False
             return
-        parts = parts or list(walk(top, root.name))
+        parts = parts or Parts(top, root.name)
         root.is_lent = is_lent(parts)
         if root.is_lent:
             return

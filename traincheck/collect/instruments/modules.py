@@ -49,7 +49,8 @@ class Modules(Instrument):
 
     def install(self) -> None:
         self._apis: dict[type, str] = {}
-        self._heads: dict[tuple[str, str | None, bool], bytes] = {}
+        self._heads: dict[tuple[str, bool], bytes] = {}  # of modules without a path
+        self._known = (0, False)
         self._plans: dict[int, _Plan] = {}
         self._root: Root | None = None
         self._evaluated = Evaluated(self.session)
@@ -343,8 +344,11 @@ class Modules(Instrument):
             path: str | None = tracker.find(module)[0]
         else:
             path = tracker.child(module, self._root, em.module)
-        head = self._heads.get((api, path, is_root)) or self._head(api, path, is_root=is_root)
-        known = (tracker.maps, is_root)  # `child` may have found that modules changed
+        head = self._head(api, path, is_root=is_root)
+        # `child` may have found that modules changed. One tuple serves thousands of modules
+        known = self._known
+        if known != (tracker.maps, is_root):
+            known = self._known = (tracker.maps, is_root)
         wanted = self._wants(api, is_root=is_root)
         is_around = unwrap(module) is not module or _SYNC in module.__dict__
         plan = weakref.ref(module), known, head, wanted, escaped(head) + _ONE_ARGUMENT, is_around
@@ -355,12 +359,17 @@ class Modules(Instrument):
         return plan
 
     def _head(self, api: str, path: str | None, *, is_root: bool) -> bytes:
+        head = self._heads.get((api, is_root)) if path is None else None
+        if head is not None:
+            return head
         fields: dict[str, Any] = {"api": api, "family": Families.MODULE}
         if path is not None:
             fields["module"] = path
         if is_root:
             fields["root"] = True
-        head = self._heads[api, path, is_root] = orjson.dumps(fields)[1:-1]
+        head = orjson.dumps(fields)[1:-1]
+        if path is None:
+            self._heads[api, is_root] = head
         return head
 
 
