@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 OFFERED = ("integrations", "store")  # whose functions traincheck/__init__.py offers by name
 LAYERS = (
-    ("errors", "instrumentor"),
+    ("errors", "handlers", "instrumentor"),
     ("schema",),
     ("collect", "store"),
     ("relations", "rules"),

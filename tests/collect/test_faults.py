@@ -33,10 +33,12 @@ GUARDS = frozenset(
         "instruments.modules.Modules._leave_root",
         "instruments.modules.Modules._record",
         "instruments.optimizers.Optimizers._created",
+        "instruments.optimizers.Optimizers._enter",
         "instruments.optimizers.Optimizers._left",
         "instruments.optimizers.Optimizers.owner",
         "instruments.pywarnings.PythonWarnings._warned",
-        "quiet.NoGrad.__exit__",  # one call into C
+        "made_states.MadeStates._remember",
+        "placeholders.Placeholders.__init__",
         "session.Session.differs",
         "session.Session.emitter",
         "wrap._tell",

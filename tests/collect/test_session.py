@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import read_folder, recording
-from traincheck.collect import emit, run_manifest
+from traincheck.collect import event_file, run_manifest
 from traincheck.collect.event_file import reserved
 from traincheck.collect.instruments._imports import WhenImported
 from traincheck.schema.claims import Needs
@@ -211,8 +211,6 @@ def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, room
     write, left = os.write, [room]
 
     def full(fd, data):
-        if fd <= 2:
-            return write(fd, data)
         if not left[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
         count = write(fd, data[: left[0]])
@@ -221,7 +219,7 @@ def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, room
 
     with recording(tmp_path, must_be_whole=False) as run:
         with monkeypatch.context() as patch:
-            patch.setattr(emit.os, "write", full)
+            patch.setattr(event_file, "_write", full)
             assert [p.tolist() for p in seeded_training().parameters()] == plain
             assert run.session.switch.on is False
         train(3)  # there is room again, but what would follow the gap is no use
@@ -249,7 +247,7 @@ def test_the_last_room_on_a_disk_is_not_for_records(tmp_path, monkeypatch, left)
         found[1:5] = [1, 0 if left is None else 1 << 40, 1 << 40, left or 0]
         return os.statvfs_result(found)
 
-    monkeypatch.setattr(emit.os, "fstatvfs", asked)
+    monkeypatch.setattr(event_file, "_fstatvfs", asked)
     with recording(tmp_path, must_be_whole=False) as run:
         train(20)
     is_low = left == 100_000
@@ -281,7 +279,7 @@ def seeded_training():
 def test_writes_go_on_after_a_short_write(tmp_path, monkeypatch):
     write = os.write
     with recording(tmp_path) as run, monkeypatch.context() as patch:
-        patch.setattr(emit.os, "write", lambda fd, data: write(fd, data[:100] if fd > 2 else data))
+        patch.setattr(event_file, "_write", lambda fd, data: write(fd, data[:100]))
         train(5)
     assert [e.step for e in run.of("step")] == [0, 1, 2, 3, 4]
     assert [e.seq for e in run.events] == list(range(len(run.events)))

@@ -248,7 +248,8 @@ def test_numbers_on_a_device_are_read_when_the_records_are_written(tmp_path):
         em = run.session.local.em or run.session.emitter()
         em.event("mark", {"text": "before"})
         place = em.later(lambda numbers: orjson.dumps({"sum": sum(numbers)}), torch.ones(3))
-        em.line(b'{"k":"mark","n":9,"t":1,"s":0,"g":"init","text":"late","data":%b}' % place)
+        line = b'{"k":"mark","n":%d,"t":1,"s":0,"g":"init","text":"late","data":%b}'
+        em.line(line % (em.seq, place), em.seq)
         assert not any(b"late" in p.read_bytes() for p in run.folder.glob("*.jsonl"))
     assert run.marks("late")[0].data == {"sum": 3.0}
 

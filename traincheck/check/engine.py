@@ -20,6 +20,7 @@ from traincheck.check.saves import Saves
 from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
+from traincheck.handlers import give_back
 from traincheck.relations._programs import file_of
 from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.apis import TELLING, Marks
@@ -195,6 +196,7 @@ class Process:
         try:
             self.seats.append(Seat(make(), needs, needs, ids))
         except Exception as error:  # a broken check must not take the others down
+            give_back(error)
             self.unobservable.update(dict.fromkeys(ids, _fault(error)))
 
 
@@ -284,11 +286,13 @@ class Engine:
                 try:
                     self._take(seat.monitor.finish(), process)
                 except Exception as error:  # see _feed
+                    give_back(error)
                     self._fail(process, seat, error)
         for seat in list(self._run.seats):
             try:
                 self._take(seat.monitor.finish())
             except Exception as error:  # see _feed
+                give_back(error)
                 self._run.fail(seat, _fault(error))
                 self._notes.append(f"{_names(seat.check_ids)} was switched off: {_fault(error)}")
         if self._run.incomplete is not None:
@@ -383,6 +387,7 @@ class Engine:
                 if proofs:
                     new = [*new, *self._take(proofs, process)]
             except Exception as error:  # one check's fault must not hide what the others find
+                give_back(error)
                 self._fail(process, seat, error)
         return new
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.owners import innermost
+from traincheck.collect.reading import unseen
 from traincheck.collect.session import Session
 from traincheck.errors import UsageError
 
@@ -78,19 +79,20 @@ def attach(session: Session, subjects: Subjects) -> None:
     em = session.local.em or session.emitter()
     busy, em.busy = em.busy, True
     try:
-        for model in subjects.models:
-            for module in model.modules():
-                session.tracker.created.add(module)
-        for model in subjects.models:
-            _, root = session.tracker.find(model)
-            session.tracker.track(em, root)
-            session.modes.setdefault(root.name, root.ref)
-        for instrument in session.installed:
-            if isinstance(instrument, Optimizers):
-                for optimizer in subjects.optimizers:
-                    instrument.adopt(optimizer)
-        session.tracker.rebaseline(session.live_optimizers())  # gradients may be there
-        em.flush()
+        with unseen():
+            for model in subjects.models:
+                for module in model.modules():
+                    session.tracker.created.add(module)
+            for model in subjects.models:
+                _, root = session.tracker.find(model)
+                session.tracker.track(em, root)
+                session.modes.setdefault(root.name, root.ref)
+            for instrument in session.installed:
+                if isinstance(instrument, Optimizers):
+                    for optimizer in subjects.optimizers:
+                        instrument.adopt(optimizer)
+            session.tracker.rebaseline(session.live_optimizers())  # gradients may be there
+            em.flush()
     finally:
         em.busy = busy
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traincheck.collect.emit import Emitter
+from traincheck.collect.reading import unseen
 from traincheck.collect.rest import NO_ROOTS
 from traincheck.collect.roots import Root, this_thread
 
@@ -60,7 +61,8 @@ class ByHand:
             return False
         busy, em.busy = em.busy, True
         try:
-            return self._died() + self._changes(em) >= self._usual
+            with unseen():
+                return self._died() + self._changes(em) >= self._usual
         except Exception as error:  # the step must be written whatever we got wrong
             self._session.fault(self.is_over, error)
             return False
@@ -76,7 +78,8 @@ class ByHand:
         busy, em.busy = em.busy, True
         try:
             before = em.seq
-            session.tracker.look_last(em, em.next_span - 1, root)
+            with unseen():
+                session.tracker.look_last(em, em.next_span - 1, root)
             self._last = session.steps.step, self._died() + em.seq - before
         except Exception as error:  # raised in a finalizer, it would be shown on stderr
             session.fault(self.died, error)

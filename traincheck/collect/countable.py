@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 
 from traincheck.collect.fingerprint import LOW, PLAIN_TYPES, has_memory
+from traincheck.collect.reading import modes
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _COUNTED = FLOATS | INTS
 HALF = frozenset({torch.float16, torch.bfloat16})
-# How many dispatch modes are at work
-modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 # Inside torch.func. To ask for its level makes a state that each node of a backward pass copies.
 FUNC = getattr(getattr(torch._C, "DispatchKey", None), "FuncTorchDynamicLayerFrontMode", None)
 is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", lambda _: False)

@@ -17,7 +17,6 @@ Source of the finalizer's constants: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeAlias
@@ -25,8 +24,12 @@ from typing import TypeAlias
 import torch
 import xxhash
 
-from traincheck.collect.quiet import NoGrad
+from traincheck.collect.reading import unseen
 
+# Out of reach of what the program has set: its modes, and transforms that it is in. Made in C, each
+# is entered and left as a whole, wherever a signal handler raises.
+_no_dispatch = torch._C._DisableTorchDispatch
+_no_transforms = torch._C._DisableFuncTorch
 _CHUNK = 1 << 21  # words that are mixed at a time
 _WORD = 8  # bytes
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -57,12 +60,12 @@ class Started:
 
 
 def start(parts: Sequence[torch.Tensor], *, chunk: int = _CHUNK) -> Started:
-    """Begin to digest dense tensors, of any dtype and strides, on any devices. Waits for none.
+    """Begin to digest dense, detached tensors, of any dtype and strides. Waits for no device.
 
     They are read as they are now, whatever the program does to them next on the same stream.
     """
     started = Started(len(parts))
-    with _apart():
+    with unseen(), _no_dispatch(), _no_transforms():
         for device in dict.fromkeys(part.device for part in parts):
             here = {i: p for i, p in enumerate(parts) if p.device == device and p.numel()}
             flat: dict[int, torch.Tensor] = {}
@@ -78,7 +81,7 @@ def start(parts: Sequence[torch.Tensor], *, chunk: int = _CHUNK) -> Started:
 
 def read(batches: Sequence[Started]) -> list[list[Digest]]:
     """One digest for each tensor of each batch. Waits for the devices, with one copy from each."""
-    with _apart():
+    with unseen(), _no_dispatch(), _no_transforms():
         sums: dict[torch.device, list[torch.Tensor]] = {}
         for batch in batches:
             for _, rows in batch.chunks:
@@ -128,18 +131,6 @@ def is_capturing() -> bool:
     """Whether work for a GPU is being captured in a graph: to wait for it would end that."""
     is_used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return is_used and torch.cuda.is_current_stream_capturing()
-
-
-@contextmanager
-def _apart() -> Iterator[None]:
-    """Out of reach of what the program has set: gradients, its modes, transforms that it is in."""
-    with (
-        torch._C.DisableTorchFunction(),
-        NoGrad(),
-        torch._C._DisableTorchDispatch(),
-        torch._C._DisableFuncTorch(),
-    ):
-        yield
 
 
 def _pieces(sizes: dict[int, int], chunk: int) -> Iterator[tuple[Piece, ...]]:

@@ -9,11 +9,9 @@ benchmarks/overhead.py).
 
 from __future__ import annotations
 
-import os
-import re
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from os import getpid
 from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,9 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 import torch
 
-from traincheck.collect.device import host
 from traincheck.collect.event_file import EventFile
+from traincheck.collect.placeholders import Finish, Placeholders
+from traincheck.collect.reading import has_mode
 from traincheck.collect.summarize import dumps
+from traincheck.handlers import give_back
 from traincheck.schema.layout import event_file_name
 
 if TYPE_CHECKING:
@@ -33,10 +33,8 @@ MOST_HELD = 2048  # records that wait for numbers of theirs from a device
 BATCH = 128  # records a write; after SIGKILL at most this many are missing from a thread
 _SPANS_PER_THREAD = 1 << 40
 
-_LATE = re.compile(rb"\0(\d+)\0")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _dumps = orjson.dumps
-Finish = Callable[[Sequence[float]], bytes]  # makes JSON of numbers
 CALL_HEAD = b'{"k":"call","n":%d,"t":%d,%b,"id":%d,'
 _CALL = CALL_HEAD + b'"start":%d,%b}'
 _INNER_CALL = CALL_HEAD + b'"parent":%d,"start":%d,%b}'
@@ -57,17 +55,18 @@ class Switch:
     """What every wrapper looks at first. One object a session, so that turning it is one store.
 
     on: records are wanted. idle: nothing is recorded and no boundary is awaited. inner, looks: also
-    calls within modules, and changes of variables, that are wanted in some steps only. autocast: it
-    has been on, so that it is worth asking whether it is now.
+    calls within modules, and changes of variables, that are wanted in some steps only. autocast,
+    modes: it has been on, or function modes have, so that it is worth asking whether it is now.
     """
 
-    __slots__ = ("autocast", "idle", "inner", "looks", "on")
+    __slots__ = ("autocast", "idle", "inner", "looks", "modes", "on")
 
     def __init__(self) -> None:
         self.on = True
         self.inner = self.looks = True
         self.idle = False
         self.autocast = any_autocast()
+        self.modes = has_mode()
 
 
 class Clock:
@@ -101,8 +100,8 @@ class Emitter:
     """
 
     __slots__ = (
-        "_late", "_lock", "buffer", "busy", "clock", "file", "flushed_ns", "inner", "module",
-        "modules", "next_span", "seq", "session", "thread", "top",
+        "_handed", "_late", "_lock", "buffer", "busy", "clock", "file", "flushed_ns", "inner",
+        "module", "modules", "next_span", "seq", "session", "thread", "top",
     )  # fmt: skip
 
     def __init__(self, session: Session, thread: int) -> None:
@@ -121,26 +120,30 @@ class Emitter:
         self._lock = threading.RLock()
         self.buffer: list[bytes] = []
         self.file = EventFile(self._path)
-        self._late: list[tuple[Finish, torch.Tensor]] = []
+        self._handed = 0  # records that were handed to the file
+        self._late = Placeholders()
 
     def call(self, span: int, parent: int | None, start_ns: int, body: bytes) -> None:
         """Record a call whose own fields are already JSON."""
         seq = self.seq
-        self.seq = seq + 1
         now, place = monotonic_ns(), self.clock.fields
         if parent is None:
             line = _CALL % (seq, now, place, span, start_ns, body)
         else:
             line = _INNER_CALL % (seq, now, place, span, parent, start_ns, body)
-        self.buffer.append(line)  # `line`, inlined
-        if len(self.buffer) >= BATCH:
-            self.full()
+        if self.seq != seq:
+            self.line(line, seq)
+        else:  # `line`, inlined
+            self.seq = seq + 1
+            self.buffer.append(line)
+            if len(self.buffer) >= BATCH:
+                self.full()
 
     def state(self, time_ns: int, body: bytes) -> None:
         """Record a state change whose own fields are already JSON."""
+        seq = self.seq
         self.line(
-            b'{"k":"state","n":%d,"t":%d,%b,%b}'
-            % (self.take_seq(), time_ns, self.clock.fields, body)
+            b'{"k":"state","n":%d,"t":%d,%b,%b}' % (seq, time_ns, self.clock.fields, body), seq
         )
 
     def event(self, kind: str, fields: dict[str, Any]) -> None:
@@ -149,40 +152,42 @@ class Emitter:
 
     def ready(self, kind: str, body: bytes) -> None:
         """Record an event whose own fields are already JSON."""
-        seq, self.seq = self.seq, self.seq + 1
-        head = (kind.encode(), seq, monotonic_ns(), self.clock.fields)
-        self.buffer.append(  # `line`, inlined
-            b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body)
-        )
-        if len(self.buffer) >= BATCH:
-            self.full()
-
-    def take_seq(self) -> int:
-        """The number of the next record."""
         seq = self.seq
-        self.seq = seq + 1
-        return seq
+        head = (kind.encode(), seq, monotonic_ns(), self.clock.fields)
+        self.line(b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body), seq)
 
     def now(self) -> bytes:
         """Time and common fields of a record."""
         return b"%d,%b" % (monotonic_ns(), self.clock.fields)
 
-    def put(self, lines: list[bytes], seq: int) -> None:
-        """Buffer complete records; ``seq`` is the number of the next one."""
-        self.seq = seq
-        self.buffer += lines
+    def line(self, line: bytes, seq: int) -> None:
+        """Buffer a complete record that was given the number ``seq``, as it was read from here.
+
+        A signal handler of the program may record meanwhile: the number is taken as the record is
+        appended, with no call between.
+        """
+        while self.seq != seq:
+            line, seq = _numbered(line, seq, now := self.seq), now
+        self.seq = seq + 1
+        self.buffer.append(line)
         if len(self.buffer) >= BATCH:
             self.full()
 
-    def line(self, line: bytes) -> None:
-        """Buffer a complete record."""
-        self.buffer.append(line)
+    def put(self, lines: list[bytes], seq: int) -> None:
+        """As `line` with many, the first of which was given the number ``seq``."""
+        count = len(lines)
+        while self.seq != seq:
+            now = self.seq
+            lines = [_numbered(line, seq + i, now + i) for i, line in enumerate(lines)]
+            seq = now
+        self.seq = seq + count
+        self.buffer += lines
         if len(self.buffer) >= BATCH:
             self.full()
 
     def full(self) -> None:
         """Write, unless records wait for numbers from a device."""
-        if not self._late or len(self.buffer) >= MOST_HELD:
+        if not self._late.waiting or len(self.buffer) >= MOST_HELD:
             self.flush()
 
     def later(self, finish: Finish, numbers: torch.Tensor) -> bytes:
@@ -190,27 +195,7 @@ class Emitter:
 
         The record is held back until the step ends, when all are read at once.
         """
-        self._late.append((finish, numbers))
-        return b"\0%d\0" % (len(self._late) - 1)
-
-    def _read_late(self) -> None:
-        late, self._late = self._late, []
-        found: list[bytes] = [b"{}"] * len(late)
-        failure: Exception | None = None
-        try:
-            home = late[0][1].device
-            flat = host(torch.cat([numbers.to(home) for _, numbers in late])).tolist()
-            at = 0
-            for index, (finish, numbers) in enumerate(late):
-                found[index] = finish(flat[at : at + len(numbers)])
-                at += len(numbers)
-        except Exception as error:  # the records are good without these
-            failure = error
-        for index, line in enumerate(self.buffer):
-            if b"\0" in line:
-                self.buffer[index] = _LATE.sub(lambda m: found[int(m[1])], line)
-        if failure is not None:
-            self.session.fault(self._read_late, failure)
+        return self._late.add(finish, numbers)
 
     def flush(self, *, is_own: bool = True) -> None:
         """Write what is buffered. A write that fails ends the recording, never the training.
@@ -219,56 +204,59 @@ class Emitter:
             is_own: called by the thread whose records these are. Another thread leaves alone what
                 waits for numbers from a device.
         """
-        if not self.buffer:
+        if not self.buffer and not self.file.left:
             return
         with self._lock:
-            if is_own and self._late:
-                self._read_late()
-            # Its thread may append meanwhile: each of these is one operation of the list
-            lines = self.buffer[:]
-            if self._late or not lines:  # another thread may have written them
+            if is_own and self._late.waiting:
+                try:
+                    self._late.read()
+                except Exception as error:
+                    self.session.fault(self.flush, error)
+            if self._late.waiting:
                 return
-            del self.buffer[: len(lines)]
+            self._hand_over()
             self.flushed_ns = monotonic_ns()
             try:
-                self.file.write(b"\n".join(lines) + b"\n")
+                self.file.write()
             except OSError as error:
-                if self.file.is_torn:
-                    self.buffer.append(b"")  # the next record, if any, begins behind the torn one
-                self.session.storage_failed(error, len(lines))
+                give_back(error)
+                self.session.storage_failed(error, self.file.drop())
+
+    def _hand_over(self) -> None:
+        """Move what is buffered to the file, which writes it.
+
+        The thread may append meanwhile, and a signal handler may do all of this itself: what is
+        read in one line, and what is done in the last block, has no call in it, so that neither
+        comes between.
+        """
+        file, late = self.file, self._late
+        while True:
+            handed, lines = self._handed, self.buffer[:]
+            if not lines:
+                late.clear()
+                return
+            count, start = len(lines), b"\n" if file.is_torn and not file.left else b""
+            data = start + b"\n".join(late.filled(lines)) + b"\n"
+            if self._handed == handed:
+                self._handed = handed + count
+                del self.buffer[:count]
+                file.left += data
 
     def _path(self) -> Path:
-        name = event_file_name(self.session.rank, os.getpid(), self.thread)
+        name = event_file_name(self.session.rank, getpid(), self.thread)
         return Path(self.session.settings.directory) / name
 
     def drop_inherited(self) -> None:
         """In a forked child: the buffer and the file belong to the parent."""
         self._lock = threading.RLock()  # another thread may have held it
         self.buffer.clear()
-        self._late.clear()
+        self._late.leave()
         self.file.leave()
 
 
-class Local(threading.local):
-    """The emitter of the running thread; None until its first record."""
-
-    em: Emitter | None = None
-    lease: Lease | None = None
-
-
-class Lease:
-    """Gives an emitter back when its thread ends, with all that is local to it.
-
-    Whoever started it: of threads of C++, Python does not know whether they are alive.
-    """
-
-    __slots__ = ("_em", "_free")
-
-    def __init__(self, em: Emitter, free: deque[Emitter]) -> None:
-        self._em, self._free = em, free
-
-    def __del__(self) -> None:
-        self._free.append(self._em)
+def _numbered(line: bytes, old: int, new: int) -> bytes:
+    """A record under another number, which stands before all that a program may have named."""
+    return line.replace(b'"n":%d,' % old, b'"n":%d,' % new, 1)
 
 
 def context(is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled) -> bytes:

@@ -11,7 +11,7 @@ import torch
 
 from traincheck.collect.emit import Emitter
 from traincheck.collect.fingerprint import fingerprint, is_at_hand
-from traincheck.collect.quiet import NoGrad
+from traincheck.collect.reading import detached, modes
 from traincheck.collect.uses import Use
 from traincheck.schema.apis import Marks
 
@@ -57,7 +57,7 @@ class Evaluated:
         """A forward begins. training: the mode of its model."""
         self.is_open = False
         step, so_far = self._session.clock.step, self._progress()
-        if not (self.is_wanted and any(so_far)):  # nothing was trained so far
+        if not (self.is_wanted and any(so_far)) or modes():  # nothing was trained so far
             return
         model = self._models.setdefault(root.name, _Model())
         is_due = model.use.is_due(step)
@@ -125,5 +125,5 @@ class Evaluated:
 
 
 def _differ(tensor: torch.Tensor, before: torch.Tensor) -> bool:
-    with NoGrad():
-        return not torch.allclose(tensor, before, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+    now = detached(tensor)
+    return not torch.allclose(now, before, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)

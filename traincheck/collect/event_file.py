@@ -1,6 +1,7 @@
-"""The file of one thread's records: appended to, never buffered here.
+"""The file of one thread's records: appended to, and what was handed over is written once.
 
-Knows bytes and descriptors, no records.
+Knows bytes and descriptors, no records. Functions of the system are bound at import: a program that
+replaces ``os.write`` for a test meets none of our calls.
 """
 
 from __future__ import annotations
@@ -8,12 +9,31 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from os import O_APPEND, O_CLOEXEC, O_CREAT, O_TRUNC, O_WRONLY, SEEK_END
 from pathlib import Path
 from time import monotonic
+
+from traincheck.handlers import give_back
 
 _ASKED_AFTER = 1 << 22  # bytes that are written before the disk is asked again, or
 _LONGEST = 1.0  # seconds: others write there too
 _MIB, _MOST_LEFT = 1 << 20, 1 << 30
+_FLAGS = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC
+_open, _close, _write, _rename = os.open, os.close, os.write, os.rename
+_fstat, _fstatvfs, _lseek = os.fstat, os.fstatvfs, os.lseek
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Write a small file of ours, a note for the launcher.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    fd = _open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o600)
+    try:
+        _write(fd, data)
+    finally:
+        _close(fd)
 
 
 class LowSpaceError(OSError):
@@ -28,55 +48,84 @@ def reserved(total: int) -> int:
 class EventFile:
     """Opened at the first write, and again when the program has closed it.
 
+    A signal handler of the program may run between any two instructions, and raise or write itself.
+    So what is left to be written is kept here, and an interrupted write is finished by the next.
+
     Args:
         path: asked where it is, whenever it is opened and when it is to be renamed.
 
     Attributes:
         fd: its descriptor; -1 while it is not open.
-        is_torn: whether a write failed in the middle of a record.
+        left: bytes that are still to be written.
+        is_torn: whether the file ends within a record.
     """
 
-    __slots__ = ("_asked", "_at", "_end", "_id", "_path", "_room", "fd", "is_torn")
+    __slots__ = (
+        "_asked", "_at", "_end", "_id", "_is_sure", "_path", "_room", "fd", "is_torn", "left",
+    )  # fmt: skip
 
     def __init__(self, path: Callable[[], Path]) -> None:
         self._path = path
         self._at = Path()
         self.fd = -1
+        self.left = b""
         self.is_torn = False
         self._id: tuple[int, int] | None = None  # what the descriptor was opened for
-        self._end = 0  # where it is to be after the last write
+        self._end = 0  # how long the file is, as far as is known
+        self._is_sure = True  # whether ``left`` and ``_end`` tell of each write
         self._asked = 0.0  # when the disk was
         self._room = 0  # bytes until it is asked again
 
-    def write(self, data: bytes) -> None:
-        """Append ``data``.
+    def write(self) -> None:
+        """Append what is left.
 
         Raises:
             LowSpaceError: the disk is nearly full; nothing of it is written.
             OSError: on a full disk, say; part of it may be written.
         """
-        left = data
-        try:
-            if not self._is_ours():
-                self._open()
-            if self._room < len(data) or monotonic() - self._asked > _LONGEST:
-                self._ask(len(data))
-            self._room -= len(data)
-            while left:
-                count = os.write(self.fd, left)
-                self._end += count
-                left = left[count:]
-        except OSError:
-            written = len(data) - len(left)
-            self.is_torn = written > 0 and data[written - 1 : written] != b"\n"
-            raise
+        if not self._is_ours():
+            self._open()
+        size = len(self.left)
+        if self._room < size or monotonic() - self._asked > _LONGEST:
+            self._ask(size)
+        self._room -= size
+        while self.left:
+            self._write_some()
+
+    def _write_some(self) -> None:
+        if not self._is_sure:
+            self._find_out(_lseek(self.fd, 0, SEEK_END))
+        left, end = self.left, self._end
+        self._is_sure = False
+        count = _write(self.fd, left)
+        # With another answer the loop would never end
+        if type(count) is not int or not 0 < count <= len(left):
+            raise OSError(errno.EIO, f"write returned {count!r} for {len(left)} bytes")
+        if self._end == end:  # else a handler that ran since has found out. No call from here on:
+            self.is_torn = left[count - 1 : count] != b"\n"
+            self.left, self._end, self._is_sure = left[count:], end + count, True
+
+    def _find_out(self, end: int) -> None:
+        """After a write of which nothing is known, with the file as long as this."""
+        if end > self._end:
+            count = end - self._end
+            self.is_torn = self.left[count - 1 : count] != b"\n"
+            self.left, self._end = self.left[count:], end
+        self._is_sure = True
+
+    def drop(self) -> int:
+        """Give up what is left. How many records are lost, a torn one included."""
+        records = self.left.count(b"\n")
+        self.left = b""
+        return records
 
     def _ask(self, size: int) -> None:
         """Whether there is room on the disk for so many bytes and what the program may write."""
         self._asked, self._room = monotonic(), max(size, _ASKED_AFTER)
         try:
-            found = os.fstatvfs(self.fd)
-        except OSError:  # then a write tells
+            found = _fstatvfs(self.fd)
+        except OSError as error:  # then a write tells
+            give_back(error)
             return
         total = found.f_blocks * found.f_frsize
         if total > 0:  # some that are no disks say 0
@@ -88,25 +137,25 @@ class EventFile:
 
     def _open(self) -> None:
         self._at = self._path()
-        self.fd = os.open(self._at, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        found = os.fstat(self.fd)
+        self.fd = _open(self._at, _FLAGS, 0o644)
+        known, found = self._id, _fstat(self.fd)
         self._id = (found.st_dev, found.st_ino)
-        self._end = os.lseek(self.fd, 0, os.SEEK_END)
+        end = _lseek(self.fd, 0, SEEK_END)
+        if self._is_sure or self._id != known:
+            self._end, self._is_sure = end, True
 
     def _is_ours(self) -> bool:
         """Whether the descriptor still is that of our file. Asked before each write.
 
         A program that closes all it finds, as daemons do, gets the number for a file of its own.
-        Where that stands differs, as a rule, which takes half the time of asking what it is; in a
-        forked child it is our parent's that moves.
+        Only what the descriptor stands for tells: a file of the program's may be just as long.
         """
         if self.fd < 0:
             return False
         try:
-            if self._end and os.lseek(self.fd, 0, os.SEEK_CUR) == self._end:
-                return True
-            found = os.fstat(self.fd)
-        except OSError:
+            found = _fstat(self.fd)
+        except OSError as error:
+            give_back(error)
             return False
         return (found.st_dev, found.st_ino) == self._id
 
@@ -114,10 +163,10 @@ class EventFile:
         """Move it to where it is now to be."""
         if self.fd >= 0:
             before, self._at = self._at, self._path()
-            before.rename(self._at)
+            _rename(before, self._at)
 
     def leave(self) -> None:
         """Close the descriptor if it is ours: a forked child writes a file of its own."""
         if self._is_ours():
-            os.close(self.fd)
-        self.fd = -1
+            _close(self.fd)
+        self.fd, self.left, self._is_sure = -1, b"", True

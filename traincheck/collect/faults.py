@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import os
-import signal
 import traceback
 from collections import Counter
+from os import getpid
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from traincheck.collect.event_file import write_file
 from traincheck.collect.instruments._base import Instrument
+from traincheck.handlers import give_back, is_of_handler
 from traincheck.schema.apis import Marks
 from traincheck.schema.layout import FOLLOWED, faults_file_name
 
@@ -29,8 +28,10 @@ MAX_FAULTS = 8  # of one source; then its instrument is switched off
 
 def leave_mark(directory: str) -> None:
     """Tell the launcher that this process imported torch, whether or not it records a call."""
-    with contextlib.suppress(OSError):  # without it the launcher can tell less
-        os.close(os.open(os.path.join(directory, FOLLOWED), os.O_CREAT | os.O_WRONLY, 0o600))
+    try:
+        write_file(f"{directory}/{FOLLOWED}", b"")
+    except OSError as error:  # without it the launcher can tell less
+        give_back(error)
 
 
 class Faults:
@@ -60,14 +61,16 @@ class Faults:
             Exception: ``error``, if it is none of ours but comes of a signal handler of the
                 program's, which happened to run while we did: a deadline, a preemption.
         """
-        is_of_handler = False
+        is_ours = not is_of_handler(error)
         try:
-            is_of_handler = _is_of_handler(error)
-            if not is_of_handler:
+            if is_ours:
                 self._count(source, error)
-        except Exception:  # an error of the user's, say, that cannot be shown; or the stack is full
+            else:
+                self._tell_of_gap()
+        except Exception as other:  # an error that cannot be shown, say; or the stack is full
+            give_back(other)
             logger.debug("could not count a fault", exc_info=True)
-        if is_of_handler:
+        if not is_ours:
             raise error
 
     def _count(self, source: Any, error: BaseException) -> None:
@@ -115,7 +118,8 @@ class Faults:
             return False
         try:
             em.event("mark", {"text": text, "data": data})
-        except Exception:  # the failure may be in writing itself
+        except Exception as error:  # the failure may be in writing itself
+            give_back(error)
             logger.debug("could not note a fault", exc_info=True)
             return False
         return True
@@ -134,25 +138,8 @@ class Faults:
             ),
         }
         try:
-            path = Path(self._session.settings.directory) / faults_file_name(os.getpid())
-            path.write_bytes(orjson.dumps(note))
-        except OSError:
+            name = f"{self._session.settings.directory}/{faults_file_name(getpid())}"
+            write_file(name, orjson.dumps(note))
+        except OSError as error:
+            give_back(error)
             logger.debug("could not leave a note", exc_info=True)
-
-
-def _is_of_handler(error: BaseException) -> bool:
-    """Whether an error was raised in a signal handler that is installed."""
-    codes = set()
-    frame = error.__traceback__
-    while frame is not None:
-        codes.add(frame.tb_frame.f_code)
-        frame = frame.tb_next
-    return any(_code_of(signal.getsignal(number)) in codes for number in signal.valid_signals())
-
-
-def _code_of(handler: Any) -> CodeType | None:
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    if not hasattr(handler, "__code__") and not hasattr(handler, "__func__"):
-        handler = vars(type(handler)).get("__call__")
-    return getattr(getattr(handler, "__func__", handler), "__code__", None)

@@ -19,7 +19,8 @@ import torch
 import xxhash
 
 from traincheck.collect.device import finish, is_capturing, read, start
-from traincheck.collect.quiet import NoGrad
+from traincheck.collect.reading import detached, modes, undispatched, unseen
+from traincheck.handlers import give_back
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
 PROBED = 3 * PROBE_SLICE
@@ -88,7 +89,8 @@ def has_memory(tensor: torch.Tensor) -> bool:
             return True
         storage = tensor.untyped_storage()
         return storage.nbytes() > 0 and storage.data_ptr() > 0  # a wrapper has a size alone
-    except (RuntimeError, NotImplementedError):  # inside torch.func: it stands for others
+    except (RuntimeError, NotImplementedError) as error:  # inside torch.func: it stands for others
+        give_back(error)
         return False
 
 
@@ -127,7 +129,14 @@ def is_at_hand(tensor: torch.Tensor) -> bool:
 
 
 def _unusual(tensor: torch.Tensor) -> str | None:
-    with NoGrad(), torch._C.DisableTorchFunctionSubclass():
+    if modes() and type(tensor) in PLAIN_TYPES:
+        with undispatched():
+            return _digested(tensor)
+    return _digested(tensor)
+
+
+def _digested(tensor: torch.Tensor) -> str | None:
+    with unseen():
         if not tensor.is_cpu and is_capturing():
             return None
         parts = components(tensor)
@@ -173,17 +182,18 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     local = getattr(tensor, "_local_tensor", None)  # DTensor: this shard, without a collective
     if isinstance(local, torch.Tensor):
         return components(local)
+    tensor = detached(tensor)
     if tensor.layout is torch.sparse_coo:
-        coalesced = tensor.detach().coalesce()
+        coalesced = tensor.coalesce()
         return [coalesced.indices(), coalesced.values()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     if tensor.is_nested and tensor.layout is torch.strided:
-        return [tensor._nested_tensor_size(), *tensor.detach().unbind()]
+        return [tensor._nested_tensor_size(), *tensor.unbind()]
     if tensor.is_mkldnn:
-        return [tensor.detach().to_dense()]
+        return [tensor.to_dense()]
     if tensor.layout is not torch.strided and not tensor.is_nested:
         return None
     return [tensor.int_repr()] if tensor.is_quantized else _dense(tensor)
@@ -238,6 +248,13 @@ def zeros_probe(size: int, seed: int) -> int:
 
 def holds_zeros(gradient: torch.Tensor) -> bool:
     """Whether all elements are zero, with whatever sign."""
+    if modes() and type(gradient) in PLAIN_TYPES:
+        with undispatched():
+            return _are_zeros(gradient)
+    return _are_zeros(gradient)
+
+
+def _are_zeros(gradient: torch.Tensor) -> bool:
     # Of a DTensor this shard, as its digest: counting all asks the ranks, where torch can at all.
     values = getattr(gradient, "_local_tensor", gradient).detach()
     if values.layout is torch.sparse_coo:

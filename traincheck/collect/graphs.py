@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from traincheck.handlers import give_back
+
 # The base of nodes that programs write. Older torch does not tell the sizes of what flows in.
 _CUSTOM: type = getattr(torch._C, "_FunctionBase", object)
 IS_TOLD = hasattr(_CUSTOM, "_input_metadata")
@@ -52,6 +54,7 @@ def _sizes(node: Any, index: int) -> Sizes | None:
     """Sizes of an output of a node; None where they are no whole numbers."""
     try:
         sizes = tuple(node._input_metadata[index].shape)
-    except Exception:  # nested tensors have no sizes, undefined outputs nothing at all
+    except Exception as error:  # nested tensors have no sizes, undefined outputs nothing at all
+        give_back(error)
         return None
     return sizes if _WHOLE.issuperset(map(type, sizes)) else None

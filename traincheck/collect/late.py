@@ -15,6 +15,7 @@ import torch
 from traincheck.collect.device import Digest, Started, finish, is_capturing, read, start
 from traincheck.collect.fingerprint import components, seed_of_parts
 from traincheck.collect.norms import read_norms
+from traincheck.collect.reading import unseen
 
 if TYPE_CHECKING:
     from traincheck.collect.variables import Variable
@@ -72,7 +73,7 @@ class LateLooks:
         """
         if is_capturing():
             return False
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen():
             parts = components(tensor)
             if parts is None:
                 return False

@@ -11,7 +11,6 @@ decides; where there is nothing exact to compare that with, the answer is "unkno
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from time import monotonic_ns
 from typing import Any
 
@@ -30,6 +29,7 @@ from traincheck.collect.fingerprint import (
 from traincheck.collect.late import LateLook, LateLooks
 from traincheck.collect.summarize import escaped
 from traincheck.collect.variables import NO_LINES, PARAMETER, Variable, kind_of
+from traincheck.handlers import give_back
 from traincheck.schema.apis import Marks
 
 UNKNOWN = "unknown"
@@ -93,16 +93,20 @@ class Looker:
         """As `baseline` of many, without waiting for devices: `resolve` does."""
         try:
             for variable, tensor in found:
-                with suppress(RuntimeError):  # inside torch.func some have no memory
-                    if not is_on_device(tensor):
-                        self.baseline(variable, tensor)
-                        continue
-                    variable.fits(tensor)
-                    variable.exact_only = True
-                    look = LateLook(variable=variable, after=None, is_told=False)
-                    self.pending.add(look, tensor)
+                try:
+                    self._rebase(variable, tensor)
+                except RuntimeError as error:  # inside torch.func some have no memory
+                    give_back(error)
         finally:
             self.pending.begin()
+
+    def _rebase(self, variable: Variable, tensor: torch.Tensor) -> None:
+        if not is_on_device(tensor):
+            self.baseline(variable, tensor)
+            return
+        variable.fits(tensor)
+        variable.exact_only = True
+        self.pending.add(LateLook(variable=variable, after=None, is_told=False), tensor)
 
     def look_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
         self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor | None]], after: int
@@ -115,7 +119,8 @@ class Looker:
         """
         exact, still, waiting = self.exact, self.still, self.pending.variables
         lines: list[bytes] = []
-        seq, when, span = em.seq, em.now(), b"%d" % after
+        first, when, span = em.seq, em.now(), b"%d" % after
+        seq = first
         try:
             for variable, tensor in found:
                 if tensor is None:
@@ -172,13 +177,14 @@ class Looker:
                         still.add(id(variable))
                         continue
                 if lines:
-                    em.put(lines, seq)
+                    em.put(lines, first)
                     lines = []
                 (self._look_gradient if is_gradient else self.look)(em, variable, tensor, after)
-                seq, when = em.seq, em.now()
+                first = seq = em.seq
+                when = em.now()
         finally:
             if lines:
-                em.put(lines, seq)
+                em.put(lines, first)
             self.pending.begin()
 
     def glance(
@@ -408,10 +414,9 @@ class Looker:
             if key == self._usual[variable.is_gradient]:
                 variable.usual = line
         span = b"%d" % after
-        if mark:
-            em.line(line % (em.take_seq(), em.now(), mark, span))
-        else:
-            em.line(line % (em.take_seq(), em.now(), span))
+        seq = em.seq
+        head = (seq, em.now(), mark) if mark else (seq, em.now())
+        em.line(line % (*head, span), seq)
 
     def _write_new(
         self,

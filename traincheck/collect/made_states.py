@@ -11,6 +11,8 @@ import torch
 
 from traincheck.collect.emit import hidden
 from traincheck.collect.places import where
+from traincheck.collect.reading import unseen
+from traincheck.handlers import give_back
 
 _MOST_TENSORS = 64  # whose versions are summed
 
@@ -54,15 +56,16 @@ class MadeStates:
             identity = id(state)
             ref = weakref.ref(state, lambda _: self._made.pop(identity, None))
             self._made[identity] = Made(ref, _versions(state.values()), where())
-        except (AttributeError, TypeError):
-            return  # an override that returns something else, or what has no weak reference
+        except Exception as error:  # an override returns something else, or has no weak reference
+            give_back(error)
 
 
 def _versions(tensors: Iterable[Any]) -> int | None:
     """The number of writes to some tensors; None if it is not counted, as in inference mode."""
     some = itertools.islice(tensors, _MOST_TENSORS)
-    with torch._C.DisableTorchFunctionSubclass():
+    with unseen():
         try:
             return sum(t._version for t in some if isinstance(t, torch.Tensor))
-        except RuntimeError:
+        except RuntimeError as error:
+            give_back(error)
             return None

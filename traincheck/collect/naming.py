@@ -13,6 +13,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from traincheck.collect.summarize import dotted
+from traincheck.handlers import give_back
 
 WRAPPER_ATTRIBUTES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
 _WRAPPER_CLASSES = frozenset(
@@ -59,7 +60,8 @@ def is_gathered(module: torch.nn.Module) -> bool:
         groups = getattr(state, "_fsdp_param_groups", None)
         groups = [state._fsdp_param_group] if groups is None else groups
         return any(group is not None and not group.is_sharded for group in groups)
-    except (AttributeError, AssertionError, RuntimeError):  # of a version that we do not know
+    except (AttributeError, AssertionError, RuntimeError) as error:
+        give_back(error)  # of a version that we do not know
         return False
 
 

@@ -15,11 +15,10 @@ from traincheck.collect.countable import (
     HALF,
     is_countable,
     is_included,
-    modes,
 )
 from traincheck.collect.device import host
 from traincheck.collect.fingerprint import LOW, PLAIN_TYPES
-from traincheck.collect.quiet import NoGrad
+from traincheck.collect.reading import detached, modes
 
 # Of nearly all tensors whose norms are taken: whether they have one, told by one call into C
 _kind_of = attrgetter("__class__", "is_cpu", "layout", "dtype", "is_nested")
@@ -46,16 +45,13 @@ def norms_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
                 continue
             kind = None if tensor.is_cpu else tensor.device, tensor.dtype in HALF
         groups.setdefault(kind, []).append(index)
-    with NoGrad():
-        for (device, is_half), indices in groups.items():
-            chosen = [tensors[i] for i in indices]
-            norms: Sequence[Any] = torch._foreach_norm(
-                chosen, *((2, torch.float32) if is_half else ())
-            )
-            if device is None:
-                norms = _texts([norm.item() for norm in norms], chosen)
-            for index, norm in zip(indices, norms):
-                out[index] = norm
+    for (device, is_half), indices in groups.items():
+        chosen = [detached(tensors[i]) for i in indices]
+        norms: Sequence[Any] = torch._foreach_norm(chosen, *((2, torch.float32) if is_half else ()))
+        if device is None:
+            norms = _texts([norm.item() for norm in norms], chosen)
+        for index, norm in zip(indices, norms):
+            out[index] = norm
     return out
 
 
@@ -80,12 +76,11 @@ def _texts(norms: Sequence[float], tensors: Sequence[torch.Tensor | None]) -> li
 
 
 def _broken(tensor: torch.Tensor | None) -> bytes:
-    """Of a tensor whose norm is none."""
+    """Of a detached tensor whose norm is none."""
     if tensor is None:
         return b'{"nonfinite":1}'
-    with NoGrad():
-        finite = tensor.detach()[torch.isfinite(tensor)].double()
-        found = {"norm": float(finite.norm()), "nonfinite": tensor.numel() - finite.numel()}
+    finite = tensor[torch.isfinite(tensor)].double()
+    found = {"norm": float(finite.norm()), "nonfinite": tensor.numel() - finite.numel()}
     return orjson.dumps(found)
 
 

@@ -15,6 +15,7 @@ import orjson
 import torch
 
 from traincheck.collect.summarize import dumps
+from traincheck.handlers import give_back
 
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _OWN_DIR = str(Path(__file__).parent)
@@ -63,7 +64,8 @@ def _label(name: str) -> str:
     try:
         shell = sys.modules["IPython"].get_ipython()
         return " ".join(shell.compile.format_code_name(name) or (name,))
-    except (KeyError, AttributeError):  # no notebook, or an IPython that does not number its cells
+    except (KeyError, AttributeError) as error:
+        give_back(error)  # no notebook, or an IPython that does not number its cells
         return name
 
 

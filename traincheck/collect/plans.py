@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.collect.variables import Variable
+from traincheck.handlers import give_back
 
 
 @dataclass(slots=True)
@@ -29,5 +30,6 @@ class Plan:
                 and list(map(id, states)) == self.held
                 and list(map(len, states.values())) == self.sizes
             )
-        except TypeError:  # an optimizer that keeps something of its own among the entries
+        except TypeError as error:  # an optimizer that keeps something of its own among the entries
+            give_back(error)
             return False

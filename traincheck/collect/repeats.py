@@ -182,7 +182,7 @@ class RepeatCounter(StepCounter):
 
     def _deciding(self) -> Any:
         """All that decides how the signs to come are counted; None where something else does."""
-        if self.manual or self._made or self._inside or not self._expected:
+        if self.manual or self._made or self.inside or not self._expected:
             return None
         return (
             self._expected, frozenset(self._stepped), frozenset(self._zeroed), self._is_cleared,

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from traincheck.collect.emit import Emitter
+from traincheck.handlers import give_back
 
 _values: Any = methodcaller("values")
 _written: Callable[[torch.Tensor], Any] = attrgetter("_version", "requires_grad")
@@ -99,7 +100,8 @@ def _parameters(tables: Sequence[Any]) -> list[Any]:
     try:
         tensors = _tensors(tables)
         return [*map(id, tensors), *map(_written, tensors)]
-    except (RuntimeError, AttributeError):  # made in inference mode: it counts no writes
+    except (RuntimeError, AttributeError) as error:  # made in inference mode: it counts no writes
+        give_back(error)
         return [object()]  # like nothing else
 
 
@@ -109,5 +111,6 @@ def _gradients(tables: Sequence[Any]) -> list[Any]:
         grads = list(map(_grad, tensors))
         written = [grad._version for grad in grads if grad is not None]
         return [*map(id, tensors), *map(_written, tensors), *map(id, grads), *written]
-    except (RuntimeError, AttributeError):
+    except (RuntimeError, AttributeError) as error:
+        give_back(error)
         return [object()]

@@ -6,20 +6,19 @@ What is recorded of which call is the business of instruments/.
 from __future__ import annotations
 
 import atexit
-import functools
 import itertools
 import logging
 import numbers
 import os
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from os import getpid, getppid, mknod
 from pathlib import Path
+from threading import get_ident, main_thread
 from time import monotonic_ns
-from types import TracebackType
 from typing import Any
 
 import orjson
@@ -27,17 +26,21 @@ import torch
 
 import traincheck
 from traincheck.collect.current import CURRENT
-from traincheck.collect.emit import HIDDEN_FILE, Clock, Emitter, Lease, Local, Switch
+from traincheck.collect.emit import Clock, Emitter, Switch
 from traincheck.collect.endings import Ending
-from traincheck.collect.event_file import LowSpaceError
+from traincheck.collect.event_file import LowSpaceError, write_file
 from traincheck.collect.faults import Faults, leave_mark
 from traincheck.collect.instruments._table import INSTRUMENTS
+from traincheck.collect.leases import Lease, Local
+from traincheck.collect.leaving import Leaving
+from traincheck.collect.reading import unseen
 from traincheck.collect.repeats import RepeatCounter, Repeated
 from traincheck.collect.sampling import EveryNth
 from traincheck.collect.settings import Settings, needs_json
 from traincheck.collect.stats import Numbers
 from traincheck.collect.steps import StepCounter
 from traincheck.collect.tracker import Tracker
+from traincheck.handlers import give_back
 from traincheck.schema.apis import EVAL_STAGE, MARKS, Marks
 from traincheck.schema.claims import THIN, Schedule
 from traincheck.schema.layout import lost_file_name, unused_file_name
@@ -92,7 +95,7 @@ class Session:
         self.is_rng_set = False  # in this step, as far as the instruments see
         self.is_worker = False  # a process that serves another one's loop: it has no steps
         self.installed: list[Any] = []
-        self._hooks: list[tuple[Any, str, Any, Any]] = []
+        self._leaving = Leaving(self)
         self._emitters: list[Emitter] = []
         self._free: deque[Emitter] = deque()  # their threads have ended
         self._threads = itertools.count(1)
@@ -116,6 +119,7 @@ class Session:
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
             except Exception as error:  # another torch than we know: go without this instrument
+                give_back(error)
                 self.instruments[instrument.name] = f"off: {error!r}"
                 logger.debug("instrument %s is off", instrument.name, exc_info=True)
         # Such a registration cannot be taken back: it must not keep an ended session alive.
@@ -123,8 +127,7 @@ class Session:
         os.register_at_fork(before=lambda: _call(before()), after_in_child=lambda: _call(after()))
         atexit.register(self.close)
         CURRENT.session = self
-        self._patch_exit()
-        self._patch_excepthook()
+        self._leaving.install()
         self._apply_sampling()
 
     def stop(self) -> None:
@@ -137,9 +140,7 @@ class Session:
         for instrument in reversed(self.installed):
             instrument.remove()
         self.installed.clear()
-        for holder, name, original, ours in self._hooks:
-            if getattr(holder, name) is ours:  # else someone else's is on top, and calls ours
-                setattr(holder, name, original)
+        self._leaving.remove()
         self.switch.on, self.switch.idle = False, True
 
     def close(self) -> None:
@@ -148,29 +149,45 @@ class Session:
             return
         self._is_closed = True
         try:
-            self.steps.catch_up()
-            em = self.local.em
-            if em is not None and not self.is_worker and not self._is_storage_lost:
-                self.tracker.looker.resolve(em)
-                if any(self.steps.counters.values()):
-                    self._write_step(em, complete=self.steps.is_between or self.is_last_over(em))
-            if self.faults.lost and em is not None:
-                em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})
-            self.faults.leave_note()
-            if em is not None and self.numbers.compares_ranks and not self.is_worker:
-                self.ending.tell(em)
-            self._tell_unused()
-            self.flush()
-            self.switch.on, self.switch.idle = False, True
-        except Exception:  # at exit nothing may go wrong any more
+            with unseen():
+                self.steps.catch_up()
+                em = self.local.em
+                if em is not None and not self.is_worker and not self._is_storage_lost:
+                    self.tracker.looker.resolve(em)
+                    if any(self.steps.counters.values()):
+                        is_over = self.steps.is_between or self.is_last_over(em)
+                        self._write_step(em, complete=is_over)
+                if self.faults.lost and em is not None:
+                    em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})
+                self.faults.leave_note()
+                if em is not None and self.numbers.compares_ranks and not self.is_worker:
+                    self.ending.tell(em)
+                self._tell_unused()
+                self.flush()
+                self.switch.on, self.switch.idle = False, True
+        except Exception as error:  # at exit nothing may go wrong any more
+            give_back(error)
             logger.debug("closing the trace failed", exc_info=True)
+
+    def prepare_for_exec(self) -> None:
+        """Write all that there is: this process may be replaced now, or go on."""
+        if self._is_closed or self._is_storage_lost:
+            return
+        try:
+            self.steps.catch_up()
+            if not self.is_worker and self.steps.is_between:
+                self.steps.end()
+            self.faults.leave_note()
+            self.flush()
+        except Exception as error:  # training must go on whatever we got wrong
+            self.fault(self.prepare_for_exec, error)
 
     def _tell_unused(self) -> None:
         """Most likely a package that was named wrongly."""
         unused = [name for name in self.settings.packages if name not in sys.modules]
         if unused:
-            path = Path(self.settings.directory) / unused_file_name(os.getpid())
-            path.write_text("\n".join(unused), "utf-8")
+            name = f"{self.settings.directory}/{unused_file_name(getpid())}"
+            write_file(name, "\n".join(unused).encode())
 
     def flush(self) -> None:
         """Hand what is buffered to the kernel."""
@@ -198,37 +215,6 @@ class Session:
         self.clock.set(None, self.clock.stage)
         self._turn()
 
-    def _patch_exit(self) -> None:
-        leave = os._exit
-
-        @functools.wraps(leave)
-        def _exit(status: int) -> None:
-            try:
-                self.close()
-            finally:  # whatever happens: a child that stayed would run its parent's program
-                leave(status)
-
-        self._hook(os, "_exit", _exit)
-
-    def _patch_excepthook(self) -> None:
-        show = sys.excepthook
-
-        def excepthook(
-            kind: type[BaseException], value: BaseException, tb: TracebackType | None
-        ) -> None:
-            try:
-                self.ending.note(kind, tb)
-                tb = _without_ours(value, tb)
-            except Exception:  # shown as it is
-                logger.debug("could not take our frames out", exc_info=True)
-            show(kind, value, tb)
-
-        self._hook(sys, "excepthook", excepthook)
-
-    def _hook(self, holder: Any, name: str, ours: Callable[..., Any]) -> None:
-        self._hooks.append((holder, name, getattr(holder, name), ours))
-        setattr(holder, name, ours)
-
     # -- emitters
 
     def emitter(self) -> Emitter:
@@ -237,7 +223,7 @@ class Session:
         Or taken over from one that has ended: a program that starts threads in each step would
         run out of descriptors. No lock: each access to what threads share is one operation.
         """
-        main = threading.get_ident() == threading.main_thread().ident
+        main = get_ident() == main_thread().ident
         if not main and (left := self._left()) is not None:
             return left
         em = self.local.em = Emitter(self, 0 if main else next(self._threads))
@@ -254,7 +240,8 @@ class Session:
         """The emitter of a thread that has ended, for the running one."""
         try:
             em = self._free.pop()
-        except IndexError:
+        except IndexError as error:
+            give_back(error)
             return None
         em.top = em.inner = em.module = None  # nothing is open
         em.modules, em.busy = 0, False
@@ -263,8 +250,8 @@ class Session:
 
     def _write_process(self, em: Emitter) -> None:
         data = {
-            "pid": os.getpid(),
-            "parent_pid": os.getppid(),
+            "pid": getpid(),
+            "parent_pid": getppid(),
             "rank": self.rank,
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
@@ -330,9 +317,10 @@ class Session:
         # The file may end exactly behind a record. An empty file needs no room of its own, and to
         # make one without opening it no descriptor, of which there may be none left either
         try:
-            name = lost_file_name(os.getpid(), is_low=isinstance(error, LowSpaceError))
-            os.mknod(Path(self.settings.directory) / name, 0o644)
-        except OSError:
+            name = lost_file_name(getpid(), is_low=isinstance(error, LowSpaceError))
+            mknod(Path(self.settings.directory) / name, 0o644)
+        except OSError as other:
+            give_back(other)
             logger.debug("could not leave a marker", exc_info=True)
 
     # -- steps
@@ -378,31 +366,37 @@ class Session:
         was_on = self.switch.on
         busy, em.busy = em.busy, True
         try:
-            if self.tracker.looker.pending:
-                self.tracker.looker.resolve(em)
-            if was_on:
-                self._close_step(em)
-            else:
-                self._write_skipped(em)
+            self._close_step(em)
         except Exception as error:  # the count goes on whatever we got wrong
             self.fault(self._close_step, error)
-        try:
-            self.clock.set(self.steps.step + 1, self.clock.stage)
+        finally:  # also after an exception of a signal handler
+            try:
+                self._begin_step(was_on=was_on)
+            except Exception as error:  # training must go on whatever we got wrong
+                self.fault(self._begin_step, error)
+            finally:
+                em.busy = busy
+        if self.after_step:
+            self._after_step(em)
+
+    def _begin_step(self, *, was_on: bool) -> None:
+        self.clock.set(self.steps.step + 1, self.clock.stage)
+        with unseen():
             if not self.sampling.is_all:
                 self._apply_sampling()
             if was_on or self.switch.on:
                 self._turn()
-        except Exception as error:  # training must go on whatever we got wrong
-            self.fault(self._turn, error)
-        finally:
-            em.busy = busy
-        if self.after_step:
-            self._after_step(em)
 
     def _close_step(self, em: Emitter) -> None:
-        if not self.switch.on:
-            self._write_skipped(em)
-            return
+        with unseen():
+            if self.tracker.looker.pending:
+                self.tracker.looker.resolve(em)
+            if self.switch.on:
+                self._write_whole_step(em)
+            else:
+                self._write_skipped(em)
+
+    def _write_whole_step(self, em: Emitter) -> None:
         for look in self.at_step_end:
             look(em)
         # A follower that has read the end of a step has all of the step: of all threads
@@ -452,7 +446,8 @@ class Session:
             options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
             told = f"user: {text}" if text in MARKS else str(text)
             fields = {"text": told, "data": data}
-            em.ready("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])
+            with unseen():
+                em.ready("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])
         except Exception as error:  # training must go on whatever we got wrong
             self.fault(self.annotate, error)
         finally:
@@ -503,8 +498,8 @@ class Session:
             em.flush()
 
     def _put_skipped(self, em: Emitter, time_ns: int, counters: Mapping[str, int]) -> None:
-        fields = (em.take_seq(), time_ns, self.clock.fields, self._counters(counters))
-        em.buffer.append(_SKIPPED % fields)
+        told, seq = self._counters(counters), em.seq
+        em.line(_SKIPPED % (seq, time_ns, self.clock.fields, told), seq)
 
     def _counters(self, counters: Mapping[str, int]) -> bytes:
         """Counters of a step, serialized once: one step is like the other."""
@@ -554,33 +549,6 @@ def _lr(value: Any) -> float | None:
     return float(value) if isinstance(value, numbers.Real) else None  # those of numpy too
 
 
-def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackType | None:
-    """The traceback as it is without collection: our frames taken out, also of the causes."""
-    seen, pending = {id(error)}, [error]
-    while pending:
-        one = pending.pop()
-        for other in (one.__cause__, one.__context__, *getattr(one, "exceptions", ())):
-            if isinstance(other, BaseException) and id(other) not in seen:
-                seen.add(id(other))
-                pending.append(other)
-                other.__traceback__ = _user_frames(other.__traceback__)
-    return _user_frames(tb)
-
-
-def _user_frames(tb: TracebackType | None) -> TracebackType | None:
-    first = tb
-    while first is not None and first.tb_frame.f_code.co_filename == HIDDEN_FILE:
-        first = first.tb_next
-    entry = first
-    while entry is not None:
-        while (
-            entry.tb_next is not None and entry.tb_next.tb_frame.f_code.co_filename == HIDDEN_FILE
-        ):
-            entry.tb_next = entry.tb_next.tb_next
-        entry = entry.tb_next
-    return first
-
-
 def _call(function: Callable[[], None] | None) -> None:
     if function is None:
         return
@@ -594,4 +562,8 @@ def start(settings: Settings) -> None:
     """Begin to record this process. Called by the bootstrap once torch is imported."""
     leave_mark(settings.directory)
     session = Session(settings)
-    session.start()
+    try:
+        session.start()
+    except BaseException:  # of a signal handler of the program
+        session.stop()
+        raise

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.graphs import signed
-from traincheck.collect.quiet import NoGrad
+from traincheck.collect.reading import detached
 from traincheck.schema.apis import IGNORED_LABEL
 
 NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions that labels are ahead of the tokens
@@ -65,19 +65,18 @@ class Shifts:
         for value in values:
             if type(value) in _PLAIN and _may_be_tokens(value):
                 by_shape.setdefault(value.shape, []).append(value)
-        with NoGrad():
-            for alike in by_shape.values():
-                found = [
-                    labels
-                    for tokens, labels in permutations(alike[:_MOST_TENSORS], 2)
-                    if labels is not tokens and _is_next(tokens, labels)
-                ]
-                self._labels.extend((weakref.ref(labels), labels.clone()) for labels in found)
-                self._tokens.extend(
-                    tensor.clone()
-                    for tensor in alike[:_MOST_TENSORS]
-                    if not any(tensor is labels for labels in found)
-                )
+        for alike in by_shape.values():
+            found = [
+                labels
+                for tokens, labels in permutations(alike[:_MOST_TENSORS], 2)
+                if labels is not tokens and _is_next(tokens, labels)
+            ]
+            self._labels.extend((weakref.ref(labels), labels.clone()) for labels in found)
+            self._tokens.extend(
+                tensor.clone()
+                for tensor in alike[:_MOST_TENSORS]
+                if not any(tensor is labels for labels in found)
+            )
 
     def feed(self, ids: Any) -> None:
         """Remember tokens that a model embeds."""
@@ -105,10 +104,9 @@ class Shifts:
         texts = [way for t in known for way in (t, t.t()) if tuple(way.shape) == shape]
         if not texts:
             return None
-        with NoGrad():
-            flat = mask.detach().reshape(shape)
-            hidden = (flat if hides else ~flat) if flat.dtype is torch.bool else flat < _HIDDEN
-            return any(_is_padding(text, ~hidden) for text in texts)
+        flat = detached(mask).reshape(shape)
+        hidden = (flat if hides else ~flat) if flat.dtype is torch.bool else flat < _HIDDEN
+        return any(_is_padding(text, ~hidden) for text in texts)
 
     def of_argument(self, value: torch.Tensor) -> Taken:
         """Of a loss: of its logits nothing, only how they were cut; of its target the shift.
@@ -122,13 +120,12 @@ class Shifts:
             return {}
         if value.dtype is not torch.int64:
             return {}
-        with NoGrad():
-            found = self._moved_on(value) or self._next(value)
-            # On a device nothing is known yet
-            is_known = value.is_cpu and "shifted" in found
-            if is_known and int(found["shifted"]) == NOT_AT_ALL and self._is_fed(value):
-                found["fed"] = torch.tensor(1, device=value.device)
-            return found
+        found = self._moved_on(value) or self._next(value)
+        # On a device nothing is known yet
+        is_known = value.is_cpu and "shifted" in found
+        if is_known and int(found["shifted"]) == NOT_AT_ALL and self._is_fed(value):
+            found["fed"] = torch.tensor(1, device=value.device)
+        return found
 
     def _moved_on(self, value: torch.Tensor) -> Taken:
         """Whether a target is labels of next tokens, moved on once more."""

@@ -25,13 +25,12 @@ from traincheck.collect.countable import (
     INTS,
     is_countable,
     is_included,
-    modes,
 )
 from traincheck.collect.emit import Clock, Emitter
 from traincheck.collect.fingerprint import PLAIN_TYPES, fingerprint
 from traincheck.collect.moves import Moves
 from traincheck.collect.norms import has_norm
-from traincheck.collect.quiet import NoGrad
+from traincheck.collect.reading import detached, modes, unseen
 from traincheck.collect.shifts import ONCE, Shifts
 from traincheck.collect.summarize import encode
 from traincheck.schema.apis import ATTENTION, EMBEDDING, IGNORED_LABEL, MULTI_HEAD, SOFTMAXES
@@ -200,9 +199,9 @@ class Numbers:
             return plain
         if tensor.numel() > SMALL and not self.is_sampled:
             return plain
-        taken = _argument(tensor) | self._shifts.of_argument(value)
+        taken = _argument(tensor) | self._shifts.of_argument(tensor)
         text = _with(plain, self._text(em, tensor, taken))
-        return text if value.requires_grad else self.identified(text, value)
+        return text if tensor.requires_grad else self.identified(text, value)
 
     def of_tokens(self, em: Emitter, value: Any) -> bytes:
         """`encode`; tokens that are embedded are remembered, to tell whether a loss gets them."""
@@ -247,8 +246,7 @@ class Numbers:
             return plain
         if not is_countable(result):
             return plain
-        with NoGrad():
-            hidden = _hidden(result[(0,) * (len(shape) - 2)])
+        hidden = _hidden(detached(result)[(0,) * (len(shape) - 2)])
         return _with(plain, self._text(em, result, {"hidden": hidden}))
 
     def of_input(self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...]) -> bytes:
@@ -339,8 +337,7 @@ class Numbers:
         return orjson.dumps(found)
 
     def _broken(self, em: Emitter, tensor: torch.Tensor) -> bytes:
-        with NoGrad():
-            total = tensor.sum(dtype=torch.float32 if tensor.dtype in HALF else None)
+        total = detached(tensor).sum(dtype=torch.float32 if tensor.dtype in HALF else None)
         if not tensor.is_cpu:
             return em.later(partial(finish, ("sum",)), total.to(torch.float32).reshape(1))
         return b"" if math.isfinite(total.item()) else orjson.dumps(_exact(tensor))
@@ -398,35 +395,34 @@ def _as_plain(value: Any) -> torch.Tensor | None:
         return value  # type: ignore[no-any-return]
     if not isinstance(value, torch.Tensor) or type(value).__torch_dispatch__ is not _NO_DISPATCH:
         return None
-    with NoGrad(), torch._C.DisableTorchFunctionSubclass():
+    with unseen():
         return value.as_subclass(torch.Tensor)
 
 
 def _leaf(tensor: torch.Tensor, *, full: bool) -> Taken:
-    with NoGrad():
-        taken = _extremes(tensor)
-        if tensor.dtype in FLOATS:
-            if full:  # a third of the time that all of it takes
-                some = tensor.reshape(-1)[:LARGE]
-                some = some.float() if some.dtype in HALF else some
-                taken["mean"] = some.mean()
-                taken["std"] = _std(some, taken["mean"])
-        elif _are_labels(tensor, taken):
-            taken["top"] = torch.bincount(tensor).max() / len(tensor)
-        return taken
+    tensor = detached(tensor)
+    taken = _extremes(tensor)
+    if tensor.dtype in FLOATS:
+        if full:  # a third of the time that all of it takes
+            some = tensor.reshape(-1)[:LARGE]
+            some = some.float() if some.dtype in HALF else some
+            taken["mean"] = some.mean()
+            taken["std"] = _std(some, taken["mean"])
+    elif _are_labels(tensor, taken):
+        taken["top"] = torch.bincount(tensor).max() / len(tensor)
+    return taken
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether a program makes such a tensor itself: one value, or the numbers from 0 on."""
-    with NoGrad():
-        first, last = tensor.reshape(-1)[[0, -1]].tolist()
-        if first == last:
-            return bool((tensor == first).all())
-        is_counted = tensor.dim() == 1 and first == 0 and last == len(tensor) - 1
-        if not is_counted:
-            return False
-        counted = torch.arange(len(tensor), dtype=tensor.dtype, device=tensor.device)
-        return torch.equal(tensor, counted)
+    first, last = tensor.reshape(-1)[[0, -1]].tolist()
+    if first == last:
+        return bool((tensor == first).all())
+    is_counted = tensor.dim() == 1 and first == 0 and last == len(tensor) - 1
+    if not is_counted:
+        return False
+    counted = torch.arange(len(tensor), dtype=tensor.dtype, device=tensor.device)
+    return torch.equal(tensor, counted)
 
 
 def _has_rows(tensor: torch.Tensor) -> bool:
@@ -470,16 +466,15 @@ def _hidden(weights: torch.Tensor) -> torch.Tensor:
 
 def _weights(tensor: torch.Tensor) -> Taken:
     """Of a parameter: what tells whether its filters live, and its rows differ."""
-    with NoGrad():
-        tensor = tensor.detach()
-        taken = _leaf(tensor, full=True)
-        whole = tensor.float() if tensor.dtype in HALF else tensor
-        taken["norm"] = vector_norm(whole)
-        if tensor.dim() > 1:
-            rows = whole.reshape(len(tensor), -1)
-            taken["dead"] = (vector_norm(rows, 2, 1) < DEAD_NORM).mean(dtype=torch.float32)
-            taken["alike"] = (rows == rows[:1]).all(1).mean(dtype=torch.float32)
-        return taken
+    tensor = tensor.detach()
+    taken = _leaf(tensor, full=True)
+    whole = tensor.float() if tensor.dtype in HALF else tensor
+    taken["norm"] = vector_norm(whole)
+    if tensor.dim() > 1:
+        rows = whole.reshape(len(tensor), -1)
+        taken["dead"] = (vector_norm(rows, 2, 1) < DEAD_NORM).mean(dtype=torch.float32)
+        taken["alike"] = (rows == rows[:1]).all(1).mean(dtype=torch.float32)
+    return taken
 
 
 def _extremes(tensor: torch.Tensor) -> Taken:
@@ -496,45 +491,43 @@ def _std(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
 
 
 def _argument(tensor: torch.Tensor) -> Taken:
-    with NoGrad():
-        taken = _extremes(tensor)
-        if tensor.dtype in FLOATS and tensor.dim() > 1:
-            rows = tensor.sum(-1, dtype=torch.float32 if tensor.dtype in HALF else None)
-            taken["row_sum_min"], taken["row_sum_max"] = torch.aminmax(rows)
-        elif tensor.is_cpu and tensor.dtype in INTS and taken["min"].item() == IGNORED_LABEL:
-            taken["ignored"] = (tensor == IGNORED_LABEL).to(torch.float32).mean()
-        return taken
+    tensor = detached(tensor)
+    taken = _extremes(tensor)
+    if tensor.dtype in FLOATS and tensor.dim() > 1:
+        rows = tensor.sum(-1, dtype=torch.float32 if tensor.dtype in HALF else None)
+        taken["row_sum_min"], taken["row_sum_max"] = torch.aminmax(rows)
+    elif tensor.is_cpu and tensor.dtype in INTS and taken["min"].item() == IGNORED_LABEL:
+        taken["ignored"] = (tensor == IGNORED_LABEL).to(torch.float32).mean()
+    return taken
 
 
 def _activation(tensor: torch.Tensor, activation: Activation) -> Taken:
-    with NoGrad():
-        tensor = tensor.detach()
-        low, high, dead = share_of_units(tensor, activation)
-        some = tensor.reshape(-1)[:SMALL] if tensor.is_contiguous() else tensor
-        taken = {"min": low, "max": high, "nonfinite": high}
-        taken["zeros"] = (some == 0).to(torch.float32).mean()
-        if dead is not None:
-            taken["dead"] = dead
-        if activation.limits is not None:
-            bottom, top = activation.limits
-            near = (top - bottom) * activation.margin
-            flat = (some >= top - near) | (some <= bottom + near)
-            taken["saturated"] = flat.to(torch.float32).mean()
-        return taken
+    tensor = tensor.detach()
+    low, high, dead = share_of_units(tensor, activation)
+    some = tensor.reshape(-1)[:SMALL] if tensor.is_contiguous() else tensor
+    taken = {"min": low, "max": high, "nonfinite": high}
+    taken["zeros"] = (some == 0).to(torch.float32).mean()
+    if dead is not None:
+        taken["dead"] = dead
+    if activation.limits is not None:
+        bottom, top = activation.limits
+        near = (top - bottom) * activation.margin
+        flat = (some >= top - near) | (some <= bottom + near)
+        taken["saturated"] = flat.to(torch.float32).mean()
+    return taken
 
 
 def _exact(tensor: torch.Tensor) -> dict[str, float]:
     """Numbers of a tensor that holds some that are none."""
-    with NoGrad():
-        tensor = tensor.detach()
-        finite = tensor[torch.isfinite(tensor)].double()
-        found: dict[str, float] = {"nonfinite": tensor.numel() - finite.numel()}
-        if finite.numel():
-            mean = finite.mean()
-            found |= {
-                "min": float(finite.min()),
-                "max": float(finite.max()),
-                "mean": float(mean),
-                "std": float(_std(finite, mean)),
-            }
+    tensor = tensor.detach()
+    finite = tensor[torch.isfinite(tensor)].double()
+    found: dict[str, float] = {"nonfinite": tensor.numel() - finite.numel()}
+    if finite.numel():
+        mean = finite.mean()
+        found |= {
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+            "mean": float(mean),
+            "std": float(_std(finite, mean)),
+        }
     return found

@@ -40,10 +40,25 @@ class StepCounter:
     """
 
     __slots__ = (
-        "_ever_stepped", "_ever_zeroed", "_expected", "_inside", "_is_cleared", "_is_endless",
-        "_is_fed", "_is_spent", "_is_uneven",
-        "_made", "_on_end", "_optimizers", "_stepped", "_zeroed", "applied", "counters", "expects",
-        "manual", "step",
+        "_ever_stepped",
+        "_ever_zeroed",
+        "_expected",
+        "_is_cleared",
+        "_is_endless",
+        "_is_fed",
+        "_is_spent",
+        "_is_uneven",
+        "_made",
+        "_on_end",
+        "_optimizers",
+        "_stepped",
+        "_zeroed",
+        "applied",
+        "counters",
+        "expects",
+        "inside",
+        "manual",
+        "step",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +80,7 @@ class StepCounter:
         self._is_fed = False  # a batch came since the last backward
         self._is_spent = False  # gradients were cleared unused: the next batch begins a step
         # Depth of optimizer steps: an LBFGS closure runs forward and backward in there
-        self._inside = 0
+        self.inside = 0
         self._ever_stepped = False
         self._ever_zeroed = False
         self._is_endless = False  # seen: more backwards than are accumulated, and no optimizer step
@@ -75,7 +90,7 @@ class StepCounter:
     def is_between(self) -> bool:
         """Whether an iteration is over and the next sign of activity ends the step."""
         stepped = self._stepped
-        if not stepped or self._inside or self.manual:
+        if not stepped or self.inside or self.manual:
             return False
         if stepped == self._expected and not self._made:  # as nearly always
             return True
@@ -99,7 +114,7 @@ class StepCounter:
         Or the optimizers take turns: then what comes first is the sign of none but the next turn.
         """
         stepped = self._stepped
-        if not stepped or self._inside or self.manual:
+        if not stepped or self.inside or self.manual:
             return False
         return stepped.isdisjoint(self._next())
 
@@ -110,7 +125,7 @@ class StepCounter:
 
     def created(self, optimizer: str) -> None:
         """An optimizer was made: between two iterations another training begins."""
-        if self._expected is None or self._inside or self.manual:
+        if self._expected is None or self.inside or self.manual:
             return
         if self.is_between:
             self.end()
@@ -142,7 +157,7 @@ class StepCounter:
         if not counters["forward"] and not counters["batch"] and self.is_between:
             self.end()
         elif (
-            not self._ever_stepped and not self._inside and not self.manual and counters["backward"]
+            not self._ever_stepped and not self.inside and not self.manual and counters["backward"]
         ):
             self._is_endless |= counters["backward"] >= MAX_ACCUMULATION
             if (not self._optimizers(_NONE) or self._is_endless) and not self._ever_zeroed:
@@ -155,7 +170,7 @@ class StepCounter:
         """Gradients are cleared, of ``optimizer`` or (None) of a whole model."""
         key = optimizer or ""
         again = key in self._zeroed
-        if not self._inside and not self.manual:
+        if not self.inside and not self.manual:
             unused = (
                 self.counters["backward"] and not self._stepped and not self.counters["scaler_step"]
             )
@@ -173,14 +188,14 @@ class StepCounter:
         self.counters["zero_grad"] += 1
 
     def enter_optimizer(self, optimizer: str, token: object = None) -> None:
-        if not self._inside and not self.manual and optimizer in self._stepped:
+        if not self.inside and not self.manual and optimizer in self._stepped:
             self._is_uneven |= not self.is_between and not self._is_other
             self.end()
-        self._inside += 1
+        self.inside += 1
 
     def exit_optimizer(self, optimizer: str) -> None:
-        self._inside -= 1
-        if not self._inside:
+        self.inside -= 1
+        if not self.inside:
             self._stepped.add(optimizer)
             self.applied = self.applied | {optimizer}
             self._ever_stepped = True

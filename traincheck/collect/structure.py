@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from traincheck.collect.countable import is_countable
 from traincheck.collect.device import host
 from traincheck.collect.naming import class_of, table, walk
 from traincheck.collect.summarize import dotted
+from traincheck.handlers import give_back
 
 # Plain attributes of modules that say how they work.
 _SETTINGS = (
@@ -185,6 +185,8 @@ def _tokens(top: nn.Module) -> dict[str, Any]:
     config = top.__dict__.get("config")
     found: dict[str, Any] = {}
     for key in _TOKENS if config is not None else ():
-        with contextlib.suppress(Exception):  # anything may be called config
+        try:
             found[key] = getattr(config, key, None)
+        except Exception as error:  # anything may be called config
+            give_back(error)
     return {key: value for key, value in found.items() if isinstance(value, (bool, int))}

@@ -14,6 +14,9 @@ from typing import Any
 import orjson
 import torch
 
+from traincheck.collect.reading import item, unseen
+from traincheck.handlers import give_back
+
 MAX_ITEMS = 8  # of a sequence or mapping
 MAX_TEXT = 120
 MAX_DEPTH = 3
@@ -64,8 +67,8 @@ def encode(value: Any) -> bytes:
         try:
             key = _home_key_of(value)
             return _cached(key) or _found(value, key)
-        except (TypeError, RuntimeError):  # symbolic sizes, nested layouts: the slow path knows
-            pass
+        except (TypeError, RuntimeError) as error:
+            give_back(error)  # symbolic sizes, nested layouts: the slow path knows
     elif type(value) is bool or value is None:
         return _SIMPLE[value]
     elif type(value) is float and value - value == 0:  # finite
@@ -76,7 +79,7 @@ def encode(value: Any) -> bytes:
 def _found(tensor: torch.Tensor, home_key: _HomeKey) -> bytes:
     head = _scalar_heads.get(home_key)  # losses come in every step: one call for three
     if head is not None:
-        value = tensor.item()
+        value = item(tensor)
         if type(value) is float and value - value == 0:
             return b'%b,"value":%b}' % (head, orjson.dumps(value))
     key = _key_of(tensor)
@@ -96,7 +99,7 @@ def _scalar_text(tensor: torch.Tensor, key: _Key) -> bytes:
     plain = _serialized(key, _scalars)
     if not tensor.is_cpu:  # reading it would wait for the device
         return plain
-    return b'%b,"value":%b}' % (plain[:-1], orjson.dumps(number(tensor.item())))
+    return b'%b,"value":%b}' % (plain[:-1], orjson.dumps(number(item(tensor))))
 
 
 _SIMPLE: dict[bool | None, bytes] = {None: b"null", True: b"true", False: b"false"}
@@ -106,7 +109,7 @@ def summarize_tensor(tensor: torch.Tensor) -> Any:
     """The summary of a tensor, with its value when it is one number in CPU memory."""
     if type(tensor) in _TENSORS:
         return _summary(tensor)
-    with torch._C.DisableTorchFunctionSubclass():  # else a subclass of the user's sees our reads
+    with unseen():  # else a subclass of the user's sees our reads
         return _summary(tensor)
 
 
@@ -116,7 +119,8 @@ def _summary(tensor: torch.Tensor) -> Any:
         if key[1]:
             return orjson.Fragment(_serialized(key, _cache))
         return orjson.Fragment(_scalar_text(tensor, key))
-    except (TypeError, RuntimeError, AttributeError):  # symbols as sizes, values in a transform
+    except (TypeError, RuntimeError, AttributeError) as error:
+        give_back(error)  # symbols as sizes, values in a transform
         dtype = str(tensor.dtype).removeprefix("torch.")
         return {"dtype": dtype, "shape": [], "type": dotted(type(tensor))}
 
@@ -131,29 +135,31 @@ def number(value: Any) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """JSON of what a program may hold, which is more than orjson takes."""
+    """JSON of what a program may hold, which is more than orjson takes.
+
+    Nothing of ours is called from within orjson, which would replace what a signal handler raises.
+    """
     try:
-        return orjson.dumps(value, default=_known)
-    except TypeError:  # text that is not UTF-8, as names of files may be; keys that are no text
-        return orjson.dumps(_cleaned(value), default=_known)
-
-
-def _known(value: Any) -> Any:
-    if isinstance(value, numbers.Integral):  # of numpy
-        return number(int(value))
-    return number(float(value)) if isinstance(value, numbers.Real) else repr(value)
+        return orjson.dumps(value)
+    except TypeError as error:
+        give_back(error)
+        return orjson.dumps(_cleaned(value))
 
 
 def _cleaned(value: Any) -> Any:
+    """What orjson takes: text may not be UTF-8, as names of files, and keys may be no text."""
+    kind = type(value)
+    if value is None or kind is float or kind is orjson.Fragment:
+        return value
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, int):
-        return number(value)
     if isinstance(value, (list, tuple)):
         return [_cleaned(item) for item in value]
     if isinstance(value, dict):
         return {_cleaned(str(key)): _cleaned(item) for key, item in value.items()}
-    return value
+    if isinstance(value, numbers.Integral):  # of numpy, too
+        return value if kind is bool else number(int(value))
+    return number(float(value)) if isinstance(value, numbers.Real) else repr(value)
 
 
 def escaped(text: bytes) -> bytes:

@@ -14,6 +14,7 @@ import torch
 
 from traincheck.collect.fingerprint import LOW, has_memory
 from traincheck.collect.variables import BUFFER, PARAMETER, Variable
+from traincheck.handlers import give_back
 
 _LARGE = 1 << 20  # bytes; reading less takes no longer than the tests made here
 _SHARE = 32 << 20  # bytes that are read in a step: 1.5 ms
@@ -94,7 +95,8 @@ class Turns:
 def _size(tensor: torch.Tensor) -> int:
     try:
         return tensor.nbytes
-    except (RuntimeError, NotImplementedError):  # of some layouts torch cannot tell
+    except (RuntimeError, NotImplementedError) as error:  # of some layouts torch cannot tell
+        give_back(error)
         return 0
 
 
@@ -109,7 +111,8 @@ def _hints(variable: Variable, tensor: torch.Tensor) -> Hints | None:
     """What differs after nearly every write; None of tensors that do not tell."""
     try:
         address, version = tensor.data_ptr(), tensor._version
-    except (RuntimeError, NotImplementedError):  # made in inference mode, or without memory
+    except (RuntimeError, NotImplementedError) as error:
+        give_back(error)  # made in inference mode, or without memory
         return None
     if address <= LOW and not has_memory(tensor):
         return None

@@ -22,6 +22,7 @@ from traincheck.collect.fingerprint import (
     zeros_digest,
     zeros_probe,
 )
+from traincheck.handlers import give_back
 
 GRADIENT = "gradient"
 PARAMETER = "parameter"
@@ -219,9 +220,6 @@ class Variable:
 def _storage(tensor: torch.Tensor) -> int:
     try:
         return tensor.untyped_storage().data_ptr()
-    except (
-        RuntimeError,
-        NotImplementedError,
-        AttributeError,
-    ):  # sparse, meta, wrapped: there is none
+    except (RuntimeError, NotImplementedError, AttributeError) as error:
+        give_back(error)  # sparse, meta, wrapped: there is none
         return 0

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from traincheck.collect.emit import hidden
+from traincheck.collect.reading import unseen
 from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def watched(
         try:
             # What the loop is given is named otherwise from torch 2.15 on; this is not.
             dataset = get_worker_info().dataset  # type: ignore[union-attr]
-            facts["start"] = states(dataset)
+            with unseen():
+                facts["start"] = states(dataset)
             _tell_after_first(session, dataset, facts)
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(watched, error)
@@ -84,7 +86,8 @@ def _tell_after_first(session: Session, dataset: Any, facts: dict[str, Any]) -> 
         fetcher.fetch = fetch  # type: ignore[method-assign]
         fetched = fetch(self, index)  # type: ignore[no-untyped-call]
         try:
-            facts["after"] = states(dataset)
+            with unseen():
+                facts["after"] = states(dataset)
             em = session.local.em or session.emitter()
             em.event("mark", {"text": Marks.WORKER, "data": facts})
         except Exception as error:  # training must go on whatever we got wrong

@@ -14,6 +14,7 @@ from torch import is_grad_enabled
 
 from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import BATCH, CALL_HEAD, Emitter, context, hidden
+from traincheck.collect.reading import has_mode, unseen
 from traincheck.collect.summarize import dumps, encode, escaped, summarize
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def span_wrapper(  # noqa: C901
         span = em.next_span
         em.next_span = span + 1
         parent = em.top
-        em.top = span
         start = monotonic_ns()
+        em.top = span  # behind the last call: an exception of a signal handler is met below
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
@@ -100,9 +101,10 @@ def span_wrapper(  # noqa: C901
         if switch.on:
             em.busy = True
             try:
-                fields = describe(em, args, kwargs, result)
-                body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
-                em.call(span, parent, start, body)
+                with unseen():
+                    fields = describe(em, args, kwargs, result)
+                    body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
+                    em.call(span, parent, start, body)
             except Exception as error:
                 session.fault(describe, error)
             finally:
@@ -123,7 +125,8 @@ def guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:
     """Do something of ours: nothing that it calls is recorded, and its failure is only counted."""
     busy, em.busy = em.busy, True
     try:
-        action(em, *rest)
+        with unseen():
+            action(em, *rest)
     except Exception as error:  # training must go on whatever we got wrong
         em.session.fault(action, error)
     finally:
@@ -145,7 +148,7 @@ def _failed(
         em.call(*span, b'%b,"exception":"%b"' % (body, type(error).__name__.encode()))
 
 
-def function_wrapper(
+def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the way costs
     function: Callable[..., Any],
     templates: CallTemplates,
     session: Session,
@@ -158,19 +161,13 @@ def function_wrapper(
 ) -> Callable[..., Any]:
     """Wrap a stateless function: `span_wrapper` inlined, as nine calls in ten pass here.
 
-    Args:
-        function: what is wrapped.
-        templates: of its records.
-        session: whose emitters record it.
-        skip_inner: leave out calls made by another recorded function.
-        is_rare: its calls are wanted in some steps only.
-        argument: gives what encodes arguments, when more than `encode` tells is wanted.
-        outcome: encodes the result.
-        sampled: when given, ``outcome`` is asked only while these numbers are due.
+    skip_inner: leave out calls made by another recorded function. is_rare: its calls are wanted in
+    some steps only. argument: gives what encodes arguments, where `encode` is not enough. outcome:
+    encodes the result; if ``sampled`` is given, only while these are due.
     """
     switch, local = session.switch, session.local
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915
         if (
             is_traced()
             or not switch.on
@@ -180,14 +177,12 @@ def function_wrapper(
             return function(*args, **kwargs) if kwargs else function(*args)
         em = local.em or session.emitter()
         parent, inner = em.top, em.inner
-        # The last: a subclass of tensors has torch call what was called once more
         if em.busy or (skip_inner and inner is not None) or inner is templates:
-            return function(*args, **kwargs)
+            return function(*args, **kwargs)  # the last: torch asks a subclass by another call
         span = em.next_span
         em.next_span = span + 1
-        em.top = span
-        em.inner = templates
         start = monotonic_ns()
+        em.top, em.inner = span, templates
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
@@ -195,8 +190,11 @@ def function_wrapper(
             guarded(em, _failed, templates.describe, (span, parent, start), args, kwargs, error)
             raise
         em.top, em.inner = parent, inner
-        em.busy = True
+        em.busy, guard = True, None
         try:
+            if switch.modes and has_mode():  # else only subclasses would see us: `encode` knows
+                guard = unseen()
+                guard.__enter__()
             if argument is None and len(args) == 1 and not kwargs:  # every other call
                 inside, outside, _ = templates[1]
                 given = encode(args[0])
@@ -209,19 +207,24 @@ def function_wrapper(
             else:
                 told = outcome(em, result)
             tail = b"" if is_grad_enabled() and not switch.autocast else context()
-            seq, em.seq = em.seq, em.seq + 1
-            now, place = monotonic_ns(), em.clock.fields
+            seq, now, place = em.seq, monotonic_ns(), em.clock.fields
             if parent is None:
                 line = outside % (seq, now, place, span, start, given, told, tail)
             else:
                 line = inside % (seq, now, place, span, parent, start, given, told, tail)
-            em.buffer.append(line)  # `line`, inlined
-            if len(em.buffer) >= BATCH:
-                em.full()
+            if em.seq != seq:  # a signal handler of the program has recorded meanwhile
+                em.line(line, seq)
+            else:  # `line`, inlined
+                em.seq = seq + 1
+                em.buffer.append(line)
+                if len(em.buffer) >= BATCH:
+                    em.full()
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(templates, error)
         finally:
             em.busy = False
+            if guard is not None:
+                guard.__exit__(None, None, None)
         return result
 
     return hidden(wrapper)

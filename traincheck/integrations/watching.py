@@ -38,6 +38,7 @@ from traincheck.errors import (
     UsageError,
     nearest,
 )
+from traincheck.handlers import give_back
 from traincheck.report._words import conclusion
 from traincheck.report.text_report import one_line, write_text
 from traincheck.schema.findings import Finding, Findings, Report
@@ -238,6 +239,7 @@ class Watch:
         except TraincheckError:
             raise
         except Exception as error:  # training must go on whatever we got wrong
+            give_back(error)
             text = f"nothing was watched: {type(error).__name__}: {error}"
             _logger.warning("traincheck: %s", text, exc_info=error)
             self._report = _nothing(text)
@@ -411,6 +413,7 @@ class _Running:
             self.live.feed(read())
         except Exception as error:  # training must go on whatever we got wrong
             self._give_up(f"{type(error).__name__}: {error}")
+            give_back(error)
             _logger.warning("traincheck: %s", self._notes[0], exc_info=error)
         except (
             BaseException
@@ -433,6 +436,7 @@ def _directory(output: str | Path | None) -> Path:
         if any(directory.glob(EVENT_GLOB)):
             raise OutputError(f"{output} already holds a trace", fix="give a new folder as output")
     except OSError as error:
+        give_back(error)
         raise OutputError(
             f"cannot write the trace to {output or tempfile.gettempdir()}: {error.strerror}",
             fix="give output= a folder that can be written",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from traincheck.handlers import give_back
 from traincheck.schema.apis import Marks
 from traincheck.schema.codec import decode, decode_lines, foreign_number
 from traincheck.schema.events import Event, MarkEvent, StepEvent
@@ -143,7 +144,8 @@ class EventFile:
             if os.lseek(descriptor, start, os.SEEK_HOLE) != start:
                 return piece  # zeros that somebody wrote
             self.offset = os.lseek(descriptor, start, os.SEEK_DATA)
-        except OSError:  # it knows no holes, or this one goes to its end
+        except OSError as error:  # it knows no holes, or this one goes to its end
+            give_back(error)
             return piece
         self._is_in_hole = True
         return before
@@ -158,7 +160,8 @@ class EventFile:
             return []
         try:
             event = decode(rest, self.rank, self.stream)
-        except ValueError:
+        except ValueError as error:
+            give_back(error)
             self._skip("the last line is torn")
             return []
         self._line += 1
@@ -190,6 +193,7 @@ class EventFile:
             try:
                 event = decode(line, self.rank, self.stream)
             except ValueError as error:
+                give_back(error)
                 self._skip(str(error))
                 if foreign_number(line) == self._next:  # nothing that we know of is lost
                     self._next += 1

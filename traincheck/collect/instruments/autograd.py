@@ -71,10 +71,10 @@ class Autograd(Instrument):
                 steps.surprised()
                 original(*args, **kwargs)
                 return
-            going.add(key)
-            if session.numbers.compares_ranks:
-                self._tell_entered()
             try:
+                going.add(key)
+                if session.numbers.compares_ranks:
+                    self._tell_entered()
                 recorded(*args, **kwargs)
             finally:
                 going.discard(key)

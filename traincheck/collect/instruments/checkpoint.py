@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Mapping
+from os import PathLike, fspath
 from typing import Any, TypeAlias
 
 import torch
@@ -125,9 +125,9 @@ class Checkpoint(Instrument):
             if not session.switch.on or em.busy or self._nested:
                 return original(*args, **kwargs)
             stage, before = session.clock.stage, _Before()
-            guarded(em, self._begin, before, args, kwargs)
             nested, self._nested = self._nested, True
             try:
+                guarded(em, self._begin, before, args, kwargs)
                 result = original(*args, **kwargs)
             finally:
                 self._nested = nested
@@ -252,7 +252,7 @@ def _describe_save(
     before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> dict[str, Any]:
     path = args[1] if len(args) > 1 else next((kwargs[k] for k in _PATHS if k in kwargs), None)
-    if not isinstance(path, (str, os.PathLike)):  # an open file, or what writes several
+    if not isinstance(path, (str, PathLike)):  # an open file, or what writes several
         path = getattr(path, "name", None) or getattr(path, "path", None)
     state = args[0] if args else kwargs.get("obj", kwargs.get("state_dict"))
     return _describe_file("save", state, path)
@@ -274,7 +274,7 @@ def _describe_file(op: str, state: Any, path: Any) -> dict[str, Any]:
     return {
         "op": op,
         "target": dotted(type(state)),
-        "path": os.fspath(path) if isinstance(path, (str, os.PathLike)) else None,
+        "path": fspath(path) if isinstance(path, (str, PathLike)) else None,
         "entries": len(state) if isinstance(state, dict) else None,
         "parts": parts,
         "numbers": numbers or None,

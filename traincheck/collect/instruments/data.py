@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
 from collections import deque
@@ -19,9 +18,11 @@ from torch.utils.data import _utils, dataloader
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.reading import modes, unseen
 from traincheck.collect.summarize import dotted, dumps, encode
 from traincheck.collect.tokens import token_facts
 from traincheck.collect.workers import watched
+from traincheck.handlers import give_back
 from traincheck.schema.claims import BATCH_CONTENT
 
 MAX_SAMPLES = 64  # fingerprinted rows of a batch
@@ -170,7 +171,8 @@ class Data(Instrument):
                 if not em.busy:
                     em.busy = True
                     try:
-                        self._fetched(em, iterator, batch)
+                        with unseen():
+                            self._fetched(em, iterator, batch)
                     except Exception as error:  # training must go on whatever we got wrong
                         session.fault(self._fetched, error)
                     finally:
@@ -227,7 +229,7 @@ class Data(Instrument):
             if first is not None and is_plain_cpu(first):
                 body += b',"samples":' + orjson.dumps(row_fingerprints(first, MAX_SAMPLES))
         body += drawn
-        if isinstance(batch, Mapping):
+        if isinstance(batch, Mapping) and not modes():
             tokens = token_facts(batch, session.tracker.special_ids)
             if tokens:
                 body += b',"tokens":' + dumps(tokens)
@@ -248,9 +250,11 @@ def _head(
     if loader is not None and loader.num_workers:
         fields["workers"] = loader.num_workers
     if loader is not None and type(loader.sampler) is data.WeightedRandomSampler:
-        with contextlib.suppress(TypeError):  # a dataset need not know how many samples it has
+        try:
             fields["dataset_size"] = len(loader.dataset)  # type: ignore[arg-type]
             fields["weights"] = len(loader.sampler.weights)
+        except TypeError as error:  # a dataset need not know how many samples it has
+            give_back(error)
     return orjson.dumps(fields)[1:-1]
 
 
@@ -302,7 +306,8 @@ def _drawn(iterator: Any) -> bytes:
         return b""
     try:
         indices = orjson.dumps(drawn[:MAX_SAMPLES])
-    except TypeError:  # keys of the user's own
+    except TypeError as error:  # keys of the user's own
+        give_back(error)
         return b""
     if indices[1:-1].translate(None, _OF_INDICES):
         return b""

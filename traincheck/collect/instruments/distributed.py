@@ -18,6 +18,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.places import where
 from traincheck.collect.summarize import dotted, summarize
 from traincheck.collect.wrap import guarded, span_wrapper
+from traincheck.handlers import give_back
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Marks
 
 COLLECTIVES = (
@@ -229,7 +230,8 @@ def _address(tensor: torch.Tensor | None) -> tuple[int, torch.Size] | None:
     """What a tensor and its ``.data`` have in common; None of one without memory of its own."""
     try:
         start = 0 if tensor is None else tensor.data_ptr()
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError) as error:
+        give_back(error)
         return None
     return (start, tensor.shape) if tensor is not None and start else None
 

@@ -23,6 +23,7 @@ from traincheck.collect.stats import FED, MASKED, SCORED, Numbers
 from traincheck.collect.summarize import encode
 from traincheck.collect.tracker import Tracker
 from traincheck.collect.wrap import CallTemplates, function_wrapper, hiding
+from traincheck.handlers import give_back
 from traincheck.schema.apis import MODAL, MULTI_HEAD
 
 # Argument names of the C functions that have no Python signature.
@@ -307,7 +308,8 @@ def signature(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...],
         return _C_SIGNATURES[name], _C_DEFAULTS.get(name, {})
     try:
         parameters = inspect.signature(inspect.unwrap(function)).parameters.values()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        give_back(error)
         return (), {}
     names = tuple(
         p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)

@@ -21,6 +21,7 @@ from traincheck.collect.given import Given
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.naming import unwrap
 from traincheck.collect.places import place
+from traincheck.collect.reading import unseen
 from traincheck.collect.roots import Root
 from traincheck.collect.shifts import ONCE
 from traincheck.collect.stats import with_fingerprint
@@ -121,8 +122,8 @@ class Modules(Instrument):
             span = em.next_span
             em.next_span = span + 1
             parent = em.top
-            em.top = span
             start = monotonic_ns()
+            em.top = span
             em.modules += 1
             outer, em.module = em.module, self
             try:
@@ -166,35 +167,36 @@ class Modules(Instrument):
         """Note that an outermost module is called; tells whether calls within it are left out."""
         em.busy = True
         try:
-            session = self.session
-            grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-            if grad:
-                session.steps.forward()
-            if session.switch.on:
-                stage = "train" if grad else "eval"
-                if session.clock.stage != stage:
-                    session.stage(em, stage)
-                path, root = session.tracker.find(module)
-                self._root = root
-                root.called()
-                session.modes.setdefault(root.name, root.ref)
-                inner = module if root.ref() is module else unwrap(module)
-                training = bool(getattr(inner, "training", True))
-                session.called_modes[root.name] = training
-                if training is grad and (not grad or session.numbers.is_sampled):
-                    self._given.enter(em, root.name, args, kwargs, training=grad)
+            with unseen():
+                session = self.session
+                grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
                 if grad:
-                    if session.switch.looks or not root.is_tracked:
-                        session.tracker.track(em, root)
+                    session.steps.forward()
+                if session.switch.on:
+                    stage = "train" if grad else "eval"
+                    if session.clock.stage != stage:
+                        session.stage(em, stage)
+                    path, root = session.tracker.find(module)
+                    self._root = root
+                    root.called()
+                    session.modes.setdefault(root.name, root.ref)
+                    inner = module if root.ref() is module else unwrap(module)
+                    training = bool(getattr(inner, "training", True))
+                    session.called_modes[root.name] = training
+                    if training is grad and (not grad or session.numbers.is_sampled):
+                        self._given.enter(em, root.name, args, kwargs, training=grad)
+                    if grad:
+                        if session.switch.looks or not root.is_tracked:
+                            session.tracker.track(em, root)
+                        else:
+                            session.tracker.look_flags(em, root)
+                        if session.numbers.follows_batches:
+                            session.numbers.look_for_shifts((*args, *kwargs.values()))
                     else:
-                        session.tracker.look_flags(em, root)
-                    if session.numbers.follows_batches:
-                        session.numbers.look_for_shifts((*args, *kwargs.values()))
-                else:
-                    self._evaluated.enter(em, root, training=training)
-                    if self._untrained.is_wanted:
-                        self._untrained.enter(em, module, path, training=training)
-                    return self._folding.folds(em, root)
+                        self._evaluated.enter(em, root, training=training)
+                        if self._untrained.is_wanted:
+                            self._untrained.enter(em, module, path, training=training)
+                        return self._folding.folds(em, root)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._enter_root, error)
         finally:
@@ -216,10 +218,11 @@ class Modules(Instrument):
             return
         em.busy = True
         try:
-            if is_open:
-                self._evaluated.leave(em, root)
-            else:
-                tracker.look_buffers(em, span, root)
+            with unseen():
+                if is_open:
+                    self._evaluated.leave(em, root)
+                else:
+                    tracker.look_buffers(em, span, root)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._leave_root, error)
         finally:
@@ -241,40 +244,43 @@ class Modules(Instrument):
             return
         em.busy = True
         try:
-            found = self._plans.get(id(module))
-            if (
-                found is None
-                or found[0]() is not module
-                or found[1] != (session.tracker.maps, is_root)
-            ):
-                found = self._plan(em, module, is_root=is_root)
-            numbers = session.numbers
-            if (
-                numbers.is_sampled
-                or (is_root and numbers.activation)
-                or exception is not None
-                or kwargs
-                or len(args) != 1
-                or found[5]
-            ):
-                body = self._body(em, span[0], module, args, kwargs, result, found, is_root=is_root)
-                if body is not None:
-                    if exception is not None:
-                        body += b',"exception":"%b"' % exception.encode()
-                    em.call(*span, body)
-            elif found[3]:  # nearly all: one argument, of which nothing more is told
-                em.call(
-                    *span,
-                    found[4]
-                    % (
-                        b"true" if getattr(module, "training", True) else b"false",
-                        encode(args[0]),
-                        encode(result),
-                        b""
-                        if not is_root and is_grad_enabled() and not session.switch.autocast
-                        else self._tail(is_root=is_root),
-                    ),
-                )
+            with unseen():
+                found = self._plans.get(id(module))
+                if (
+                    found is None
+                    or found[0]() is not module
+                    or found[1] != (session.tracker.maps, is_root)
+                ):
+                    found = self._plan(em, module, is_root=is_root)
+                numbers = session.numbers
+                if (
+                    numbers.is_sampled
+                    or (is_root and numbers.activation)
+                    or exception is not None
+                    or kwargs
+                    or len(args) != 1
+                    or found[5]
+                ):
+                    body = self._body(
+                        em, span[0], module, args, kwargs, result, found, is_root=is_root
+                    )
+                    if body is not None:
+                        if exception is not None:
+                            body += b',"exception":"%b"' % exception.encode()
+                        em.call(*span, body)
+                elif found[3]:  # nearly all: one argument, of which nothing more is told
+                    em.call(
+                        *span,
+                        found[4]
+                        % (
+                            b"true" if getattr(module, "training", True) else b"false",
+                            encode(args[0]),
+                            encode(result),
+                            b""
+                            if not is_root and is_grad_enabled() and not session.switch.autocast
+                            else self._tail(is_root=is_root),
+                        ),
+                    )
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._record, error)
         finally:

@@ -26,10 +26,12 @@ from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.owners import owner_of
 from traincheck.collect.places import outside, place, where
+from traincheck.collect.reading import unseen
 from traincheck.collect.repeats import LAST, LEFT, RepeatCounter
 from traincheck.collect.rest import NO_ROOTS
 from traincheck.collect.summarize import dotted, encode, summarize
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
+from traincheck.handlers import give_back
 from traincheck.schema.apis import Families, Marks, is_loose
 
 _WRAPPED = "_traincheck_wrapped"
@@ -66,7 +68,8 @@ class _GroupSeen:
                 and list(map(id, group["params"])) == self.held
                 and bool(self.get(group) == self.values)
             )
-        except Exception:  # one was taken out and another put in, or arrays are compared
+        except Exception as error:  # one was taken out, another put in, or arrays are compared
+            give_back(error)
             return False
 
 
@@ -137,14 +140,17 @@ class Optimizers(Instrument):
         em = session.local.em or session.emitter()
         em.busy = True
         try:
-            self._let_go(em)
-            owner, key, dead = f"opt{self._count}", id(optimizer), self._dead
-            self._count += 1
-            session.steps.created(owner)
-            session.optimizers[owner] = weakref.ref(optimizer, lambda _: dead.append((owner, key)))
-            self._ids[key] = owner
-            session.tracker.adopt(em, [p for g in optimizer.param_groups for p in g["params"]])
-            self._write(em, owner, optimizer, "created", outside(frame))
+            with unseen():
+                self._let_go(em)
+                owner, key, dead = f"opt{self._count}", id(optimizer), self._dead
+                self._count += 1
+                session.steps.created(owner)
+                session.optimizers[owner] = weakref.ref(
+                    optimizer, lambda _: dead.append((owner, key))
+                )
+                self._ids[key] = owner
+                session.tracker.adopt(em, [p for g in optimizer.param_groups for p in g["params"]])
+                self._write(em, owner, optimizer, "created", outside(frame))
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._created, error)
         finally:
@@ -276,28 +282,36 @@ class Optimizers(Instrument):
             after=self._after_step,
         )
         session, stepping, owner_of = self.session, self._stepping, self.owner
-        steps, switch, left = session.steps, session.switch, self._left
+        steps, switch, enter, left = session.steps, session.switch, self._enter, self._left
 
         def step(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> Any:
             owner = owner_of(optimizer)
+            key, inside = id(optimizer), steps.inside
             # A subclass that calls its parent's step: one step, not two
-            if id(optimizer) in stepping or owner is None:
+            if key in stepping or owner is None:
                 steps.surprised()
                 return original(optimizer, *args, **kwargs)
-            stepping.add(id(optimizer))
-            try:
-                steps.enter_optimizer(owner, id(optimizer))
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(steps.enter_optimizer, error)
-            try:
+            try:  # around all that is undone: a signal handler may raise in any call
+                stepping.add(key)
+                enter(owner, key)
                 if switch.on:
                     return recorded(optimizer, *args, **kwargs)
                 return original(optimizer, *args, **kwargs)
             finally:
-                stepping.discard(id(optimizer))
-                left(owner)
+                try:
+                    stepping.discard(key)
+                    left(owner)
+                finally:
+                    steps.inside = inside
 
         return self._comparing(original, hidden(step))
+
+    def _enter(self, owner: str, key: int) -> None:
+        """A step of an optimizer begins."""
+        try:
+            self.session.steps.enter_optimizer(owner, key)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._enter, error)
 
     def _left(self, owner: str) -> None:
         """A step of an optimizer is over."""

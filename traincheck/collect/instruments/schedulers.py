@@ -68,11 +68,12 @@ class Schedulers(Instrument):
             if stepping or sys._getframe(1).f_code.co_name == "_initial_step":
                 original(scheduler, *args, **kwargs)
                 return
-            stepping.add(id(scheduler))
+            key = id(scheduler)
             try:
+                stepping.add(key)
                 recorded(scheduler, *args, **kwargs)
             finally:
-                stepping.discard(id(scheduler))
+                stepping.discard(key)
 
         return hidden(step)
 

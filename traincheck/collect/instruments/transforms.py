@@ -1,4 +1,7 @@
-"""TorchScript, fx and export read or trace code, not run it: recording steps aside."""
+"""TorchScript, fx and export read or trace code, not run it: recording steps aside.
+
+Function modes see all that is called: from the first one on, what we read is hidden from them.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,20 @@ class Transforms(Instrument):
         export = sys.modules.get("torch.export")
         if export is not None:
             self.replace(export, "export", self._wrap)
+        for name in ("torch.overrides", "torch.utils._device"):  # both enter function modes
+            module = sys.modules.get(name)
+            if hasattr(module, "_push_mode"):
+                self.replace(module, "_push_mode", self._wrap_push)
+
+    def _wrap_push(self, original: Callable[..., None]) -> Callable[..., None]:
+        """From now on it is worth asking whether a mode would see what we read."""
+        switch = self.session.switch
+
+        def _push_mode(mode: Any) -> None:
+            switch.modes = True
+            original(mode)
+
+        return hidden(_push_mode)
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
