@@ -137,7 +137,7 @@ class EventFile:
 
     def _open(self) -> None:
         self._at = self._path()
-        self.fd = _open(self._at, _FLAGS, 0o644)
+        self.fd = _open(self._at, _FLAGS, 0o600)
         known, found = self._id, _fstat(self.fd)
         self._id = (found.st_dev, found.st_ino)
         end = _lseek(self.fd, 0, SEEK_END)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from traincheck.collect import masking
 from traincheck.collect.event_file import write_file
 from traincheck.collect.instruments._base import Instrument
 from traincheck.handlers import give_back, is_of_handler
@@ -83,15 +84,15 @@ class Faults:
         instrument = self._instrument_of(source)
         if self._counts[name] == MAX_FAULTS and instrument is not None:
             instrument.remove()
-            self._session.instruments[instrument.name] = f"off: {error!r}"
-            reason = {"instrument": instrument.name, "reason": repr(error)}
+            self._session.instruments[instrument.name] = f"off: {_reason(error)}"
+            reason = {"instrument": instrument.name, "reason": _reason(error)}
             self._mark(Marks.INSTRUMENT_DISABLED, reason)
             self.leave_note()
         elif self._counts[name] == 1:
             last = traceback.extract_tb(error.__traceback__)[-1:]
             at = f"{Path(last[0].filename).name}:{last[0].lineno}" if last else ""
-            self._reasons[name] = f"{error!r} at {at}" if at else repr(error)
-            self._mark(Marks.FAULT, {"in": name, "reason": repr(error), "at": at})
+            self._reasons[name] = f"{_reason(error)} at {at}" if at else _reason(error)
+            self._mark(Marks.FAULT, {"in": name, "reason": _reason(error), "at": at})
             self.leave_note()
 
     def _instrument_of(self, source: Any) -> Instrument | None:
@@ -143,3 +144,8 @@ class Faults:
         except OSError as error:
             give_back(error)
             logger.debug("could not leave a note", exc_info=True)
+
+
+def _reason(error: BaseException) -> str:
+    """An error, which may be of the program, without what looks like a secret in it."""
+    return masking.message(repr(error))

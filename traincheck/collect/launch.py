@@ -175,7 +175,7 @@ def _check_file(script: str) -> None:
 def _make_directory(directory: Path) -> bool:
     """Make the run directory or see that an existing one may be used; tells whether it was made."""
     try:
-        directory.mkdir(parents=True)
+        directory.mkdir(mode=0o700, parents=True)
     except FileExistsError:
         _check_existing(directory)
         return False

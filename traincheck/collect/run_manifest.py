@@ -17,7 +17,9 @@ from typing import Any
 import orjson
 
 import traincheck
+from traincheck.collect import masking
 from traincheck.collect.settings import Settings
+from traincheck.schema.files import private
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import (
     EVENT_GLOB,
@@ -103,7 +105,7 @@ def started(
             "hostname": platform.node(),
         },
         "run_id": settings.run_id,
-        "command": [as_text(word) for word in command],
+        "command": masking.command([as_text(word) for word in command]),
         "cwd": as_text(os.getcwd()),
         "launcher_pid": os.getpid(),
         "started": _now(),
@@ -196,7 +198,7 @@ def write(directory: Path, manifest: Mapping[str, Any], *, is_first: bool = Fals
     """
     temporary = directory / f".{MANIFEST}.{os.getpid()}"
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=private) as file:
             file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -25,6 +25,7 @@ import orjson
 import torch
 
 import traincheck
+from traincheck.collect import masking
 from traincheck.collect.current import CURRENT
 from traincheck.collect.emit import Clock, Emitter, Switch
 from traincheck.collect.endings import Ending
@@ -318,7 +319,7 @@ class Session:
         # make one without opening it no descriptor, of which there may be none left either
         try:
             name = lost_file_name(getpid(), is_low=isinstance(error, LowSpaceError))
-            mknod(Path(self.settings.directory) / name, 0o644)
+            mknod(Path(self.settings.directory) / name, 0o600)
         except OSError as other:
             give_back(other)
             logger.debug("could not leave a marker", exc_info=True)
@@ -444,8 +445,8 @@ class Session:
         em.busy = True
         try:
             options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-            told = f"user: {text}" if text in MARKS else str(text)
-            fields = {"text": told, "data": data}
+            told = f"user: {text}" if text in MARKS else masking.message(str(text))
+            fields = {"text": told, "data": masking.noted(dict(data))}
             with unseen():
                 em.ready("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])
         except Exception as error:  # training must go on whatever we got wrong

@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 import torch
 
+from traincheck.collect import masking
 from traincheck.collect.reading import item, unseen
 from traincheck.handlers import give_back
+from traincheck.schema.hidden import MASK
 
 MAX_ITEMS = 8  # of a sequence or mapping
-MAX_TEXT = 120
 MAX_DEPTH = 3
 _INT64 = 1 << 63
 
@@ -76,6 +77,13 @@ def encode(value: Any) -> bytes:
     return dumps(summarize(value))
 
 
+def encode_named(name: str, value: Any) -> bytes:
+    """`encode`, of a value under a name: one that secrets have hides it."""
+    if type(value) not in _TENSORS and masking.hides(name, value):
+        return _MASKED
+    return encode(value)
+
+
 def _found(tensor: torch.Tensor, home_key: _HomeKey) -> bytes:
     head = _scalar_heads.get(home_key)  # losses come in every step: one call for three
     if head is not None:
@@ -102,6 +110,7 @@ def _scalar_text(tensor: torch.Tensor, key: _Key) -> bytes:
     return b'%b,"value":%b}' % (plain[:-1], orjson.dumps(number(item(tensor))))
 
 
+_MASKED = orjson.dumps(MASK)
 _SIMPLE: dict[bool | None, bytes] = {None: b"null", True: b"true", False: b"false"}
 
 
@@ -178,7 +187,7 @@ def _same(value: Any, depth: int = 0) -> Any:
 
 
 def _text(value: str, depth: int = 0) -> str:
-    return value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + "..."
+    return masking.text(value)
 
 
 def _number(value: Any, depth: int = 0) -> Any:
@@ -188,21 +197,26 @@ def _number(value: Any, depth: int = 0) -> Any:
 def _sequence(value: Any, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         return {"type": dotted(type(value))}
-    items = [summarize(item, depth + 1) for item in value[:MAX_ITEMS]]
+    items = [_item(item, depth + 1) for item in value[:MAX_ITEMS]]
     if len(value) > MAX_ITEMS:
         items.append(f"... {len(value) - MAX_ITEMS} more")
     return items
+
+
+def _item(item: Any, depth: int) -> Any:
+    """One of several: texts in a row are data, such as sentences or class names."""
+    return masking.known_by(item) if type(item) is str else summarize(item, depth)
 
 
 def _mapping(value: dict[Any, Any], depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         return {"type": dotted(type(value))}
     items = itertools.islice(dict.items(value), MAX_ITEMS)
-    return {"dict": {_key(key): summarize(item, depth + 1) for key, item in items}}
+    return {"dict": {_key(key): summarize_named(key, item, depth + 1) for key, item in items}}
 
 
 def _key(key: Any) -> str:
-    return _text(str(key)) if type(key) in _PLAIN_KEYS else dotted(type(key))
+    return masking.key(str(key)) if type(key) in _PLAIN_KEYS else dotted(type(key))
 
 
 def _named(value: Any, depth: int = 0) -> Any:
@@ -239,6 +253,11 @@ _BY_TYPE: dict[type, Callable[..., Any]] = {
     torch.device: _named,
     type: _named,
 }
+
+
+def summarize_named(name: Any, value: Any, depth: int = 0) -> Any:
+    """`summarize`, of a value under a name: one that secrets have hides it."""
+    return MASK if masking.hides(name, value) else summarize(value, depth)
 
 
 def summarize(value: Any, depth: int = 0) -> Any:

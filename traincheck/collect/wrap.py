@@ -14,8 +14,10 @@ from torch import is_grad_enabled
 
 from traincheck.collect.compiling import is_traced, state
 from traincheck.collect.emit import BATCH, CALL_HEAD, Emitter, context, hidden
+from traincheck.collect.masking import is_secret
 from traincheck.collect.reading import has_mode, unseen
-from traincheck.collect.summarize import dumps, encode, escaped, summarize
+from traincheck.collect.summarize import dumps, encode, escaped, summarize_named
+from traincheck.schema.hidden import MASK
 
 if TYPE_CHECKING:
     from traincheck.collect.session import Session
@@ -278,8 +280,9 @@ class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> dict[str, Any]:
         """Fields of a record that no template fits."""
-        given = dict(zip(self.labels(len(args)), map(summarize, args)))
-        given.update({name: summarize(value) for name, value in kwargs.items()})
+        labels = self.labels(len(args))
+        given = {name: summarize_named(name, value) for name, value in zip(labels, args)}
+        given.update({name: summarize_named(name, value) for name, value in kwargs.items()})
         return {"api": self.api, "args": {**self.defaults, **given}}
 
     def __missing__(self, key: int | tuple[Any, ...]) -> tuple[bytes, bytes, bytes]:
@@ -287,13 +290,20 @@ class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
         labels = [*self.labels(count), *keywords]
         unset = {name: value for name, value in self.defaults.items() if name not in labels}
         fixed = [escaped(_dumps(name) + b":" + _dumps(value)) for name, value in unset.items()]
-        given = [escaped(_dumps(name)) + b":%b" for name in labels]
+        given = [escaped(_dumps(name)) + _slot(name) for name in labels]
+        if len(given) > 1 or (given and keywords):
+            given[0] = escaped(_dumps(labels[0])) + b":%b"  # takes the text of all of them
         first = b",".join(given[:1] + fixed) if given else b"%b" + b",".join(fixed)
         fields = b'"api":' + escaped(_dumps(self.api))
         fields += b',"args":{' + first + b'},"result":%b%b}'
         made = self[key] = (
             CALL_HEAD + b'"parent":%d,"start":%d,' + fields,
             CALL_HEAD + b'"start":%d,' + fields,
-            b",".join([b"%b", *given[1:]]) if given else b"",
+            b",".join([_slot(labels[0])[1:], *given[1:]]) if given else b"",
         )
         return made
+
+
+def _slot(name: str) -> bytes:
+    """Where the value of an argument goes; of one with a name that secrets have, nothing goes."""
+    return b':"%b"%%.0b' % MASK.encode() if is_secret(name) else b":%b"

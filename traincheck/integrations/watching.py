@@ -432,7 +432,7 @@ def _directory(output: str | Path | None) -> Path:
         if output is None:
             return Path(tempfile.mkdtemp(prefix="traincheck-"))
         directory = Path(output).absolute()
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.glob(EVENT_GLOB)):
             raise OutputError(f"{output} already holds a trace", fix="give a new folder as output")
     except OSError as error:

@@ -10,6 +10,7 @@ from traincheck.relations._names import ProgramName, is_private
 from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.hidden import text_length
 
 RESULT, ARGUMENT = "result", "argument "
 _PART = f"{RESULT}["
@@ -184,7 +185,7 @@ class FlowProposer:
                 grads.setdefault(event.module, set()).add(found["requires_grad"])
         for name, value in event.args.items():
             if name not in _COSMETIC:
-                flag = isinstance(value, (bool, str)) and len(str(value)) <= _MAX_TEXT
+                flag = isinstance(value, (bool, str)) and text_length(str(value)) <= _MAX_TEXT
                 api.flags.setdefault(name, set()).add(value if flag else None)
 
     def hypotheses(self) -> Iterator[Hypothesis]:

@@ -25,6 +25,7 @@ from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Fam
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.hidden import text_length
 from traincheck.schema.values import tensors_in
 
 # What every training step holds -> the counters that prove it, and what its absence means.
@@ -155,7 +156,7 @@ class CallProposer:
             values = self._values.setdefault((outer.api, call.api), {})
             for name, value in call.args.items():
                 if name not in _COSMETIC and name not in _OF_DATA.get(call.api, ()):
-                    flag = isinstance(value, (bool, str)) and len(str(value)) <= _MAX_TEXT
+                    flag = isinstance(value, (bool, str)) and text_length(str(value)) <= _MAX_TEXT
                     values.setdefault(name, set()).add(value if flag else None)
 
     def hypotheses(self) -> Iterator[Hypothesis]:

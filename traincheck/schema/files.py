@@ -13,6 +13,11 @@ import orjson
 from traincheck.errors import OutputError
 
 
+def private(path: str, flags: int) -> int:
+    """For `open`, as its ``opener``: a new file is readable by its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically where ``path`` is a regular file or new.
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from traincheck.errors import OutputError
 from traincheck.schema.codec import encode
 from traincheck.schema.events import Event
+from traincheck.schema.files import private
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST, event_file_name
 from traincheck.store.manifest import Manifest, write_manifest
 
@@ -36,7 +37,7 @@ class TraceWriter:
         given = manifest or Manifest(run_id=self.directory.name, started=now)
         self._manifest = given
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if (self.directory / MANIFEST).exists() or any(self.directory.glob(EVENT_GLOB)):
                 raise OutputError(f"{self.directory} already holds a trace", fix="name a new one")
             write_manifest(self.directory, given)
@@ -100,7 +101,7 @@ class TraceWriter:
         if not lines:
             return
         try:
-            with self._path(key).open("ab") as file:
+            with open(self._path(key), "ab", opener=private) as file:
                 file.write(b"\n".join(lines) + b"\n")
         except OSError as error:
             raise self._failed(error) from error

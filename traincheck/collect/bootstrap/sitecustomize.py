@@ -158,7 +158,9 @@ def _leave_note(raw_settings: str, error: Exception) -> None:
         }
         folder = json.loads(raw_settings)["directory"]
         path = os.path.join(folder, f"not-traced-p{os.getpid()}.json")
-        with open(path, "w", encoding="utf-8") as file:
+        with open(
+            path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
+        ) as file:
             json.dump(note, file)
     except Exception:  # nobody is left to tell
         return

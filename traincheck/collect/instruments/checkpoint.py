@@ -6,15 +6,15 @@ import itertools
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Mapping
-from os import PathLike, fspath
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike, fsdecode
 from typing import Any, TypeAlias
 
 import torch
 from torch.nn.parameter import is_lazy
 from torch.optim import lr_scheduler
 
-from traincheck.collect import reload
+from traincheck.collect import masking, reload
 from traincheck.collect.averages import Averages
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint
@@ -180,8 +180,8 @@ class Checkpoint(Instrument):
         return {
             "op": "load_state_dict",
             "target": path or dotted(class_of(module)),
-            "missing": list(getattr(result, "missing_keys", ()))[:_MAX_KEYS],
-            "unexpected": list(getattr(result, "unexpected_keys", ()))[:_MAX_KEYS],
+            "missing": _keys(getattr(result, "missing_keys", ())),
+            "unexpected": _keys(getattr(result, "unexpected_keys", ())),
             "changed": _changed(before.digests, now),
             "entries": len(state),
             "matched": sum(key in own for key in state),
@@ -208,6 +208,10 @@ class Checkpoint(Instrument):
             "entries": len(state.get("state", ())),
             "where": where(),
         }
+
+
+def _keys(names: Iterable[Any]) -> list[str]:
+    return [masking.key(str(name)) for name in itertools.islice(names, _MAX_KEYS)]
 
 
 def _state_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -266,15 +270,19 @@ def _describe_load(
 
 def _describe_file(op: str, state: Any, path: Any) -> dict[str, Any]:
     items = list(state.items())[:_MAX_KEYS] if isinstance(state, dict) else []
-    parts = {str(key): part for key, value in items if (part := _part(value)) is not None}
+    parts = {
+        masking.key(str(key)): part for key, value in items if (part := _part(value)) is not None
+    }
     whole = _part(state)
     if whole is not None and whole["kind"] in _ALONE:
         parts[whole["kind"]] = whole
-    numbers = {str(k): v for k, v in items if type(v) is int and abs(v) < LARGEST_WHOLE}
+    numbers = {
+        masking.key(str(k)): v for k, v in items if type(v) is int and abs(v) < LARGEST_WHOLE
+    }
     return {
         "op": op,
         "target": dotted(type(state)),
-        "path": fspath(path) if isinstance(path, (str, PathLike)) else None,
+        "path": masking.path(fsdecode(path)) if isinstance(path, (str, PathLike)) else None,
         "entries": len(state) if isinstance(state, dict) else None,
         "parts": parts,
         "numbers": numbers or None,

@@ -15,6 +15,7 @@ from torch import is_grad_enabled
 from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
+from traincheck.collect import masking
 from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.instruments._base import Instrument
@@ -326,7 +327,13 @@ def _leaf(tensor: torch.Tensor, numbers: bytes | None, *, has_content: bool) -> 
 
 @functools.lru_cache(maxsize=256)
 def _quoted(path: str) -> bytes:
-    return orjson.dumps(path)
+    return orjson.dumps(".".join(map(_part, path.split("."))))
+
+
+def _part(name: str) -> str:
+    """A part of a path, which may be a key of the user's: ``batch``, ``labels[0]``."""
+    head, bracket, place = name.partition("[")
+    return masking.key(head) + bracket + place if head else name
 
 
 def _leaves_of(batch: Any) -> dict[str, torch.Tensor]:

@@ -25,7 +25,7 @@ from traincheck.collect.reading import unseen
 from traincheck.collect.roots import Root
 from traincheck.collect.shifts import ONCE
 from traincheck.collect.stats import with_fingerprint
-from traincheck.collect.summarize import dotted, encode, escaped
+from traincheck.collect.summarize import dotted, encode, encode_named, escaped
 from traincheck.collect.untrained import Untrained
 from traincheck.schema.apis import Families
 
@@ -309,7 +309,7 @@ class Modules(Instrument):
         ):
             return None
         given = [b'"%d":%b' % (i, encode(value)) for i, value in enumerate(args)]
-        given += [orjson.dumps(k) + b":" + encode(v) for k, v in kwargs.items()]
+        given += [orjson.dumps(k) + b":" + encode_named(k, v) for k, v in kwargs.items()]
         if data:
             given[0] = b'"0":' + data
         if is_root:

@@ -29,7 +29,7 @@ from traincheck.collect.places import outside, place, where
 from traincheck.collect.reading import unseen
 from traincheck.collect.repeats import LAST, LEFT, RepeatCounter
 from traincheck.collect.rest import NO_ROOTS
-from traincheck.collect.summarize import dotted, encode, summarize
+from traincheck.collect.summarize import dotted, encode, summarize_named
 from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
 from traincheck.handlers import give_back
 from traincheck.schema.apis import Families, Marks, is_loose
@@ -241,7 +241,7 @@ class Optimizers(Instrument):
             self._loose[owner] = False
         names, groups = iter(known), []
         for group in optimizer.param_groups:
-            hyper = {key: summarize(value) for key, value in group.items() if key != "params"}
+            hyper = {k: summarize_named(k, v) for k, v in group.items() if k != "params"}
             ids = [tracker.identities.of(p) for p in group["params"]]
             groups.append({"hyper": hyper, "params": [next(names) for _ in ids], "ids": ids})
         fields = {"change": change, "id": owner, "cls": dotted(type(optimizer)), "groups": groups}

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from traincheck.collect import masking
 from traincheck.collect.emit import HIDDEN_FILE, hidden
 from traincheck.collect.instruments._base import Instrument
 
 _MAX_TEXT = 500
+_MAX_READ = 4000
 _MAX_WARNINGS = 1000  # of a run; a warning in a loop must not fill the disk
 
 
@@ -81,10 +83,14 @@ class PythonWarnings(Instrument):
             em = em or session.emitter()
             em.event(
                 "warning",
-                {"category": kind.__name__, "text": str(message)[:_MAX_TEXT], "where": at},
+                {"category": kind.__name__, "text": _text(message), "where": at},
             )
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._note, error)
+
+
+def _text(message: Any) -> str:
+    return masking.message(str(message)[:_MAX_READ])[:_MAX_TEXT]
 
 
 def _is_internal(frame: FrameType) -> bool:

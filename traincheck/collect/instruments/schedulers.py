@@ -14,7 +14,7 @@ from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.owners import owner_of
 from traincheck.collect.places import where
-from traincheck.collect.summarize import dotted, number, summarize
+from traincheck.collect.summarize import dotted, number, summarize, summarize_named
 from traincheck.collect.wrap import span_wrapper
 from traincheck.schema.apis import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINING_STEPS, Families
 
@@ -86,7 +86,10 @@ class Schedulers(Instrument):
             "api": f"{dotted(type(scheduler))}.step",
             "family": Families.SCHEDULER_STEP,
             "owner": self._owner(scheduler),
-            "args": {**named, **{k: summarize(v) for k, v in kwargs.items() if v is not None}},
+            "args": {
+                **named,
+                **{k: summarize_named(k, v) for k, v in kwargs.items() if v is not None},
+            },
             "where": where(),
         }
 

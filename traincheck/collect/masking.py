@@ -1,0 +1,206 @@
+"""What of the program's texts enters a trace: words that settings are made of, and no secrets.
+
+Traces are sent to colleagues and kept by CI. A text of the program is written as it is only where
+it is a single short word, such as ``mean`` or ``channels_last``. Of others, such as texts of data,
+the length and a fingerprint are written, so that equal texts are known. Under a name that looks
+like that of a secret nothing is written. What looks like a secret is cut from messages and paths.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import xxhash
+
+from traincheck.schema.hidden import MASK, hidden_text
+
+_MAX_CACHED = 4096  # texts, so that data must not grow the training process
+_LONGEST_CACHED = 256
+_LEAST_SECRET = 8  # characters of a value in the environment that is looked for in texts
+_LEAST_TOKEN = 20  # characters that may be a key without looking like one by its name
+_BITS = 3.0  # of entropy a character
+_SHOWN_DIGITS = 12  # of a fingerprint
+
+# mean, channels_last, ReLU, float16, cuda:0, NCHW; bij,bjk->bik
+_WORD = re.compile(
+    r"(?:(?:[A-Z]{0,4}[a-z][A-Za-z_]{0,23}|[A-Z]{1,5})\d{0,2}(?::\d{1,3})?"
+    r"|[A-Za-z. ]{1,12}(?:,[A-Za-z. ]{1,12}){0,4}->[A-Za-z. ]{0,12})\Z"
+)
+_KEY = re.compile(r"\w[\w.\-]{0,119}\Z", re.ASCII)  # model_state_dict, 0.weight
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of clientSecret, HF_TOKEN
+_ANYWHERE = ("secret", "passw", "apikey", "credential", "privatekey", "accesskey")
+_LAST = frozenset({"token", "auth", "authorization", "pwd", "passphrase", "cookie", "jwt"})
+_PAIRS = frozenset({("api", "key"), ("account", "key"), ("sas", "key"), ("ssh", "key")})
+# Before "token": one of a text.
+_OF_TEXT = frozenset({"pad", "bos", "eos", "unk", "mask", "sep", "cls", "image", "per", "end"})
+_QUERY_KEYS = frozenset({"key", "sig", "signature", "code"})  # of URLs, beside the names above
+
+_USER = re.compile(r"([A-Za-z][\w+.\-]*://)[^/\s@]+@")
+_NAMED = re.compile(r"""([\w\-]+)(["']?\s{0,2}[=:]\s{0,2}["']?)([^\s&;,"'#<>{}\[\]()]+)""")
+_BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=\-]{6,}", re.IGNORECASE)
+_TOKEN = re.compile(rf"[A-Za-z0-9_\-+=]{{{_LEAST_TOKEN},}}")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a name is one that secrets have: ``password``, ``HF_TOKEN``, ``clientSecret``.
+
+    Names of tokens of a text, such as ``pad_token_id``, are not.
+    """
+    found = _names.get(name)
+    if found is None:
+        found = _looks_secret(name)
+        _remember(_names, name, found)
+    return found
+
+
+def text(value: str) -> str:
+    """A text among arguments or settings: a short word itself, of others length and fingerprint."""
+    found = _texts.get(value)
+    if found is None:
+        found = value if _WORD.match(value) else known_by(value)
+        _remember(_texts, value, found)
+    return found
+
+
+def key(name: str) -> str:
+    """A key of a mapping: itself if it is a name of things that are not secrets."""
+    found = _keys.get(name)
+    if found is None:
+        is_plain = _KEY.match(name) and not _is_token(name)
+        is_shown = is_plain and (name.islower() or not is_secret(name))
+        found = name if is_shown else known_by(name)
+        _remember(_keys, name, found)
+    return found
+
+
+def known_by(value: str) -> str:
+    """The length of a text and its fingerprint: ``<text 42 5f0c2ab19e3d>``."""
+    digest = xxhash.xxh3_64_hexdigest(value.encode("utf-8", "surrogatepass"))
+    return hidden_text(len(value), digest[:_SHOWN_DIGITS])
+
+
+def hides(name: object, value: object) -> bool:
+    """Whether a value is not to be written, as its name tells. Tensors and flags always are."""
+    kind = type(value)  # a class of the user's may lie about ``__class__``
+    if kind is bool or type(name) is not str or not is_secret(name):
+        return False
+    return issubclass(kind, (str, bytes, int, float, list, tuple, dict))
+
+
+def noted(value: Any, name: object = None) -> Any:
+    """What a user gives for a mark, without what looks like a secret in it."""
+    if hides(name, value):
+        return MASK
+    if isinstance(value, str):
+        return message(value)
+    if type(value) is dict:
+        return {k: noted(part, k) for k, part in value.items()}
+    if type(value) in (list, tuple):
+        return [noted(part) for part in value]
+    return value
+
+
+def message(value: str) -> str:
+    """A message of the program without what looks like a secret in it."""
+    for secret in _environment():
+        value = value.replace(secret, MASK)
+    value = _USER.sub(rf"\1{MASK}@", value)
+    value = _BEARER.sub(rf"\1 {MASK}", value)
+    value = _NAMED.sub(_unnamed, value)
+    return _TOKEN.sub(lambda found: MASK if _is_token(found[0]) else found[0], value)
+
+
+def path(value: str) -> str:
+    """A path, with fingerprints in place of parts that look like secrets. Endings stay."""
+    value = _USER.sub(rf"\1{MASK}@", value)
+    return "/".join(map(_part, value.split("/")))
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """A command line without the values of options that look like secrets."""
+    found: list[str] = []
+    is_value = False
+    for word in words:
+        name, equals, value = word.partition("=")
+        is_option = name.startswith("-") and _is_option(name)
+        if is_value and not word.startswith("-"):
+            found.append(MASK)
+        elif is_option and value:
+            found.append(f"{name}={MASK}")
+        else:
+            found.append(message(word))
+        is_value = is_option and not equals
+    return found
+
+
+_names: dict[str, bool] = {}
+_texts: dict[str, str] = {}
+_keys: dict[str, str] = {}
+
+
+def _remember(cache: dict[str, Any], value: str, found: object) -> None:
+    if len(value) > _LONGEST_CACHED:
+        return
+    if len(cache) >= _MAX_CACHED:
+        cache.clear()
+    cache[value] = found
+
+
+def _looks_secret(name: str) -> bool:
+    parts = [part.lower() for part in _PARTS.findall(name)]
+    joined = "".join(parts)
+    if any(word in joined for word in _ANYWHERE):
+        return True
+    if parts and parts[-1] in _LAST:  # hf_token, but not token_type_ids
+        return len(parts) == 1 or parts[-2] not in _OF_TEXT
+    return not _PAIRS.isdisjoint(itertools.pairwise(parts))
+
+
+def _is_option(name: str) -> bool:
+    return is_secret(name.lstrip("-")) or name == "--key"
+
+
+def _unnamed(found: re.Match[str]) -> str:
+    name, sign, value = found.groups()
+    is_in_url = found.string[max(0, found.start() - 1)] in "?&;" and name.lower() in _QUERY_KEYS
+    if value.startswith("//") or not (is_secret(name) or is_in_url):
+        return found[0]
+    return f"{name}{sign}{MASK}"
+
+
+def _part(value: str) -> str:
+    stem, dot, ending = value.partition(".")
+    if stem and (_is_token(stem) or is_secret(stem)):
+        return f"{known_by(stem)}{dot}{ending}"
+    return value
+
+
+def _is_token(value: str) -> bool:
+    """Whether a long text is too irregular for a name."""
+    if len(value) < _LEAST_TOKEN or value.isdigit() or not any(map(str.isalpha, value)):
+        return False
+    counts = Counter(value)
+    entropy = -sum(n / len(value) * math.log2(n / len(value)) for n in counts.values())
+    return entropy > _BITS and _switches(value) > len(value) / 5
+
+
+def _switches(value: str) -> int:
+    """How often a text goes from letters to digits or from small letters to capitals, or back."""
+    kinds = [
+        "0" if letter.isdigit() else "A" if letter.isupper() else "a" if letter.islower() else ""
+        for letter in value
+    ]
+    return sum(a != b for a, b in itertools.pairwise(kinds) if a and b)
+
+
+def _environment() -> list[str]:
+    """Values of variables whose names look like secrets, the longest first."""
+    environ = os.environ.items()
+    found = {v for name, v in environ if len(v) >= _LEAST_SECRET and is_secret(name)}
+    return sorted(found, key=len, reverse=True)
