@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="show what each case wrote")
     options = parser.parse_args(arguments)
     statuses: Counter[int | None] = Counter()
-    faults, slowest, largest = 0, 0.0, 0.0
+    faults, slowest, largest = 0, (0.0, ""), (0.0, "")
     with tempfile.TemporaryDirectory(prefix="traincheck-fuzz-") as folder:
         scratch = Path(folder)
         corpus = make_corpus(scratch / "corpus")
@@ -125,7 +125,8 @@ def main(arguments: list[str] | None = None) -> int:
                 continue
             found = run_case(case, corpus, scratch)
             statuses[found.status] += 1
-            slowest, largest = max(slowest, found.seconds), max(largest, found.megabytes)
+            slowest = max(slowest, (found.seconds, str(case)))
+            largest = max(largest, (found.megabytes, str(case)))
             if found.fault is not None or options.verbose:
                 faults += found.fault is not None
                 print(f"{case}\n  {found.fault}\n  {found.err[-_SHOWN:]}", flush=True)
@@ -133,7 +134,9 @@ def main(arguments: list[str] | None = None) -> int:
                 print(found.out)
     told = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items(), key=str))
     print(f"{statuses.total()} cases, seed {options.seed}; exit statuses {told}")
-    print(f"faults {faults}; slowest {slowest:.1f} s; most memory {largest:.0f} MB")
+    print(f"faults {faults}")
+    print("slowest {:.1f} s: {}".format(*slowest))
+    print("most memory {:.0f} MB: {}".format(*largest))
     return 1 if faults else 0
 
 

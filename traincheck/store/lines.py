@@ -87,7 +87,7 @@ class EventFile:
         self._log = log
         self._chunk_bytes = chunk_bytes
         self._line = 0  # lines taken so far
-        self._rest = b""  # the beginning of a line whose end is not there yet
+        self._rest = bytearray()  # the beginning of a line whose end is not there yet
         self._is_dropping = False  # inside a line that is too long
         self._dropped = 0  # bytes of that line
         self._is_in_hole = False
@@ -133,7 +133,7 @@ class EventFile:
             self._is_after_hole = not feed
         found = self._take(piece)
         if self._is_in_hole:
-            self._rest, self._is_in_hole, self._is_after_hole = b"", False, True
+            self._rest, self._is_in_hole, self._is_after_hole = bytearray(), False, True
         return found
 
     def _before_hole(self, descriptor: int, piece: bytes) -> bytes:
@@ -152,7 +152,7 @@ class EventFile:
 
     def finish(self) -> list[Event]:
         """Nothing more will come. The last line counts if only its line feed is missing."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest = bytes(self._rest), bytearray()
         if self._is_dropping or not rest:
             if self._is_dropping:
                 self._skip(_TOO_LONG)
@@ -169,15 +169,20 @@ class EventFile:
         return self._mended([event])
 
     def _take(self, piece: bytes) -> list[Event]:
-        complete, feed, self._rest = (self._rest + piece).rpartition(b"\n")
+        before, feed, rest = piece.rpartition(b"\n")
+        complete = b"".join((self._rest, before)) if feed else b""
+        if feed:
+            self._rest = bytearray(rest)
+        elif not self._is_dropping:
+            self._rest += rest  # in place: a long line comes in many pieces
         if feed and self._is_dropping:
             _, feed, complete = complete.partition(b"\n")
             self._is_dropping, self._dropped = False, 0
             self._skip(_TOO_LONG)
         if self._is_dropping:
-            self._rest, self._dropped = b"", self._dropped + len(piece)
+            self._dropped += len(piece)
         elif len(self._rest) > MAX_LINE_BYTES:
-            self._rest, self._is_dropping = b"", True
+            self._rest, self._is_dropping = bytearray(), True
         if not feed:
             return []
         events = decode_lines(complete, self.rank, self.stream)
