@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import resource
 import shutil
 import signal
@@ -23,6 +24,8 @@ ALLOWED = frozenset({0, 1, 2, 4})
 MOST_S = 60
 MOST_MB = 500
 _SHOWN = 1_500
+# What a terminal obeys, or what changes how text reads.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,9 @@ class Outcome:
             return "traceback"
         if self.megabytes > MOST_MB:
             return f"{self.megabytes:.0f} MB"
+        obeyed = _OBEYED.search(self.out) or _OBEYED.search(self.err)
+        if obeyed is not None:
+            return f"wrote {obeyed[0]!r}"
         return None
 
 
