@@ -19,6 +19,7 @@ from benchmarks.fuzz.cases import Case, cases
 from benchmarks.fuzz.corpus import make_corpus
 from traincheck.cli import main as entry
 from traincheck.errors import TraincheckError
+from traincheck.schema.printable import printable_lines
 
 ALLOWED = frozenset({0, 1, 2, 4})
 MOST_S = 60
@@ -61,7 +62,7 @@ def invoke(command: tuple[str, ...] | list[str]) -> int:
         try:
             return sum(1 for _ in read_parquet(command[1])) * 0
         except TraincheckError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(printable_lines(f"error: {error}"), file=sys.stderr)
             return 2
     return entry.run(entry.load(command[0]), f"traincheck {command[0]}", command[1:])
 
