@@ -21,6 +21,8 @@ from typing import BinaryIO
 
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
+from traincheck.schema.files import private
+from traincheck.schema.reading import open_regular
 from traincheck.store.live import LiveStream
 from traincheck.store.manifest import process_exists, read_manifest, write_manifest
 
@@ -247,7 +249,7 @@ def _rewrite(path: Path, file: _File, gone: tuple[float, float]) -> None:
     """Write a file again without its hole and without the lines of a time."""
     from_ns, until_ns = gone
     temporary = path.with_name(f".{path.name}.thin")
-    with path.open("rb") as old, temporary.open("wb") as new:
+    with open_regular(path) as old, open(temporary, "wb", opener=private) as new:
         os.fchmod(new.fileno(), os.fstat(old.fileno()).st_mode & 0o777)
         new.write(old.readline(_BEGINNING))  # its process, which stays whenever that was
         for line in _lines(old, file):
