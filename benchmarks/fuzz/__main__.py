@@ -31,7 +31,10 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a command ended. status: None when it took too long."""
+    """How a command ended.
+
+    status: None when it took too long. megabytes: most memory, beside what this process held.
+    """
 
     status: int | None
     seconds: float
@@ -73,6 +76,7 @@ def run_case(case: Case, corpus: Path, scratch: Path) -> Outcome:
     case.prepare(corpus, folder)
     files = [scratch / f"out{case.number}", scratch / f"err{case.number}"]
     began = time.monotonic()
+    inherited = _resident_mb()
     pid = os.fork()
     if not pid:
         _child(case, folder, files)
@@ -86,10 +90,15 @@ def run_case(case: Case, corpus: Path, scratch: Path) -> Outcome:
     return Outcome(
         status=None if code == -signal.SIGALRM else code,
         seconds=seconds,
-        megabytes=usage.ru_maxrss / 1024,
+        megabytes=usage.ru_maxrss / 1024 - inherited,
         out=out,
         err=err,
     )
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
 
 
 def _child(case: Case, folder: Path, files: list[Path]) -> None:

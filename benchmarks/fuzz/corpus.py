@@ -29,7 +29,7 @@ code = "TC201"
 reason = "accumulates"
 variable = "Net.*"
 
-[rules.TC201]
+[rules.TC204]
 windows = 3
 
 [collect]
