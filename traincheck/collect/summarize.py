@@ -35,6 +35,7 @@ _cached = _home.get
 _scalars: dict[_Key, bytes] = {}  # their values come behind
 _scalar_heads: dict[_HomeKey, bytes] = {}  # the same without the brace, of tensors on the CPU
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+_SHOWN = frozenset({*_TENSORS, bool, type(None)})  # whatever their name
 # One call into C for all four
 _key_of: Callable[[torch.Tensor], _Key] = operator.attrgetter(
     "dtype", "shape", "requires_grad", "device"
@@ -79,7 +80,7 @@ def encode(value: Any) -> bytes:
 
 def encode_named(name: str, value: Any) -> bytes:
     """`encode`, of a value under a name: one that secrets have hides it."""
-    if type(value) not in _TENSORS and masking.hides(name, value):
+    if type(value) not in _SHOWN and masking.hides(name, value):
         return _MASKED
     return encode(value)
 
