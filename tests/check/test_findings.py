@@ -366,11 +366,11 @@ def test_what_one_step_lacks_is_told_of_it_and_not_of_those_after_it() -> None:
 
     once = missing("count-1", 5)
     assert "is never reached, in step 5." in once.likely_cause
-    assert "here, in step 5: seen" in once.message
+    assert "In this run, in step 5: seen" in once.message
     for lasting in (missing("count-1", 5, 6), missing("TC202", 5)):  # a rule may say so once
         assert "is never reached, from step 5 on." in lasting.likely_cause
     state = fold(violation("a", S.NOT_UPDATED, "Net.a", 5))[0]
-    assert "here, from step 5 on: seen" in state.message
+    assert "In this run, from step 5 on: seen" in state.message
 
 
 def test_what_a_rule_says_beside_another_names_its_variables() -> None:

@@ -635,7 +635,7 @@ def test_an_optimizer_that_is_made_anew_steps_in_place_of_the_first():
     learned = learn(loop(10, states=0).build()).invariants
     counts = [i for i in learned if i.hypothesis.relation == "count"]
     (found,) = report_of(counts, replaced()).findings
-    assert found.title == "The optimizer is made anew, and loses its state"
+    assert found.title == "The optimizer is built again, and loses its state"
     assert "Build the optimizer once" in found.fix
 
 

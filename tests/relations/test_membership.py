@@ -303,7 +303,7 @@ def test_a_dtype_is_learned_by_place_and_a_cast_buffer_is_told():
     cast_too = cast(normed().steps(3), STATISTIC)
     (finding,) = report_of(result.invariants, cast_too).findings
     assert (finding.code, finding.severity, finding.first_step) == ("membership", "warning", 0)
-    assert (finding.variables, finding.observed) == ((STATISTIC,), "it is of dtype bfloat16")
+    assert (finding.variables, finding.observed) == ((STATISTIC,), "dtype bfloat16")
     assert not report_of(result.invariants, normed().steps(9).build()).findings
 
 

@@ -321,7 +321,7 @@ def _message(head: Violation, info: CheckInfo, variables: Sequence[str], at: str
         return f"{at[:1].upper()}{at[1:]}: {_with_all(said, head, variables)}."
     about = f" ({names})" if names else ""
     seen = head.observed or "it does not hold"
-    return f"{said}. So it is in every reference run; here, {at}: {seen}{about}."
+    return f"{said}. This held in every reference run. In this run, {at}: {seen}{about}."
 
 
 def _with_all(text: str, head: Violation, variables: Sequence[str]) -> str:

@@ -118,12 +118,14 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.DETACHED: Wording(
         title="No gradient flows back through what {subject} returns",
         likely_cause=(
-            "A result of {subject}{where} was detached, made anew from numbers, computed where "
-            "gradients are off, or derived without create_graph=True."
+            "A result of {subject}{where} was detached, made of numbers, computed where gradients "
+            "are off, or derived without create_graph=True; or all that it is computed from is "
+            "frozen (requires_grad=False)."
         ),
         fix=(
-            "Look for detach(), .data, item(), torch.tensor() and no_grad() on the way to what "
-            "{subject} returns{where}. A loss of it trains nothing before it."
+            "Remove detach(), .data, item(), torch.tensor() and no_grad() on the way to what "
+            "{subject} returns{where}, or call requires_grad_(True) on the model that computes its "
+            "arguments. A loss of it trains nothing before it."
         ),
     ),
     _S.FROZEN: Wording(
@@ -183,12 +185,12 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.WRONG_ORDER: Wording(
         title="{subject} comes at the wrong place of the loop",
         likely_cause="{subject}{where} has no effect, or another one, where it stands: {observed}.",
-        fix="Move the call to where it has its effect.",
+        fix="Move {subject}{where} so that the order is: {expected}.",
     ),
     _S.STEPS_SKIPPED: Wording(
         title="GradScaler skips every optimizer step",
         likely_cause="The scaled gradients overflow at every step: {observed}.",
-        fix="Lower init_scale, and look for what makes the loss overflow.",
+        fix="Lower init_scale, and find the operation in which the loss overflows.",
         near=Families.SCALER_STEP,
     ),
     _S.SCHEDULE: Wording(
@@ -215,7 +217,10 @@ WORDING: Mapping[Symptom, Wording] = {
             "way round, or whose model is the trained one itself (no copy.deepcopy); a copy of an "
             "earlier state; a write in place."
         ),
-        fix="Find what writes to {variables}; look at source and target of what is copied.",
+        fix=(
+            "Check source and target of each copy_() and load_state_dict() between two steps: "
+            "copy from {variables} to the average, and not back."
+        ),
         near=Families.OPTIMIZER_STEP,
     ),
     _S.OUT_OF_STEP: Wording(
@@ -266,7 +271,7 @@ WORDING: Mapping[Symptom, Wording] = {
         fix="Restore the call to {subject} at this place of the loop.",
     ),
     _S.MADE_ANEW: Wording(
-        title="The optimizer is made anew, and loses its state",
+        title="The optimizer is built again, and loses its state",
         likely_cause=(
             "Another optimizer of the same class is made later, as in a loop, and trains the same "
             "parameters without the momentum and averages of the one before: {observed}."
@@ -280,7 +285,7 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.EXTRA_CALL: Wording(
         title="{subject} is called more often than it should be",
         likely_cause="{subject} is called again, or its loop does not end where it did.",
-        fix="Call {subject} as often as the reference does, or learn from a run that is as new.",
+        fix="Call {subject} as often as the reference does, or learn from a run of this version.",
     ),
     _S.LOSS_INPUT: Wording(
         title="{subject} is given what it is not made for",
@@ -299,7 +304,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "The mask of attention does not reach {subject}{where}. Expected: {expected}. Here: "
             "{observed}."
         ),
-        fix="Look at how the mask, or is_causal, is made and handed on{where}.",
+        fix="Pass the mask, or is_causal=True, on to the call of attention{where}.",
     ),
     _S.BATCH_CONTENT: Wording(
         title="Tokens, mask and labels of {variables} do not fit together",
@@ -310,7 +315,10 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.PRECISION: Wording(
         title="The dtype of {variables} is not what it should be",
         likely_cause="A cast, or an autocast region, does not do what was meant.",
-        fix="Check where {variables} {gets its|get their} dtype.",
+        fix=(
+            "Find the .to(), .half(), .float() or autocast that sets the dtype of {variables}, and "
+            "remove it, or learn from a run with this dtype."
+        ),
     ),
     _S.NON_FINITE: Wording(
         title="NaN or infinity spreads from {subject}",
@@ -330,8 +338,8 @@ WORDING: Mapping[Symptom, Wording] = {
             "nothing of {subject} through."
         ),
         fix=(
-            "Look at what comes in: data that is normalized, masks of the right polarity. Then "
-            "lower the learning rate or clip gradients."
+            "Normalize the data, and check that masks have the right polarity. Then lower the "
+            "learning rate or clip gradients."
         ),
         near=Families.BACKWARD,
     ),
@@ -349,12 +357,12 @@ WORDING: Mapping[Symptom, Wording] = {
     _S.ADVICE: Wording(
         title="There is a better way",
         likely_cause="{observed}",
-        fix="Read what the check asks for.",
+        fix="Change it as the check expects: {expected}.",
     ),
     _S.WARNED: Wording(
         title="A warning says that training is not as it should be",
         likely_cause="{observed}",
-        fix="Do what the warning asks for.",
+        fix="Change the call{where} as the warning says: {observed}.",
         near="warning",
     ),
     _S.SETTING: Wording(
@@ -369,6 +377,9 @@ WORDING: Mapping[Symptom, Wording] = {
             "An argument or a result of {subject}{where} is not what it was in every reference "
             "run: {expected}. Here it is {observed}."
         ),
-        fix="Look at the call to {subject} at step {step}{where}.",
+        fix=(
+            "At step {step}{where}, change {subject} back to what it was: {expected}. If the new "
+            "value is meant, learn from a run with it."
+        ),
     ),
 }

@@ -514,18 +514,18 @@ class ChangeDecider:
         what = "gradient" if role == "gradient" else "value"
         if claim.change == "cleared":
             expected = f"the gradient of {variable.name} is cleared, as zero_grad does"
-            observed = "it still holds the gradient of an earlier step"
+            observed = "the gradient of an earlier step is still there"
             symptom = Symptom.MISSING_ZERO_GRAD if is_held else Symptom.NOT_IN_OPTIMIZER
         else:
             expected = f"the {what} of {variable.name} changes"
-            observed = "it has no gradient" if role == "gradient" else "it stays as it was"
+            observed = "no gradient" if role == "gradient" else "unchanged"
             symptom = _symptom(role, requires_grad=requires_grad, is_held=is_held)
             if symptom is Symptom.FROZEN and _OF_COPIES.search(variable.name):
                 symptom = Symptom.STATE_UNCHANGED  # nobody wanted a gradient for it
         if role != "buffer" and not requires_grad:
             observed += "; requires_grad is False"
         elif role != "buffer" and not is_held:
-            observed += "; no optimizer holds it"
+            observed += "; held by no optimizer"
         return Example(
             holds=False,
             context=self._context(claim, variable),

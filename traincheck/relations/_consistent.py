@@ -16,6 +16,7 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.words import counted
 
 _HOLDS = Example(holds=True, context={})
 _MOST_COUNTED = 8  # variables of one step that count as examples
@@ -261,7 +262,9 @@ def _is_out_of_step(api: str, counts: Mapping[int, int], step: RunStep) -> Examp
         rank=who,
         subject=Subject(api=api),
         expected=f"all ranks call {short(api)} equally often",
-        observed=", ".join(f"rank {rank} calls it {n} times" for rank, n in counts.items()),
+        observed=", ".join(
+            f"rank {rank} calls it {counted(n, 'time')}" for rank, n in counts.items()
+        ),
         evidence=(step.end,),
         symptom=Symptom.OUT_OF_STEP,
     )

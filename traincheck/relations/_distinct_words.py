@@ -39,7 +39,7 @@ CAUSES = {
     ),
     (BATCHES, EPOCHS): (
         "{loader} is shuffled with the same seed in every epoch: set_epoch() of its sampler is "
-        "not called, or the generator is seeded anew.",
+        "not called, or the generator is seeded again.",
         "Call sampler.set_epoch(epoch) before each epoch; seed once, before the first.",
     ),
     (BATCHES, RANKS): (
@@ -51,7 +51,7 @@ CAUSES = {
         "Pass shuffle=True to the DataLoader, unless the dataset is in random order.",
     ),
     (BATCHES, RESUMED): (
-        "The generator of the sampler is not restored, so the order of the epoch was drawn anew "
+        "The generator of the sampler is not restored, so the order of the epoch was drawn again "
         "before its first batches were skipped.",
         "Restore the sampler's generator as it was when the epoch began, or seed it by epoch.",
     ),

@@ -19,11 +19,13 @@ _AND = " and "
 DETACHED: Mapping[str, str] = {
     "headline": "No gradient flows back through what {subject} is given",
     "likely_cause": (
-        "An argument of {subject}{where} was detached, made anew from numbers, or computed where "
-        "gradients are off: what it comes from is not trained by this way."
+        "An argument of {subject}{where} was detached, made of numbers, computed where gradients "
+        "are off, or comes from a frozen model, as both arguments may: what it comes from is not "
+        "trained by this way."
     ),
-    "fix": "Look for detach(), .data, torch.tensor() and no_grad() on the way to {subject}{where}; "
-    "a distribution passes gradients through rsample(), not through sample().",
+    "fix": "Remove detach(), .data, torch.tensor() and no_grad() on the way to {subject}{where}; "
+    "call requires_grad_(True) on a model that is to be trained; a distribution passes gradients "
+    "through rsample(), not through sample().",
 }
 # How often ``detach`` is called is a habit that says where gradients go.
 CUT: Mapping[str, str] = {

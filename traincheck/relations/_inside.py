@@ -478,7 +478,7 @@ class CallDecider:
         if first is None or not self._awaited.has_updated:
             return ()
         return [
-            (index, self._missing(Families.OPTIMIZER_STEP, first))
+            (index, self._missing(Families.OPTIMIZER_STEP, first, count))
             for index, within in self._patient
             if self._awaited.needed(within, is_over=True) <= count < self._awaited.needed(within)
         ]
@@ -494,7 +494,7 @@ class CallDecider:
         for index, within in self._patient:
             needed = self._awaited.needed(within)
             if (count + 1) % needed == 0:
-                yield index, self._missing(Families.OPTIMIZER_STEP, first)
+                yield index, self._missing(Families.OPTIMIZER_STEP, first, count + 1)
 
     def _is_due(self, family: str, event: StepEvent) -> bool:
         """Whether what a step lacks was due in it."""
@@ -502,16 +502,22 @@ class CallDecider:
             return True
         return self._has_stepped and _adds(event) and self._awaited.is_added_to()
 
-    def _missing(self, family: str, event: StepEvent) -> Example:
-        """A step that lacks what every one has, or the first of several in a row."""
+    def _missing(self, family: str, event: StepEvent, steps: int = 1) -> Example:
+        """A step that lacks what every one has, or the first of so many in a row."""
+        within, seen = "in every training step", "not called in this step"
+        if steps > 1:
+            within, seen = (
+                f"at least once in {steps} training steps",
+                f"not called in {steps} steps",
+            )
         return Example(
             holds=False,
             context=self._positive().context,
             step=event.step,
             rank=event.rank,
             subject=Subject(api=family),
-            expected=f"{short(family)} is called in every training step",
-            observed="it was not called in this step",
+            expected=f"{short(family)} is called {within}",
+            observed=seen,
             evidence=(event,),
             symptom=LANDMARKS[family][1],
         )

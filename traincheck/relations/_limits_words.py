@@ -62,14 +62,14 @@ CAUSES = {
     ),
     DEAD: "Weights or biases keep the units off, as an initialization or a huge update may.",
     SATURATED: "What goes into the activation is far too large: its weights, or its input.",
-    CLASSES: "The model has a single output: its softmax is 1 whatever it says, and the loss 0.",
+    CLASSES: "The model has a single output: its softmax is always 1, and the loss 0.",
     END_TOKEN: (
-        "Padding is told by the id of the end token, which so leaves the labels with it: the model "
-        "never learns to stop."
+        "Padding and end of text have one id, so that the end token leaves the labels with the "
+        "padding: the model never learns to stop."
     ),
     PADDING: "The mask was made before the padding, or is made of ones.",
     HIDDEN: "The mask does not reach the scores: it is not applied, or comes after the softmax.",
-    AHEAD: "Labels are not moved on to the next tokens: the model learns to say its input.",
+    AHEAD: "Labels are not shifted to the next tokens: the model learns to repeat its input.",
     LEFT_OUT: (
         "Padding of labels, or what is not to be learned (a prompt), has an index that counts."
     ),

@@ -46,31 +46,31 @@ _SEEN = frozenset({DTYPE, SPARSE, STILL, UNMOVED})  # what breaks these is seen,
 _OF_TRAINING = frozenset({HELD, TRAINABLE})
 # What breaks it: symptom, expected, observed
 _BROKEN = {
-    TRAINABLE: (Symptom.FROZEN, "{name} requires grad", "requires_grad is False"),
-    FROZEN: (Symptom.UNFROZEN, "{name} is frozen", "requires_grad is True: it is trained"),
-    STILL: (Symptom.SILENT_WRITE, "{name} stays as it is", "this step changes it"),
-    HELD: (Symptom.NOT_IN_OPTIMIZER, "an optimizer holds {name}", "no optimizer holds it"),
-    FREE: (Symptom.UNFROZEN, "no optimizer holds {name}", "an optimizer holds it"),
+    TRAINABLE: (Symptom.FROZEN, "requires_grad of {name} is True", "requires_grad is False"),
+    FROZEN: (Symptom.UNFROZEN, "requires_grad of {name} is False", "requires_grad is True"),
+    STILL: (Symptom.SILENT_WRITE, "no step changes {name}", "this step makes a change"),
+    HELD: (Symptom.NOT_IN_OPTIMIZER, "an optimizer holds {name}", "held by no optimizer"),
+    FREE: (Symptom.UNFROZEN, "no optimizer holds {name}", "held by an optimizer"),
     ONCE: (
         Symptom.APPLIED_TWICE,
         "one optimizer updates {name}",
-        "several optimizers that hold it step",
+        "several optimizers make an update",
     ),
     SPARSE: (
         Symptom.WRONG_VALUE,
         "the gradient of {name} is sparse, so that other rows stay as they are",
-        "it is dense: momentum and weight decay move rows that were not looked up",
+        "a dense gradient: momentum and weight decay move rows that were not looked up",
     ),
     UNMOVED: (
         Symptom.SILENT_WRITE,
-        "{name} stays as it is, as requires_grad is False",
-        "the optimizer that holds it changes it",
+        "no optimizer changes {name}, as requires_grad is False",
+        "changed by an optimizer",
     ),
-    DTYPE: (Symptom.PRECISION, "{name} is of dtype {dtype}", ""),
+    DTYPE: (Symptom.PRECISION, "dtype {dtype} for {name}", ""),
     REACHED: (
         Symptom.NOT_IN_OPTIMIZER,
-        "an optimizer holds {name}, which gets a gradient",
-        "no optimizer holds it",
+        "an optimizer holds {name}, as of all that gets a gradient",
+        "held by no optimizer",
     ),
 }
 
@@ -213,7 +213,7 @@ class MembershipDecider:
             known = [v for v in claim.variables if is_float(v.dtype)]
             claim.applies = bool(known)
             claim.broken = tuple(
-                (v.name, f"it is of dtype {v.dtype}") for v in known if v.dtype != params["dtype"]
+                (v.name, f"dtype {v.dtype}") for v in known if v.dtype != params["dtype"]
             )
         elif params["is"] in (HELD, FREE):
             held = params["is"] == HELD

@@ -228,7 +228,7 @@ class PeriodicDecider:
             rank=event.rank,
             subject=Subject(variable=variable.name),
             expected=f"{variable.name} changes {often}",
-            observed="it was due in this step and stays as it was",
+            observed="due in this step, and unchanged",
             evidence=(event,),
             symptom=symptom,
         )

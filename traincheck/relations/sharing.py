@@ -228,7 +228,7 @@ def groups(variables: Iterable[Variable]) -> list[list[str]]:
 
 def _negative(event: StepEvent, name: str, claim: str, observed: str) -> Example:
     expected = {
-        APART: f"{name} is a tensor of its own",
+        APART: f"{name} is another tensor",
         OWN: f"the optimizer updates {name} as the model has it",
     }.get(claim, f"{name} is one tensor, {claim}")
     return Example(

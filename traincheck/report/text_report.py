@@ -108,7 +108,7 @@ def _also(console: Console, finding: Finding) -> None:
     """Every check that broke by the same fault."""
     console.print(Text("  It also broke:", style="bold"))
     for also in finding.also:
-        times = "once" if also.violations == 1 else f"{also.violations} times"
+        times = _times(also.violations, also.subjects)
         names = f" ({joined(also.subjects, _SHOWN_NAMES)})" if also.subjects else ""
         line = f"{_at(also.first_step)}, {times}: {also.code}: {also.text}{names}"
         say(console, Text(line), indent=4)
@@ -145,13 +145,19 @@ def _span(finding: Finding, steps: int) -> str:
     when = _at(first)
     if last is not None and last != first:
         when = f"steps {first} to {last}" if first is not None else f"{when} to step {last}"
-    times = "once" if finding.violations == 1 else f"{finding.violations:,} times"
+    times = _times(finding.violations, finding.variables)
     if first is not None and last is not None and first < last:
         is_all = finding.steps == finding.violations or finding.steps > last - first
         times = "in " if is_all else "in at least "
         times += f"{finding.steps:,} of " if finding.steps <= steps else ""
         times += counted(max(finding.steps, steps), "step")
     return f"{when} (rank {finding.rank}, {finding.stage}), {times}"
+
+
+def _times(violations: int, names: Sequence[str]) -> str:
+    """How often: a violation of each of several variables at once is one time."""
+    times = -(-violations // max(1, len(names)))
+    return "once" if times == 1 else f"{times:,} times"
 
 
 def _others(console: Console, head: str, findings: Sequence[Finding], report: Report) -> None:

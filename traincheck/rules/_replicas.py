@@ -114,7 +114,7 @@ def _unarmed(page: Page, wrap: Wrap, rank: int) -> Cause | None:
             module=wrap.module,
             message=(
                 f"the last forward of {wrap.module} before the optimizer steps is one without "
-                "synchronization (no_sync), so {name} gets the gradient of each rank alone"
+                "synchronization (no_sync), so each rank applies its own gradient to {name}"
             ),
             expected="the last micro-batch before a step is synchronized",
             observed="require_backward_grad_sync is False in the last forward before the step",

@@ -219,10 +219,15 @@ class Membership(StepMonitor):
         lost = sorted(name for i, name in holder.names.items() if i not in parameters)
         parts = []
         if alive:
-            is_frozen = not any(
-                parameters[i].requires_grad for i in holder.names if i in parameters
-            )
-            parts.append(f"{joined(alive)}{', which are frozen' if is_frozen else ''}")
+            parts.append(f"{joined(alive)}{self._frozen(holder, len(alive))}")
         if lost:
             parts.append(f"{joined(lost)} of a model or layer that is not the one being trained")
         return f"{holder.label} holds {' and '.join(parts)}"
+
+    def _frozen(self, holder: Holder, alive: int) -> str:
+        """Which of the parameters that an optimizer holds are frozen, behind their names."""
+        known = (self.ledger.parameters.get(i) for i in holder.names)
+        frozen = sorted(p.name for p in known if p is not None and not p.requires_grad)
+        if len(frozen) == alive > 0:
+            return ", which are frozen" if alive > 1 else ", which is frozen"
+        return f" (frozen: {joined(frozen)})" if frozen else ""

@@ -46,12 +46,12 @@ class FrozenParameterUpdated:
         severity="error",
         title="The optimizer still updates what is frozen: {variables}",
         likely_cause=(
-            "requires_grad was set to False, but {variables} still has a gradient and the "
-            "optimizer{where} still holds it: {observed}."
+            "requires_grad was set to False, but {variables} still {has a gradient|have gradients} "
+            "and the optimizer{where} still holds {it|them}: {observed}."
         ),
         fix=(
-            "Call zero_grad(set_to_none=True) after freezing, or build the optimizer anew from the "
-            "parameters that are to be trained."
+            "Call zero_grad(set_to_none=True) after freezing, or build the optimizer again from "
+            "the parameters that are to be trained."
         ),
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
@@ -104,6 +104,6 @@ class FrozenUpdates(StepMonitor):
             subject=Subject(variable=name),
             message=f"the step of {label} changes {name}, frozen before (requires_grad=False)",
             expected="a frozen parameter stays as it is",
-            observed=f"{label} moves it by momentum, weight decay or a gradient left over",
+            observed=f"{label} moves it by momentum, weight decay or an old gradient",
             evidence=(call,),
         )

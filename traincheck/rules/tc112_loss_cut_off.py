@@ -65,7 +65,7 @@ class LossCutOff:
         severity="error",
         title="backward() reaches no parameter: the loss is cut off from the model",
         likely_cause=(
-            "The loss{where} was wrapped anew by torch.tensor() or computed from detached results: "
+            "The loss{where} was wrapped by torch.tensor() or computed from detached results: "
             "{observed}."
         ),
         fix=(

@@ -153,9 +153,9 @@ class Unregistered:
             stage="train",
             symptom=Symptom.NOT_IN_OPTIMIZER,
             subject=Subject(api=strangers[0].api, module=name),
-            message=f"{calls} of {name} are of layers that are no modules of it",
+            message=f"{name} makes {calls} of layers that are not its modules",
             expected=f"each layer that {name} calls is a module of it",
-            observed=f"{calls} are of layers that {name} does not own",
+            observed=f"it makes {calls} of layers that {name} does not own",
             evidence=tuple(strangers[:1]),
         )
 

@@ -48,7 +48,10 @@ class WrittenBetweenSteps:
         severity="info",
         title="Something other than the optimizer writes to {variables}",
         likely_cause="The loop, or a forward pass, changes weights in place between two steps.",
-        fix="Let the optimizer do it, unless this is meant.",
+        fix=(
+            "Remove the write to {variables} outside of optimizer.step() (copy_(), .data, an "
+            "in-place operation), or ignore TC114 where it is meant, as to clip weights."
+        ),
     )
     needs = Needs(
         states=frozenset({"parameter@between"}),
@@ -101,8 +104,8 @@ def _violation(event: MarkEvent, owner: str, name: str, step: int | None) -> Vio
         stage="train",
         subject=Subject(variable=name),
         symptom=Symptom.ADVICE,
-        message=f"something else than {owner} changes {name}, which it updates, between its steps",
-        expected=f"{name} is as {owner} left it when {owner} steps again",
-        observed=f"it is another one, at {_IN_A_ROW} looks in a row",
+        message=f"something other than {owner} writes to {name} between its steps",
+        expected=f"no write to {name} between two steps of {owner}",
+        observed=f"the values differ from those that {owner} left, at {_IN_A_ROW} scans in a row",
         evidence=(event,),
     )

@@ -26,7 +26,7 @@ class FreezeWithoutEffect:
         optimizer holds.
 
     Fix:
-        Call model.backbone.requires_grad_(False), before the optimizer is made.
+        Call model.backbone.requires_grad_(False), before the optimizer is built.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.requires_grad_

@@ -41,9 +41,12 @@ class ModelInNoOptimizer:
         kind="rule",
         code="TC116",
         severity="info",
-        title="No optimizer holds any of {subject}, which gets gradients in each step",
-        likely_cause="The optimizer was built from the parameters of another module alone.",
-        fix="Give its parameters to the optimizer, too; or call requires_grad_(False) on it.",
+        title="Loaded model {subject} gets gradients, and no optimizer holds any of it",
+        likely_cause="{subject} was loaded and not frozen: {observed}.",
+        fix=(
+            "Call {subject}.requires_grad_(False) if it is not to be trained; else give its "
+            "parameters to the optimizer."
+        ),
     )
     needs = UNHELD
 

@@ -42,8 +42,11 @@ class LeftOutOfOptimizers:
         code="TC117",
         severity="warning",
         title="No optimizer holds any of {subject}, which gets gradients in each step",
-        likely_cause="The optimizer was built from the parameters of another module alone.",
-        fix="Give its parameters to the optimizer, too; or call requires_grad_(False) on it.",
+        likely_cause="The optimizer was built without the parameters of {subject}: {observed}.",
+        fix=(
+            "Give the parameters of {subject} to the optimizer as well, or call "
+            "{subject}.requires_grad_(False)."
+        ),
     )
     needs = UNHELD
 

@@ -222,19 +222,19 @@ class StepAwaited(StepMonitor):
             for m in facts.moments
             if m.family == Families.BACKWARD and not victims.isdisjoint(m.reached)
         ]
-        never = "steps no more" if is_later else "has not stepped once"
+        is_one = len(owners) == 1
+        has, step = ("has", "steps") if is_one else ("have", "step")
+        never = f"{step} no more" if is_later else f"{has} not stepped once"
         return [
             proof(
                 ("TC202", Symptom.MISSING_STEP, one),
                 facts,
                 subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
-                message=(
-                    f"backward() computes gradients for {name}, but {labels} "
-                    f"{'steps no more' if is_later else 'never steps'}"
-                ),
+                message=f"backward() computes gradients for {name}, but {labels} {never}",
                 expected="a step of the optimizer after backward()",
                 observed=(
-                    f"{labels} holds parameters of {models} that get gradients, and {never}{beside}"
+                    f"{labels} {'holds' if is_one else 'hold'} parameters of {models} that get "
+                    f"gradients, and {never}{beside}"
                 ),
                 evidence=(*calls[:1], facts.event),
             )

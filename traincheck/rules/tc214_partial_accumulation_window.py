@@ -26,7 +26,7 @@ class PartialAccumulationWindow:
         epoch. What is left over at the end is thrown away; what is carried over mixes two epochs.
 
     Fires on:
-        A number of batches in the loader that is no multiple of the accumulation steps.
+        A number of batches in the loader that is not a multiple of the accumulation steps.
 
     Stays quiet on:
         Training without accumulation; loops with several backward passes for a batch; windows that

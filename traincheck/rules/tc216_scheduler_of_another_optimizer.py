@@ -53,10 +53,10 @@ class SchedulerOfAnotherOptimizer:
         code="TC216",
         severity="warning",
         title="A scheduler is stepped whose optimizer does not train",
-        likely_cause="The optimizer was made anew after the scheduler: {observed}.",
+        likely_cause="The optimizer was built again after the scheduler: {observed}.",
         fix=(
-            "Make the optimizer once, before the scheduler; where it must be made anew, make the "
-            "scheduler anew with it."
+            "Build the optimizer once, before the scheduler; where it must be built again, build "
+            "the scheduler with it."
         ),
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
@@ -195,5 +195,5 @@ class Idle(StepMonitor):
         if not active.made.where:
             return found
         place = active.made.where.rpartition("/")[2]
-        cause = f"The optimizer was made anew after the scheduler ({place}): {found.observed}."
+        cause = f"The optimizer was built again after the scheduler ({place}): {found.observed}."
         return replace(found, likely_cause=cause)

@@ -57,7 +57,7 @@ class PlateauOfTheWrongKind:
         code="TC220",
         severity="warning",
         title="ReduceLROnPlateau reduces the rate as its metric improves",
-        likely_cause="mode is the other one than the metric{where} needs: {observed}.",
+        likely_cause="mode does not fit the metric{where}: {observed}.",
         fix='Make the scheduler with mode="max" for an accuracy, with mode="min" for a loss.',
     )
     needs = Needs(

@@ -58,7 +58,7 @@ class OptimizerMadeAnew:
         kind="rule",
         code="TC223",
         severity="warning",
-        title="The optimizer is made anew in each epoch, and loses its state",
+        title="The optimizer is built again in each epoch, and loses its state",
         likely_cause="The optimizer is built{where} inside the loop over epochs: {observed}.",
         fix="Build the optimizer once, before the loop over epochs.",
     )
@@ -175,7 +175,7 @@ def _violation(row: list[_Generation], call: CallEvent) -> Violation:
         stage="train",
         subject=Subject(api=f"{first.cls}.__init__"),
         symptom=Symptom.MADE_ANEW,
-        message=f"{second.id} ({name}) is made anew over the parameters of {first.id}",
+        message=f"{second.id} ({name}) is built again over the parameters of {first.id}",
         expected="one optimizer for all epochs",
         observed=(
             f"{first.id}, {second.id} and {third.id} ({name}), over the same parameters, are made "

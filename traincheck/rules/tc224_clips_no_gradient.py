@@ -36,7 +36,7 @@ class ClipsNoGradient:
         gradients; clipping that comes after the step (TC205); steps that are skipped.
 
     Fix:
-        Pass the parameters that the optimizer holds, afresh in every call.
+        Pass the parameters that the optimizer holds, in every call.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html

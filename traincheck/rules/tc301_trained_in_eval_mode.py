@@ -156,7 +156,7 @@ class TrainingMode(StepMonitor):
             subject=Subject(module=path),
             message=f"{path} is in evaluation mode in the forward passes that train it{since}",
             expected=f"{path} in training mode",
-            observed=f"as in evaluation, in the trained part: {joined(affected)}{since}",
+            observed=f"working as in evaluation, in the trained part: {joined(affected)}{since}",
             evidence=(*([last] if last is not None else []), call),
         )
 

@@ -175,6 +175,6 @@ class EvaluationMode(StepMonitor):
             subject=Subject(module=path),
             message=f"{path} is evaluated without gradients, but in training mode",
             expected=f"{path} in evaluation mode over the batches of {where}",
-            observed=f"as in training: {joined(active)}",
+            observed=f"working as in training: {joined(active)}",
             evidence=(forward.call,),
         )

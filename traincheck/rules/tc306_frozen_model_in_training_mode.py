@@ -106,6 +106,6 @@ def _violation(
         subject=Subject(module=path),
         message=f"{path} is not being trained, and is used without gradients, in training mode",
         expected=f"{path} in evaluation mode, as no optimizer holds any of it",
-        observed=f"as in training: {joined(active)}",
+        observed=f"working as in training: {joined(active)}",
         evidence=(forward.call,),
     )

@@ -76,7 +76,7 @@ class Normalised:
                 "TC310",
                 call,
                 "softmax comes before cross_entropy, whose input is to be logits",
-                expected="logits, of any sign and sum",
+                expected="raw logits (not normalized)",
                 observed=f"{logits.shape[0]} rows of numbers from zero on, each with sum 1",
             )
         ]

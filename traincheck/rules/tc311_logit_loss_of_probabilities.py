@@ -136,7 +136,7 @@ class Squashed:
                 "TC311",
                 call,
                 "sigmoid comes before binary_cross_entropy_with_logits, which applies its own",
-                expected="logits, of any sign and size",
+                expected="raw logits (not limited to 0 to 1)",
                 observed=f"all of {self._elements} inputs lie between {low:.3g} and {high:.3g}",
             )
         ]

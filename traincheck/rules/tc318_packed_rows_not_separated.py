@@ -70,7 +70,7 @@ class PackedRows:
             attention_violation(
                 "TC318",
                 found,
-                f"positions begin anew within {rows} rows of the batch, but {observed}",
+                f"positions start again at 0 within {rows} rows of the batch, but {observed}",
                 expected="a mask that keeps packed sequences apart",
                 observed=observed,
             )

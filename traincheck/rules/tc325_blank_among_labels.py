@@ -43,8 +43,8 @@ class BlankAmongLabels:
         severity="error",
         title="{subject} is given its blank as a label",
         likely_cause=(
-            "Padding is counted by target_lengths, or classes are numbered from the index of the "
-            "blank on."
+            "target_lengths counts padding, or the numbers of the classes begin at the index of "
+            "the blank."
         ),
         fix="Pass the lengths before padding; keep one index for the blank alone.",
     )

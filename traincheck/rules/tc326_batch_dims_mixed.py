@@ -51,7 +51,7 @@ class BatchDimsMixed:
         kind="rule",
         code="TC326",
         severity="warning",
-        title="{subject} reads the samples of a batch as one sequence",
+        title="{subject}, unlike other layers, reads the samples of a batch as one sequence",
         likely_cause=(
             "{subject} was made without batch_first=True, unlike other layers of the model, and is "
             "given (batch, time, features)."

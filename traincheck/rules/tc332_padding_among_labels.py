@@ -118,7 +118,7 @@ class PaddedLosses(SingleEvents):
                 self._first,
                 "cross_entropy is taken over padding",
                 expected="labels of padding that the loss leaves out",
-                observed=f"{batch.share:.0%} of a batch are padding, with the label {batch.label}",
+                observed=f"{batch.share:.0%} of a batch is padding, with the label {batch.label}",
             )
         ]
 

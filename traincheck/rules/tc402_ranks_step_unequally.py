@@ -94,7 +94,7 @@ class EqualSteps(RankMonitor):
             if count != forwards[first]:
                 self._is_lost = True
                 api = next(c.api for p in step.pages.values() for c in p.updates() or p.calls)
-                what = ("forward", " that arms the exchange of gradients")
+                what = ("forward", " with an exchange of gradients")
                 return [self._violation(step, api, what, rank, forwards)]
         return []
 

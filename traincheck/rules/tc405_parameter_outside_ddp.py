@@ -42,12 +42,12 @@ class ParameterOutsideDdp:
         severity="error",
         title="DistributedDataParallel does not exchange gradients of {variables}",
         likely_cause=(
-            "{variables} did not require grad, or was another object, when "
+            "{variables} did not require grad, or {was another object|were other objects}, when "
             "DistributedDataParallel was built{where}."
         ),
         fix=(
             "Unfreeze and replace layers before DistributedDataParallel is built, or build it "
-            "anew afterwards."
+            "again afterwards."
         ),
     )
     needs = REPLICAS

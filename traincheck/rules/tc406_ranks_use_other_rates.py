@@ -40,7 +40,7 @@ class RanksUseOtherRates:
         title="Ranks update {variables} with different learning rates",
         likely_cause=(
             "A scheduler is stepped on one rank only, a checkpoint was loaded on one rank only, or "
-            "each rank gives the scheduler a metric of its own: {observed}."
+            "each rank gives the scheduler its own metric: {observed}."
         ),
         fix=(
             "Step the scheduler, and load its state, on all ranks alike; all_reduce the metric "

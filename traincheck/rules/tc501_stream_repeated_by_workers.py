@@ -48,8 +48,8 @@ class StreamRepeatedByWorkers:
         severity="error",
         title="Each worker of {variables} yields all samples of the dataset",
         likely_cause=(
-            "__iter__ of the IterableDataset behind {variables} does not split its samples among "
-            "the workers, so that each of them yields every sample."
+            "The IterableDataset of {variables} does not split its samples among the workers in "
+            "__iter__, so that each of them yields every sample."
         ),
         fix=(
             "In __iter__, take worker = torch.utils.data.get_worker_info() and yield only every "

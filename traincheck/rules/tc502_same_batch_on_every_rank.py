@@ -60,8 +60,8 @@ class SameBatchOnEveryRank:
         severity="error",
         title="All ranks train on the same batches of {variables}",
         likely_cause=(
-            "{variables} has no DistributedSampler, so that from step {step} on every rank draws "
-            "the same samples in the same order."
+            "{variables} {has|have} no DistributedSampler, so that from step {step} on every rank "
+            "draws the same samples in the same order."
         ),
         fix="Build the training loader with sampler=DistributedSampler(dataset).",
     )
@@ -158,7 +158,7 @@ class RankBatches:
             subject=Subject(api=api, variable=source),
             symptom=Symptom.REPEATED_DATA,
             message=f"{count} ranks train one model together, but {given}",
-            expected="each rank has batches of its own",
+            expected="each rank has its own batches",
             observed=f"the first {len(batches)} batches are the same on {count} ranks",
             evidence=tuple(batches),
             likely_cause=_DRAWN_CAUSE if is_drawn else "",

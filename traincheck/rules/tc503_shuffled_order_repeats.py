@@ -48,7 +48,7 @@ class ShuffledOrderRepeats:
         kind="rule",
         code="TC503",
         severity="warning",
-        title="Every epoch of {variables} has the same shuffled order",
+        title="Epochs of {variables} repeat the same shuffled order",
         likely_cause=(
             "The generator that {variables} shuffles with is seeded with the same number before "
             "each epoch: by a seed call inside the epoch loop, or by a new generator."
@@ -180,7 +180,7 @@ def _violation(event: BatchEvent) -> Violation:
             f"{event.loader} ({sampler}) draws its samples in epoch {event.epoch} in the same "
             "order as in the first"
         ),
-        expected="each epoch has an order of its own",
+        expected="each epoch has its own order",
         observed=f"epoch {event.epoch} begins with samples {list(event.indices[:4])} once more",
         evidence=(event,),
         likely_cause=cause,

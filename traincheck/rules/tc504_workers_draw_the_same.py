@@ -97,7 +97,7 @@ class SameInWorkers:
                 f"workers {first.number} and {second.number} of {second.loader} draw the same "
                 f"random numbers from {described(generator)}"
             ),
-            expected="each worker draws numbers of its own",
+            expected="each worker draws its own numbers",
             observed=observed,
             evidence=(first.event, second.event),
         )

@@ -40,7 +40,7 @@ class EpochsDrawTheSame:
         kind="rule",
         code="TC505",
         severity="warning",
-        title="Random augmentation by {variables} is the same in every epoch",
+        title="Random augmentation by {variables} repeats from epoch to epoch",
         likely_cause=(
             "{observed}: the workers of {variables} are seeded with numbers that do not depend on "
             "the epoch."
@@ -108,7 +108,7 @@ class SameInEpochs:
                 f"in epochs {before.epoch} and {worker.epoch}, worker {worker.number} of "
                 f"{worker.loader} draws the same random numbers from {described(generator)}"
             ),
-            expected="each epoch draws numbers of its own",
+            expected="each epoch draws its own numbers",
             observed=observed,
             evidence=(before.event, worker.event),
         )

@@ -50,8 +50,8 @@ class LabelsInOrder:
         severity="warning",
         title="Training data of {variables} come sorted by class",
         likely_cause=(
-            "{variables} does not shuffle (shuffle=False), and its dataset is stored class by "
-            "class."
+            "{variables} {does|do} not shuffle (shuffle=False), and {its|their} dataset is stored "
+            "class by class."
         ),
         fix="Build the training loader with shuffle=True.",
     )

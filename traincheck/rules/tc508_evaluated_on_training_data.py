@@ -135,7 +135,7 @@ def _violation(batch: BatchEvent) -> Violation:
         subject=Subject(api=DATA_LOADER, variable=batch.loader),
         symptom=Symptom.ADVICE,
         message=f"all batches that are evaluated come from {batch.loader}, which is trained on",
-        expected="a loader of its own for evaluation",
+        expected="another loader for evaluation",
         observed=f"batches of {batch.loader} are trained on and evaluated",
         evidence=(batch,),
     )

@@ -45,7 +45,7 @@ class RanksDriftInRandomNumbers:
         severity="warning",
         title="Random generators of ranks that share their data are no longer equal",
         likely_cause="One rank has drawn more numbers than the others: {observed}.",
-        fix="Draw on all ranks, or from a generator of its own where only one rank draws.",
+        fix="Draw on all ranks, or from another generator where only one rank draws.",
     )
     needs = Needs(kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"

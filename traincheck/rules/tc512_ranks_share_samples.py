@@ -55,7 +55,8 @@ class RanksShareSamples:
         severity="warning",
         title="Ranks train on the same samples of {variables}",
         likely_cause=(
-            "{variables} has no DistributedSampler: every rank shuffles all of the data for itself."
+            "{variables} {has|have} no DistributedSampler: every rank shuffles all of the data "
+            "for itself."
         ),
         fix="Build the training loader with sampler=DistributedSampler(dataset).",
     )

@@ -143,7 +143,7 @@ def _violation(event: BatchEvent, path: str, tensor: TensorSummary) -> Violation
             f"{event.loader} draws {event.drawn} samples with different indices, but {path} holds "
             "the same sample in all rows"
         ),
-        expected="each index gives a sample of its own",
+        expected="each index gives its own sample",
         observed=f"all {tensor.shape[0]} rows of {path} are equal",
         evidence=(event,),
     )

@@ -102,7 +102,7 @@ class Equal(RandomStates):
                 subject=Subject(api="torch.random"),
                 symptom=Symptom.ADVICE,
                 message="data-parallel ranks draw the same random numbers in each step",
-                expected="each rank draws numbers of its own",
+                expected="each rank draws its own numbers",
                 observed=f"equal states of torch's generator after {self._equal} steps",
                 evidence=tuple(state for state in states if state is not None)[:2],
             )

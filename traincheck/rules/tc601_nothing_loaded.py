@@ -84,8 +84,8 @@ class Loads(SingleEvents):
                 subject=Subject(module=event.target),
                 symptom=Symptom.NOT_RESTORED,
                 message=(
-                    f"none of the {event.entries} keys given to {event.target}.load_state_dict is "
-                    f"one of its own: it was given {given}, and has {wanted}"
+                    f"none of the {event.entries} keys given to {event.target}.load_state_dict "
+                    f"fits: it was given {given}, and has {wanted}"
                 ),
                 expected=f"keys such as {wanted}",
                 observed=f"keys such as {given}",

@@ -129,7 +129,7 @@ def _violation(
         subject=Subject(api=f"{created.cls}.load_state_dict"),
         symptom=Symptom.NOT_RESTORED,
         message=(
-            f"{owner} ({cls}) steps with a state that begins anew, although the model was "
+            f"{owner} ({cls}) steps with an empty state, although the model was "
             f"loaded from {file.path}, {held}"
         ),
         expected="optimizer.load_state_dict() before training goes on",

@@ -43,7 +43,7 @@ class SchedulerNotRestored:
         title="The learning-rate scheduler is not restored on resume",
         likely_cause=(
             "The checkpoint holds the state of a scheduler, but scheduler.load_state_dict() is "
-            "never called: the schedule{where} begins anew."
+            "never called: the schedule{where} starts again."
         ),
         fix="Call scheduler.load_state_dict() with the saved state before training goes on.",
     )
@@ -92,7 +92,7 @@ def _violation(
         subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
         symptom=Symptom.NOT_RESTORED,
         message=(
-            f"{cls} begins anew, although model and optimizer were loaded from {file.path}, "
+            f"{cls} starts again, although model and optimizer were loaded from {file.path}, "
             "which holds the state of a scheduler"
         ),
         expected="scheduler.load_state_dict() before training goes on",

@@ -139,7 +139,7 @@ def _same_object(violation: Violation, target: str) -> Violation:
             "names for one object (target = model), or the same name twice."
         ),
         fix=(
-            f"Make the second model an object of its own, by copy.deepcopy() of {target}, and load "
+            f"Make the second model another object, by copy.deepcopy() of {target}, and load "
             "the state of the one into the other."
         ),
     )

@@ -39,7 +39,7 @@ class LoadedWeightGivenUp:
         kind="rule",
         code="TC606",
         severity="warning",
-        title="The loaded {variables} was given up for another weight",
+        title="The loaded {variables} {was|were} given up for another weight",
         likely_cause="Weights are tied after load_state_dict(), which gave them different values.",
         fix="Leave the weights untied, as the checkpoint has them.",
     )
@@ -93,9 +93,7 @@ class LoadedValues(SingleEvents):
                 stage=event.stage,
                 subject=Subject(variable=lost.name),
                 symptom=Symptom.NOT_RESTORED,
-                message=(
-                    f"{lost.name} was loaded with values of its own, and stands for {kept.name} now"
-                ),
+                message=(f"{kept.name} now stands for {lost.name}, loaded with other values"),
                 expected=f"{lost.name} and {kept.name} as they were loaded, with different values",
                 observed="both names stand for one parameter",
                 evidence=(load, lost),

@@ -46,7 +46,7 @@ class EpochResumedInAnotherOrder:
         title="A resumed epoch skips batches of another order",
         likely_cause=(
             "The generator of the sampler is not restored, so the order of the epoch was drawn "
-            "anew before its first batches were skipped."
+            "again before its first batches were skipped."
         ),
         fix="Restore the sampler's generator as it was when the epoch began, or seed it by epoch.",
     )

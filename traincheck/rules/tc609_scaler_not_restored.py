@@ -99,11 +99,11 @@ class RestoredScaler(SingleEvents):
                 subject=Subject(api=Families.SCALER_STEP),
                 symptom=Symptom.NOT_RESTORED,
                 message=(
-                    "GradScaler begins anew, although model and optimizer were loaded from "
+                    "GradScaler starts again, although model and optimizer were loaded from "
                     f"{file.path}, which holds its state"
                 ),
                 expected=f"scaler.load_state_dict(): the scale was {part.get('scale')}",
-                observed="it is not called",
+                observed="scaler.load_state_dict() is not called",
                 evidence=(used, file),
             )
         ]

@@ -95,7 +95,7 @@ class RestoredGenerators(SingleEvents):
                     "generators in it were not"
                 ),
                 expected="torch.set_rng_state() before training goes on",
-                observed="it is not called",
+                observed="torch.set_rng_state() is not called",
                 evidence=(file,),
             )
         ]

@@ -57,7 +57,7 @@ class CountBeginsAnew:
         title="A resumed run counts from the beginning",
         likely_cause=(
             "The checkpoint holds a number that training does not go on from: the loop{where} "
-            "begins anew."
+            "starts again."
         ),
         fix="Begin the loop with the number of the checkpoint that was loaded.",
     )

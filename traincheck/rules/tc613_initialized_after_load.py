@@ -138,7 +138,7 @@ class Loads(SingleEvents):
                 stage=lost[0].stage,
                 subject=Subject(module=load.target, variable=lost[0].name),
                 symptom=Symptom.NOT_RESTORED,
-                message=f"{lost[0].name} was loaded, and then filled by {call.api}",
+                message=f"{call.api} fills {lost[0].name} after the load",
                 expected="the values that were loaded, at the first step",
                 observed=f"{call.api} fills {len(lost)} of {len(weights)} loaded weights",
                 evidence=(load, call, lost[0]),

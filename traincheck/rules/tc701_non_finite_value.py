@@ -50,10 +50,10 @@ class NonFiniteValue:
         kind="rule",
         code="TC701",
         severity="error",
-        title="NaN or infinity from step {step} on: {observed}",
+        title="NaN or infinity from step {step} on",
         likely_cause="{observed}; the optimizer step{where} applied it.",
         fix=(
-            "Look at the first place that is named: clean the data, lower the learning rate, or "
+            "Begin with the first place that is named: clean the data, lower the learning rate, or "
             "keep logarithms, roots and divisions away from zero; "
             "torch.autograd.set_detect_anomaly(True) finds the operation."
         ),

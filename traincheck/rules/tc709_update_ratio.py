@@ -152,7 +152,7 @@ class Sizes(StepMonitor):
                 facts,
                 step=size.first,
                 subject=Subject(variable=name),
-                message=f"each optimizer step changes {name} by a large part of its size",
+                message=f"each optimizer step changes {name} by as much as the weights themselves",
                 expected="steps that are small beside the weights",
                 observed=f"the norm of {name} changed by {change:.0%}, to {norm:.3g}",
                 evidence=(updates[-1].call,),

@@ -49,7 +49,10 @@ class ParameterGradientZero:
             "{observed}: what is behind it is off, clamped, multiplied by zero, or in a branch "
             "that is never taken."
         ),
-        fix="Look at the activations, masks and weights behind these parameters.",
+        fix=(
+            "Print what the module of {variables} returns in forward, find the mask, clamp, factor "
+            "of zero or branch behind it, and remove it; or set requires_grad=False."
+        ),
     )
     needs: Needs = DISCOVERY | GRADIENTS
 

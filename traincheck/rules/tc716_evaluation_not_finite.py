@@ -53,13 +53,13 @@ class EvaluationNotFinite:
         kind="rule",
         code="TC716",
         severity="warning",
-        title="The loss of evaluations is no number",
+        title="The loss is NaN or infinite in evaluation",
         likely_cause=(
             "What the evaluation gives the model or {subject}{where} leaves nothing to compute "
             "with: a mask that hides all, a batch without a valid label, a count of zero."
         ),
         fix=(
-            "Look at what the evaluation gives the model that training does not: its masks, its "
+            "Compare what evaluation gives the model with what training gives it: masks, "
             "labels, and the last batch, which may be shorter."
         ),
     )

@@ -46,14 +46,14 @@ class PositionBufferInHalf:
         kind="rule",
         code="TC802",
         severity="warning",
-        title="{variables} is in half precision",
+        title="{variables} {is|are} in half precision",
         likely_cause=(
             "The model was cast as a whole (.to(torch.bfloat16) or .half()), and {variables} with "
             "it: positions or frequencies are rounded."
         ),
         fix=(
             "Load or cast parameters only, or restore {variables} to float32 after the cast, "
-            "computed anew."
+            "computed again."
         ),
     )
     needs = Needs(states=frozenset({"buffer@new"}), kinds=frozenset({"step"}))
@@ -85,7 +85,7 @@ class PositionBuffers:
                 stage=event.stage,
                 subject=Subject(variable=event.name),
                 symptom=Symptom.PRECISION,
-                message=f"buffer {event.name} was cast to {dtype}, which rounds positions",
+                message=f"a cast to {dtype} rounds the positions in {event.name}",
                 expected="float32",
                 observed=dtype,
                 evidence=(event,),

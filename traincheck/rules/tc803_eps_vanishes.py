@@ -46,7 +46,7 @@ class EpsVanishes:
         severity="error",
         title="eps of {subject} is zero in float16",
         likely_cause=(
-            "{variables} is in float16, where eps is rounded to zero: {observed}. The update "
+            "{variables} {is|are} in float16, where eps is rounded to zero: {observed}. The update "
             "divides by zero where gradients are small."
         ),
         fix="Keep parameters in float32 under autocast, or raise eps to 1e-4.",

@@ -38,7 +38,7 @@ class ParametersInHalf:
         kind="rule",
         code="TC805",
         severity="info",
-        title="{variables} is trained in half precision",
+        title="{variables} {is|are} trained in half precision",
         likely_cause="The model was cast to {observed} before the optimizer was built.",
         fix="Keep parameters in float32 and use autocast, or an optimizer with float32 copies.",
     )

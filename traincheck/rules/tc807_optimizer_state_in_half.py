@@ -42,7 +42,7 @@ class OptimizerStateInHalf:
         code="TC807",
         severity="info",
         title="The state of the optimizer is in half precision",
-        likely_cause="It was converted{where}, but the weights were not.",
+        likely_cause="The saved state was converted{where}, but the weights were not.",
         fix="Keep moments in float32: save and load the optimizer's state as it is.",
     )
     needs = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"checkpoint", "step"}))

@@ -82,6 +82,6 @@ class Alignment(ModelMonitor):
                 model.event,
                 odd,
                 expected=f"sizes of inner layers are multiples of {self._multiple}",
-                observed="the number of inputs or outputs is not",
+                observed="inputs or outputs are not a multiple of 8",
             )
         ]

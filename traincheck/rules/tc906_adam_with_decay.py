@@ -42,7 +42,7 @@ class AdamWithDecay:
         severity="info",
         title="Adam is given weight decay",
         likely_cause="The decay was written for AdamW or SGD.",
-        fix="Use torch.optim.AdamW, and tune the decay anew.",
+        fix="Use torch.optim.AdamW, and tune the decay again.",
     )
     needs = Needs(kinds=frozenset({"optimizer"}))
 

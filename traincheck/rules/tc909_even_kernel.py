@@ -39,7 +39,7 @@ class EvenKernel:
         code="TC909",
         severity="info",
         title="Convolutions have kernels of even size",
-        likely_cause="An even kernel size.",
+        likely_cause="The kernel size is even.",
         fix="Use an odd kernel size with padding = size // 2.",
     )
     needs = MODELS

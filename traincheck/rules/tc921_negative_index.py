@@ -43,7 +43,10 @@ class NegativeIndex:
         code="TC921",
         severity="info",
         title="Integers in a batch are negative",
-        likely_cause="An offset, an overflow of a small integer type, a code for missing values.",
+        likely_cause=(
+            "The values have an offset, overflow a small integer type, or hold a code for missing "
+            "values."
+        ),
         fix="Map the values to 0..n-1, or to -100 where they are to be ignored.",
     )
     needs = BATCHES

@@ -70,7 +70,7 @@ class TorchWarning:
         severity="warning",
         title="A warning of torch that matters",
         likely_cause="{observed}.",
-        fix="Do what the warning asks for.",
+        fix="Change the call{where} as the warning says: {observed}.",
     )
     needs = WARNINGS
 

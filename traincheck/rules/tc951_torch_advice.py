@@ -94,7 +94,7 @@ class TorchAdvice:
         severity="info",
         title="A warning of torch that is worth a look",
         likely_cause="{observed}.",
-        fix="Do what the warning asks for.",
+        fix="Change the call{where} as the warning says: {observed}.",
     )
     needs = WARNINGS
 

@@ -69,6 +69,12 @@ def test_quiet_when_all_is_held() -> None:
     assert quiet("TC101", net().steps(3).build()) is Verdict.HELD
 
 
+def test_fires_and_says_which_of_those_that_the_optimizer_holds_are_frozen() -> None:
+    events = start().model(frozen=BODY).optimizer(names=[*BODY, HEAD[0]]).steps(3).build()
+    finding = fires("TC101", events)
+    assert f"(frozen: {', '.join(sorted(BODY))})" in finding.likely_cause
+
+
 def test_quiet_on_frozen_parameters_outside_the_optimizer() -> None:
     events = start().model(frozen=BODY).optimizer(names=HEAD).steps(3).build()
     assert quiet("TC101", events) is Verdict.HELD

@@ -50,7 +50,7 @@ BROKEN = run()
 def test_fires_at_the_first_loss(events: list[Event]) -> None:
     finding = fires("TC332", events)
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert finding.observed == "40% of a batch are padding, with the label 0"
+    assert finding.observed == "40% of a batch is padding, with the label 0"
 
 
 @pytest.mark.parametrize(
