@@ -423,7 +423,8 @@ def test_a_load_into_lazy_layers(tmp_path):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
-    assert [e.changed for e in run.of("checkpoint")] == [0, 9, 0, 0]
+    # What a load without shapes changes is not known.
+    assert [e.changed for e in run.of("checkpoint")] == [None, 9, 0, None]
 
 
 def test_keys_that_do_not_fit(tmp_path):

@@ -182,3 +182,11 @@ def test_no_text_of_a_program_is_found_in_its_trace(tmp_path: Path) -> None:
     for path in tmp_path.rglob("events-*"):
         assert b"SECRET" not in path.read_bytes()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_working_directory_in_the_environment_is_no_secret(monkeypatch) -> None:
+    monkeypatch.setenv("PWD", "/home/me/project")
+    monkeypatch.setenv("DB_PASSWORD", "correct-horse")
+    found = masking._environment()
+    assert "correct-horse" in found
+    assert "/home/me/project" not in found

@@ -493,10 +493,10 @@ def break_records(monkeypatch):
     """No record but marks can be written any more."""
     line, ready = emit.Emitter.line, emit.Emitter.ready
 
-    def broken_line(self, text):
+    def broken_line(self, text, seq):
         if b'{"k":"mark"' not in text:
             raise BrokenError("cannot record")
-        line(self, text)
+        line(self, text, seq)
 
     def broken_ready(self, kind, body):
         if kind != "mark":

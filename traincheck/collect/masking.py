@@ -39,6 +39,7 @@ _LAST = frozenset({"token", "auth", "authorization", "pwd", "passphrase", "cooki
 _PAIRS = frozenset({("api", "key"), ("account", "key"), ("sas", "key"), ("ssh", "key")})
 # Before "token": one of a text.
 _OF_TEXT = frozenset({"pad", "bos", "eos", "unk", "mask", "sep", "cls", "image", "per", "end"})
+_DIRECTORIES = frozenset({"PWD", "OLDPWD"})  # of a shell, in the environment
 _QUERY_KEYS = frozenset({"key", "sig", "signature", "code"})  # of URLs, beside the names above
 
 _USER = re.compile(r"([A-Za-z][\w+.\-]*://)[^/\s@]+@")
@@ -202,5 +203,9 @@ def _switches(value: str) -> int:
 def _environment() -> list[str]:
     """Values of variables whose names look like secrets, the longest first."""
     environ = os.environ.items()
-    found = {v for name, v in environ if len(v) >= _LEAST_SECRET and is_secret(name)}
+    found = {
+        value
+        for name, value in environ
+        if len(value) >= _LEAST_SECRET and is_secret(name) and name not in _DIRECTORIES
+    }
     return sorted(found, key=len, reverse=True)
