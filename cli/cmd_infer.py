@@ -6,10 +6,10 @@ Reads the command line; traincheck.infer does the work.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -129,7 +129,7 @@ def infer(**options: Any) -> None:
 
 
 def _is_same(output: str, update: str | None) -> bool:
-    return update is not None and Path(output).resolve() == Path(update).resolve()
+    return update is not None and os.path.realpath(output) == os.path.realpath(update)
 
 
 def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[str, Relation] | None:

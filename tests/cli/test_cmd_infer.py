@@ -138,6 +138,12 @@ def test_an_output_that_exists_is_kept(infer: Infer, good: Path, tmp_path: Path,
     assert (tmp_path / "invariant.json").read_bytes() != first
 
 
+def test_a_link_loop_is_bad_input(infer: Infer, good: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "invariant.json").symlink_to("invariant.json")
+    assert infer("-t", good, "--update", "invariant.json", "-o", "new.json") == 2
+    assert "invariant.json" in capsys.readouterr().err
+
+
 def test_why_not(infer: Infer, good: Path, capsys) -> None:
     assert infer("-t", good, "--why-not", "SCHEDULER") == 0
     assert "0 dropped statements hold 'SCHEDULER':" in capsys.readouterr().err
