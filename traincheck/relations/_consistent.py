@@ -69,11 +69,12 @@ class ConsistentProposer:
         for of in sorted(self._exchanged):
             yield _claim({"of": of})
         if self._ranks > 1:
-            for call in COUNTED:
-                yield _claim({"of": CALLS, "call": call})
+            yield _claim({"of": CALLS, "call": "optimizer_step"})
         if self._program.name is None:
             return
         base = {"program": self._program.name}
+        if self._ranks > 1:  # others may accumulate unequally, and exchange gradients once
+            yield _claim({**base, "of": CALLS, "call": "backward"})
         if self._clips:
             yield _claim({**base, "of": NORMS})
         yield from (_claim({**base, **place}) for place in self._places())
@@ -149,7 +150,7 @@ class ConsistentDecider:
 
     def _of_calls(self, step: RunStep) -> Iterator[tuple[int, Example]]:
         for index, params in enumerate(self._claims):
-            if params.get("of") == CALLS:
+            if params.get("of") == CALLS and self._program.fits(params):
                 counts = {rank: c.get(params["call"], 0) for rank, c in step.counters.items()}
                 if len(set(counts.values())) > 1:
                     yield index, _is_out_of_step(COUNTED[params["call"]], counts, step)

@@ -22,6 +22,7 @@ from traincheck.relations._names import (
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._variables import StepBook, Variables, is_judged
 from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
+from traincheck.schema.awaited import FIRST
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -40,7 +41,7 @@ _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 _OF_DATA = {ATTENTION: frozenset({"is_causal"})}
 _MODE_ARGUMENT = "training"
 _MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP})
-_OF_BACKWARD = frozenset({Families.ZERO_GRAD, Families.MODULE})
+_OF_STEP = {Families.ZERO_GRAD: Families.ZERO_GRAD, Families.MODULE: Families.BACKWARD}
 _PATIENT = "an optimizer, and steps enough to be patient"
 PATIENCE = 8  # steps: searches look where a gradient points before they go
 _AS_MANY = 4  # times the batches that an update took
@@ -94,12 +95,13 @@ def reach(params: Mapping[str, Any]) -> int | None:
 def antecedent(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a run must have to be asked: within so many steps, as many of them.
 
-    Where no backward adds to gradients, none need be cleared and no mode is trained in.
+    Where no backward runs, no mode is trained in. Gradients may be cleared by other means than
+    zero_grad, or be added to nothing: runs that never call it are not asked.
     """
     if "within" in params:
         return {"api": _PATIENT}
-    is_of_backward = params["outer"] == STEP and params["inner"] in _OF_BACKWARD
-    return {**params, "api": Families.BACKWARD} if is_of_backward else params
+    of_step = _OF_STEP.get(params["inner"]) if params["outer"] == STEP else None
+    return params if of_step is None else {**params, "api": of_step}
 
 
 class CallProposer:
@@ -146,7 +148,10 @@ class CallProposer:
             if any(step.counters.get(name, 0) for name in counters):
                 self._steps[family] += 1
                 if family == Families.OPTIMIZER_STEP:
-                    self._longest, self._since = max(self._longest, self._since), 0
+                    # In more steps gradients were computed that none was to apply
+                    if self._since <= FIRST:
+                        self._longest = max(self._longest, self._since)
+                    self._since = 0
 
     def _learn(self, outer: CallEvent, inside: Sequence[CallEvent]) -> None:
         self._calls[outer.api] += 1

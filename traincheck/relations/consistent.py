@@ -91,7 +91,8 @@ class Consistent(UsualRelation):
             said = f"Whenever {copy} changes, it is a copy of {params['source']}"
             return in_program(params, said)
         if params.get("of") == CALLS:
-            return f"All ranks call {short(COUNTED[params['call']])} equally often in every step"
+            said = f"All ranks call {short(COUNTED[params['call']])} equally often in every step"
+            return in_program(params, said)
         if params.get("of") == SHAPES:
             return "All ranks give tensors of one shape and dtype to what they do together"
         if params.get("of") == RECEIVED:
@@ -105,11 +106,6 @@ class Consistent(UsualRelation):
             who = f"{ROLE_NAMES[params['role']]} under {params['under']}"
         return in_program(params, f"Every {who} is the same on all ranks after every step")
 
-    def reach(self, claim: Hypothesis) -> int | None:
-        """Ranks may accumulate unequally, and then exchange their gradients once."""
-        is_of_backward = claim.params.get("of") == CALLS and claim.params["call"] == "backward"
-        return None if is_of_backward else 1
-
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """What a run must have to be asked: several ranks, or a model that is wrapped."""
         of = claim.params.get("of")
@@ -117,4 +113,5 @@ class Consistent(UsualRelation):
             return claim.params
         if of == NORMS:
             return {"api": SEVERAL_RANKS, "after": Families.CLIP_NORM, **claim.params}
-        return {"api": DDP_INIT if of == WRAPPED else SEVERAL_RANKS}
+        program = {"program": claim.params["program"]} if "program" in claim.params else {}
+        return {"api": DDP_INIT if of == WRAPPED else SEVERAL_RANKS, **program}

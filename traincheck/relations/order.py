@@ -95,9 +95,9 @@ class Order(UsualRelation):
         return in_program(claim.params, text)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """Gradients that no backward adds to need not be cleared."""
+        """Gradients that are added to nothing, or cleared by hand, need no zero_grad."""
         is_added = claim.params.get("needs") == _F.ZERO_GRAD
-        return {**claim.params, "api": _F.BACKWARD} if is_added else claim.params
+        return {**claim.params, "api": _F.ZERO_GRAD} if is_added else claim.params
 
     def reach(self, claim: Hypothesis) -> int | None:
         """Some programs compute gradients that no optimizer is to apply."""
