@@ -10,12 +10,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.relations._awaited import ADDED, Additions
 from traincheck.relations._names import SEVERAL_RANKS, STEP, ProgramName
 from traincheck.relations._programs import Sketch, alike, file_of
-from traincheck.relations._variables import variable_of
+from traincheck.relations._variables import StepBook, variable_of
 from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import Hypothesis
-from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StateEvent
+from traincheck.schema.events import (
+    CallEvent,
+    CollectiveEvent,
+    Event,
+    MarkEvent,
+    StateEvent,
+    StepEvent,
+)
 from traincheck.schema.protocols import Relation
 
 # Calls that stand for others, so that what they are called in a claim may have occurred.
@@ -87,12 +95,20 @@ class Listener:
         self._has_ranks = False
         self._packages: tuple[str, ...] = ()
         self._levels: frozenset[str] = frozenset()
+        self._book = StepBook()
+        self._additions = Additions(self._book)
+        self._adds: bool | None = None  # whether backward adds to gradients; None: no look at any
 
     def observe(self, event: Event) -> None:
-        if isinstance(event, CallEvent):
+        if isinstance(event, StepEvent):
+            self._step(event)
+        elif isinstance(event, CallEvent):
             self._calls.add((event.api, event.family, event.autocast, event.module))
             self._has_ranks |= event.rank > 0
         elif isinstance(event, StateEvent):
+            if event.role == "gradient":
+                self._book.observe(event)
+                self._adds = bool(self._adds)
             if event.change == "new":
                 self._sketch.observe(event)
             if event.change in TELLING and event.role != "gradient":
@@ -106,11 +122,19 @@ class Listener:
                 self._levels |= {str(event.data.get("level", "default"))}
                 self._packages = tuple(map(str, event.data.get("packages") or ()))
 
+    def _step(self, event: StepEvent) -> None:
+        self._additions.read()
+        if event.recorded and self._additions.any_of():
+            self._adds = True
+        self._book.turn(event)
+
     def words(self) -> Vocabulary:
         calls = {word for api, family, *_ in self._calls for word in (api, family) if word}
         calls |= {f"autocast {dtype}" for _, _, dtype, _ in self._calls if dtype}
         calls |= {SEVERAL_RANKS} if self._has_ranks else set()
         calls |= {_STAND_FOR[word] for word in calls & _STAND_FOR.keys()}
+        if Families.BACKWARD in calls and (Families.ZERO_GRAD in calls or self._adds is not False):
+            calls.add(ADDED)
         name = self._program.name
         return Vocabulary(
             programs=frozenset() if name is None else frozenset({self._sketch.of(name)}),

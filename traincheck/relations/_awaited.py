@@ -24,6 +24,8 @@ GRADIENTS = Needs(
     states=frozenset({"parameter@new"}) | some("gradient@backward"),
     kinds=frozenset({"step", "optimizer"}),
 )
+# Of the vocabulary of a run: it could tell whether zero_grad is called
+ADDED = "gradients that zero_grad clears, or that backward adds to"
 UPDATES = Needs(states=some("parameter@step"))  # those by hand
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, selector_text, short
@@ -131,6 +131,10 @@ class ChangeProposer:
                         yield Hypothesis(relation="contains", params=params)
 
 
+# Variables, their names, and the parameters behind them
+_Population: TypeAlias = tuple[list[Variable], frozenset[str], frozenset[str]]
+
+
 @dataclass(slots=True, eq=False)
 class _Claim:
     """A claim and the variables it speaks of now. populations: by the optimizer that steps.
@@ -147,9 +151,7 @@ class _Claim:
     role: str
     change: str
     variables: list[Variable] = field(default_factory=list)
-    populations: dict[str | None, tuple[list[Variable], frozenset[str], frozenset[str]]] = field(
-        default_factory=dict
-    )
+    populations: dict[tuple[str | None, bool], _Population] = field(default_factory=dict)
     known: dict[tuple[Any, ...], Examples] = field(default_factory=dict)
     lapses: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
     rests: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
@@ -301,20 +303,22 @@ class ChangeDecider:
                 break
         return found
 
-    def _population(
-        self, claim: _Claim, owner: str | None
-    ) -> tuple[list[Variable], frozenset[str], frozenset[str]]:
+    def _population(self, claim: _Claim, owner: str | None) -> _Population:
         """The variables a window can speak of, their names, and the parameters behind them."""
-        found = claim.populations.get(owner)
+        # What no optimizer holds changes where the program updates it: asked beside updates only
+        is_by_hand = claim.outer == STEP and claim.role == "parameter" and not self._updates
+        found = claim.populations.get((owner, is_by_hand))
         if found is None:
             variables = claim.variables
+            if is_by_hand:
+                variables = [v for v in variables if self._variables.is_held(v)]
             if claim.outer != STEP and claim.role == "parameter":
                 variables = [v for v in variables if self._variables.held_by(owner, v)]
             elif claim.outer != STEP:
                 variables = [v for v in variables if v.owner == owner]
             names = frozenset(variable.name for variable in variables)
             bases = frozenset(variable.base for variable in variables)
-            found = claim.populations[owner] = (variables, names, bases)
+            found = claim.populations[owner, is_by_hand] = (variables, names, bases)
         return found
 
     def _each(

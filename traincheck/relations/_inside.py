@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.relations import _awaited
-from traincheck.relations._awaited import Awaited
+from traincheck.relations._awaited import ADDED, Awaited
 from traincheck.relations._memory import Examples
 from traincheck.relations._modal import MODES, Modes
 from traincheck.relations._names import (
@@ -41,7 +41,7 @@ _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 _OF_DATA = {ATTENTION: frozenset({"is_causal"})}
 _MODE_ARGUMENT = "training"
 _MODE_FAMILIES = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP})
-_OF_STEP = {Families.ZERO_GRAD: Families.ZERO_GRAD, Families.MODULE: Families.BACKWARD}
+_OF_STEP = {Families.ZERO_GRAD: ADDED, Families.MODULE: Families.BACKWARD}
 _PATIENT = "an optimizer, and steps enough to be patient"
 PATIENCE = 8  # steps: searches look where a gradient points before they go
 _AS_MANY = 4  # times the batches that an update took
@@ -95,8 +95,8 @@ def reach(params: Mapping[str, Any]) -> int | None:
 def antecedent(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a run must have to be asked: within so many steps, as many of them.
 
-    Where no backward runs, no mode is trained in. Gradients may be cleared by other means than
-    zero_grad, or be added to nothing: runs that never call it are not asked.
+    Where no backward runs, no mode is trained in. Where it adds to no gradient, and the program
+    clears them in its own way, none need be cleared by zero_grad.
     """
     if "within" in params:
         return {"api": _PATIENT}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.relations._awaited import GRADIENTS, ClearedByHand
+from traincheck.relations._awaited import ADDED, GRADIENTS, ClearedByHand
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._filled import FILLS, FillDecider, FillProposer, is_of_fills
 from traincheck.relations._loop import (
@@ -97,7 +97,7 @@ class Order(UsualRelation):
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """Gradients that are added to nothing, or cleared by hand, need no zero_grad."""
         is_added = claim.params.get("needs") == _F.ZERO_GRAD
-        return {**claim.params, "api": _F.ZERO_GRAD} if is_added else claim.params
+        return {**claim.params, "api": ADDED} if is_added else claim.params
 
     def reach(self, claim: Hypothesis) -> int | None:
         """Some programs compute gradients that no optimizer is to apply."""
