@@ -480,10 +480,11 @@ def test_two_ranks(tmp_path) -> None:
 
 
 LEFT = """
-import sys, time, torch
+import datetime, sys, time, torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+# The group gives up in time for a test; as it is, it takes 30 minutes.
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
 weight = torch.nn.Parameter(torch.ones(4))
 optimizer = torch.optim.SGD([weight], lr=0.1)
 for step in range(4):
@@ -502,6 +503,7 @@ for step in range(4):
     ("how", "words", "said"),
     [
         ("raises", [], "Rank 1 raised, and others wait for it"),
+        # Not halted: it may only be slow. The group ends the job.
         ("sleeps", ["--stall-timeout", "5", "--halt"], "Rank 1 is silent, and others wait for it"),
     ],
 )
