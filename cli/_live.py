@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from traincheck.api import conclude
 from traincheck.check.live import LiveEngine, Watched
-from traincheck.collect.halt import Halt
+from traincheck.collect.launch.stop_program import Halt
 from traincheck.errors import OutputError
 from traincheck.store.tail import SILENT_S, TailReader
 from traincheck.store.thin import record_gap

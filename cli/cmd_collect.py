@@ -1,6 +1,6 @@
 """traincheck-collect: record one run of a program.
 
-Reads the command line and the configuration; the work is in traincheck/collect/launch.py.
+Reads the command line and the configuration; the work is in traincheck/collect/launch/launcher.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from traincheck.collect.settings import MOST_STEPS, Level, Settings
+from traincheck.collect.launch.settings import MOST_STEPS, Level, Settings
 from traincheck.errors import UsageError
 
 from ._program import PROGRAM, Program, ProgramCommand, check_line, invariant_needs
@@ -23,7 +23,7 @@ from ._unheard import even_unheard, line_start
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
-    from traincheck.collect.launch import Outcome
+    from traincheck.collect.launch.launcher import Outcome
     from traincheck.config import CollectConfig, Config
     from traincheck.schema.claims import Needs
 
@@ -116,7 +116,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     \b
     Exit status: that of the program, 128+n when signal n ended it; 2 when nothing could be started.
     """  # noqa: D301  # click reads the escape
-    from traincheck.collect.launch import launch, new_run_id
+    from traincheck.collect.launch.launcher import launch, new_run_id
 
     command = _command(options, ctx.meta[PROGRAM])
     project = configuration(options)
@@ -155,7 +155,7 @@ def _checked(
     options: dict[str, Any],
 ) -> int:
     """Record and check at once. The status stays that of the program."""
-    from traincheck.collect.launch import launch
+    from traincheck.collect.launch.launcher import launch
     from traincheck.report._run_summary import RunSummary, write_run_summary
 
     from ._live import LiveCheck
@@ -173,7 +173,7 @@ def _checked(
 
 def _command(options: dict[str, Any], program: Program) -> list[str]:
     """The command to run, from -p, -s or the words after ``--``."""
-    from traincheck.collect.launch import check_command, script_command, shell_command
+    from traincheck.collect.launch.launcher import check_command, script_command, shell_command
 
     script, shell, words = options["script"], options["shell"], program.words
     if program.stray:

@@ -1,6 +1,6 @@
 """traincheck run: record a program, check it while it runs, and sum up at its end.
 
-Reads the command line; collect/launch.py runs the program, check/live.py checks.
+Reads the command line; collect/launch/launcher.py runs the program, check/live.py checks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.collect.settings import MOST_STEPS
+from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 
@@ -36,7 +36,7 @@ from ._unheard import even_unheard, line_start
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
-    from traincheck.collect.settings import Settings
+    from traincheck.collect.launch.settings import Settings
     from traincheck.config import Config
 
 _TRACES = "traces"
@@ -113,7 +113,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
       2  nothing was started: bad input or usage
       3  a bug of traincheck
     """  # noqa: D301  # click reads the escape
-    from traincheck.collect.launch import launch, new_run_id
+    from traincheck.collect.launch.launcher import launch, new_run_id
     from traincheck.report._run_summary import RunSummary, write_run_summary
 
     from ._live import LiveCheck
@@ -158,7 +158,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
 
 def _command(program: Program) -> list[str]:
     """The command to run: a script with its arguments, or the words after ``--``."""
-    from traincheck.collect.launch import check_command, script_command, shell_command
+    from traincheck.collect.launch.launcher import check_command, script_command, shell_command
 
     script, words = program.script, program.words
     if script is None:
@@ -212,7 +212,7 @@ def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> 
 
 
 def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_id: str) -> Settings:
-    from traincheck.collect.settings import Settings
+    from traincheck.collect.launch.settings import Settings
 
     given = {name: options[name] for name in ("every", "warmup") if options[name] is not None}
     return Settings(

@@ -20,9 +20,9 @@ from typing import Any
 import click
 from click.shell_completion import shell_complete
 
-import traincheck
 from traincheck.errors import TraincheckError, UsageError
 from traincheck.schema.printable import printable_lines
+from traincheck.version import VERSION
 
 from ._os_errors import bad_path
 from ._unheard import even_unheard, give_up
@@ -135,7 +135,7 @@ class _Group(click.Group):
 @click.group(
     cls=_Group, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(traincheck.__version__, "-V", "--version", prog_name="traincheck")
+@click.version_option(VERSION, "-V", "--version", prog_name="traincheck")
 def main() -> None:
     """Find silent bugs in PyTorch training.
 
@@ -247,7 +247,7 @@ def _our_bug(error: Exception) -> int:
 
 def _versions() -> str:
     """Of what a report of a bug is about, without loading any of it."""
-    found = [f"traincheck {traincheck.__version__}", f"Python {platform.python_version()}"]
+    found = [f"traincheck {VERSION}", f"Python {platform.python_version()}"]
     with contextlib.suppress(metadata.PackageNotFoundError):
         found.append(f"torch {metadata.version('torch')}")
     return ", ".join([*found, platform.platform(terse=True)])

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OFFERED = ("integrations", "store")  # whose functions traincheck/__init__.py offers by name
+OFFERED = ("integrations", "store", "version")  # what traincheck/__init__.py offers by name
 LAYERS = (
-    ("errors", "handlers", "instrumentor"),
+    ("errors", "handlers", "instrumentor", "version"),
     ("schema",),
     ("collect", "store"),
     ("relations", "rules"),
@@ -24,12 +24,25 @@ LAYERS = (
     ("integrations",),
     ("cli",),
 )
+# Within collect/: the same, for its packages and the modules beside them.
+COLLECT_LAYERS = (
+    ("masking",),
+    ("tensors", "steps", "launch"),
+    ("trace_writer",),
+    ("stats",),
+    ("tracking",),
+    ("context",),
+    ("active_session", "observers"),
+    ("instruments",),
+    ("session",),
+)
+ORDERS = {"traincheck": LAYERS, "traincheck.collect": COLLECT_LAYERS}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MODULE_LINES = 600
 FUNCTION_LINES = 80
 SHORT_FILES = {"relations": 250, "rules": 250}
 HOT_PATH_LINES = 300
-HOT_PATH = ("collect/emit.py", "collect/summarize.py")
+HOT_PATH = ("collect/trace_writer/emitter.py", "collect/tensors/summarize.py")
 TORCH_LAYER = "collect"
 # What training may load besides the standard library; sitecustomize is the user's own.
 LIGHT = {"torch", "orjson", "xxhash", "sitecustomize"}
@@ -78,6 +91,22 @@ def upward(source: str, module: str) -> set[str]:
     return {name for name in found if name in RANK and name != own and RANK[name] >= RANK[own]}
 
 
+def part(name: str, package: str) -> str | None:
+    """What of a package a dotted name belongs to; None for the package itself and others."""
+    head, _, rest = name.partition(f"{package}.")
+    return rest.partition(".")[0] if not head and rest else None
+
+
+def out_of_order(source: str, module: str, package: str) -> set[str]:
+    """Parts of the same package that `module` imports, and that stand beside or after its own."""
+    rank = {name: rank for rank, names in enumerate(ORDERS[package]) for name in names}
+    own = part(module, package)
+    if own is None:
+        return set()
+    found = {part(name, package) for name in imports(ast.parse(source), module, is_package=False)}
+    return {name for name in found if name and name != own and rank[name] >= rank[own]}
+
+
 def function_sizes(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -103,11 +132,14 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
     return next((found for name in sorted(graph) if (found := walk(name, []))), [])
 
 
-def runtime_imports(path: Path, known: set[str]) -> set[str]:
-    """Our modules that `path` imports when it runs; a package stands for its own `__init__`."""
+def own_imports(path: Path, known: set[str], *, types: bool = True) -> set[str]:
+    """Our modules that `path` imports; a package stands for its own `__init__`.
+
+    types: also those that only type checkers see.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             node.body = [ast.Pass()]
     name = dotted(path)
     found = set()
@@ -131,6 +163,27 @@ def test_every_layer_imports_only_from_its_left() -> None:
     assert not broken
 
 
+def test_collect_imports_in_one_direction() -> None:
+    broken = {
+        relative(path): found
+        for path in modules()
+        if "bootstrap"
+        not in path.parts  # what is put on the path of a child: it starts the session
+        if (
+            found := out_of_order(
+                path.read_text(encoding="utf-8"), dotted(path), "traincheck.collect"
+            )
+        )
+    }
+    assert not broken
+
+
+def test_an_import_out_of_order_is_seen() -> None:
+    module, source = "traincheck.collect.stats.x", "from traincheck.collect.tracking import tracker"
+    assert out_of_order(source, module, "traincheck.collect") == {"tracking"}
+    assert not out_of_order(source, "traincheck.collect.session.x", "traincheck.collect")
+
+
 def test_every_folder_has_a_layer() -> None:
     folders = {layer(dotted(path)) for path in modules() if dotted(path) != "traincheck"}
     assert folders <= set(RANK), "add the new folder to LAYERS"
@@ -140,7 +193,7 @@ def test_every_folder_has_a_layer() -> None:
     ("module", "source"),
     [
         ("traincheck.store.reader", "from traincheck.rules import _table"),
-        ("traincheck.store.reader", "import traincheck.collect.emit"),
+        ("traincheck.store.reader", "import traincheck.collect.trace_writer.emitter"),
         ("traincheck.check.engine", "def late():\n    from traincheck import report"),
         ("traincheck.infer.engine", "from traincheck.cli import main"),
         ("traincheck.infer.engine", "import cli.main"),
@@ -158,7 +211,7 @@ def test_an_import_from_the_left_is_fine() -> None:
 
 def test_no_import_cycles() -> None:
     known = {dotted(path) for path in modules()}
-    assert not cycle({dotted(path): runtime_imports(path, known) for path in modules()})
+    assert not cycle({dotted(path): own_imports(path, known) for path in modules()})
 
 
 def foreign(path: Path) -> set[str]:
@@ -170,7 +223,7 @@ def foreign(path: Path) -> set[str]:
 
 def test_what_training_loads_is_light() -> None:
     known = {dotted(path): path for path in modules()}
-    graph = {name: runtime_imports(path, set(known)) for name, path in known.items()}
+    graph = {name: own_imports(path, set(known), types=False) for name, path in known.items()}
     loaded = {name for name in known if layer(name) == TORCH_LAYER}
     while more := {other for name in loaded for other in graph[name]} - loaded:
         loaded |= more

@@ -79,7 +79,11 @@ def test_every_module_is_in_the_wheel(wheel_names: set[str]) -> None:
 def test_the_data_files_are_in_the_wheel(wheel_names: set[str]) -> None:
     schemas = {p.relative_to(ROOT).as_posix() for p in (ROOT / "traincheck").rglob("*.json")}
     assert schemas
-    expected = {"traincheck/py.typed", "traincheck/collect/bootstrap/sitecustomize.py", *schemas}
+    expected = {
+        "traincheck/py.typed",
+        "traincheck/collect/launch/bootstrap/sitecustomize.py",
+        *schemas,
+    }
     expected |= {f"traincheck/configs/{path.name}" for path in (ROOT / "configs").glob("*.toml")}
     shipped = [path.name for path in (ROOT / "configs" / "invariants").glob("*.json")]
     assert shipped
@@ -129,7 +133,7 @@ def test_every_folder_with_data_is_a_package_of_its_own(wheel_names: set[str]) -
     own = {
         name for name in folders if name.split(".")[0] == "traincheck" and "dist-info" not in name
     }
-    assert own - packages <= {"traincheck.collect.bootstrap"}
+    assert own - packages <= {"traincheck.collect.launch.bootstrap"}
 
 
 def test_cli_is_no_package_of_its_own(tmp_path: Path) -> None:

@@ -21,12 +21,14 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from traincheck.version import VERSION
+
 if TYPE_CHECKING:
     from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
     from traincheck.store.tables import open as open
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["TrainingHalted", "__version__", "annotate_stage", "mark", "step", "watch"]
 
 # Names of the research release, and ours.
@@ -46,7 +48,7 @@ def step() -> None:
     From the first call on only these calls end steps; make it once before the loop, to count its
     first step so too. Does nothing in a process that is not watched.
     """
-    current = sys.modules.get("traincheck.collect.current")
+    current = sys.modules.get("traincheck.collect.active_session")
     if current is not None and current.CURRENT.session is not None:
         current.CURRENT.session.mark_step()
 
@@ -58,7 +60,7 @@ def mark(text: str, **data: Any) -> None:
         text: what to find it by, e.g. ``"new curriculum"``.
         data: what belongs to it: numbers, text, and lists and dicts of these; others become text.
     """
-    current = sys.modules.get("traincheck.collect.current")
+    current = sys.modules.get("traincheck.collect.active_session")
     if current is not None and current.CURRENT.session is not None:
         current.CURRENT.session.annotate(text, data)
 
@@ -77,7 +79,7 @@ def annotate_stage(stage_name: str) -> None:
     if stage is None:
         mark(stage_name)
         return
-    current = sys.modules.get("traincheck.collect.current")
+    current = sys.modules.get("traincheck.collect.active_session")
     if current is not None:
         current.CURRENT.enter_stage(stage)
 

@@ -21,10 +21,10 @@ from traincheck.api import check
 from traincheck.check import live
 from traincheck.cli import _live
 from traincheck.cli import main as entry
-from traincheck.collect import launch as launching
-from traincheck.collect.halt import Halt
-from traincheck.collect.launch import Outcome
-from traincheck.collect.settings import Settings
+from traincheck.collect.launch import launcher as launching
+from traincheck.collect.launch.launcher import Outcome
+from traincheck.collect.launch.settings import Settings
+from traincheck.collect.launch.stop_program import Halt
 from traincheck.report import _run_summary as run_summary
 from traincheck.report._run_summary import RunSummary
 from traincheck.rules._table import RULES

@@ -254,7 +254,7 @@ def test_only_what_selected_rules_need_is_recorded(
     project: Path, monkeypatch, words: list[str], text: str, has: set[str], lacks: set[str]
 ) -> None:
     from traincheck import api
-    from traincheck.collect import launch
+    from traincheck.collect.launch import launcher
 
     (project / "traincheck.toml").write_text(text)
     asked: list[set[str]] = []
@@ -266,8 +266,8 @@ def test_only_what_selected_rules_need_is_recorded(
         return rules
 
     seen = []
-    outcome = launch.Outcome(exit_status=0, processes=1, notes=())
-    monkeypatch.setattr(launch, "launch", lambda _, settings: seen.append(settings) or outcome)
+    outcome = launcher.Outcome(exit_status=0, processes=1, notes=())
+    monkeypatch.setattr(launcher, "launch", lambda _, settings: seen.append(settings) or outcome)
     monkeypatch.setattr(api, "chosen_rules", chosen)
     monkeypatch.setattr(sys, "argv", ["traincheck-collect", "-p", "train.py", *words])
     assert entry.collect_main() == 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.collect import looker, variables
-from traincheck.collect.device import finish, read, start
-from traincheck.collect.fingerprint import components, seed_of_parts
+from traincheck.collect.tensors.device_fingerprint import finish, read, start
+from traincheck.collect.tensors.fingerprint import components, seed_of_parts
+from traincheck.collect.tracking import change_detector, tracked_tensor
 
 
 def mix(tensor):
@@ -18,6 +18,6 @@ def mix(tensor):
 @pytest.fixture
 def far(monkeypatch):
     """The CPU is taken for a device, as far as looks go."""
-    monkeypatch.setattr(looker, "is_on_device", lambda tensor: True)
-    monkeypatch.setattr(variables, "is_plain_cpu", lambda tensor: False)
-    monkeypatch.setattr(looker, "fingerprint", mix)
+    monkeypatch.setattr(change_detector, "is_on_device", lambda tensor: True)
+    monkeypatch.setattr(tracked_tensor, "is_plain_cpu", lambda tensor: False)
+    monkeypatch.setattr(change_detector, "fingerprint", mix)

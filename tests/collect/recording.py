@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from traincheck.collect.session import Session
-from traincheck.collect.settings import Settings
+from traincheck.collect.launch.settings import Settings
+from traincheck.collect.session.session import Session
 from traincheck.schema.codec import decode
 from traincheck.schema.events import Event
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.collect.recording import Recording, recording
-from traincheck.collect import attention
+from traincheck.collect.observers import attention_softmax
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
@@ -137,7 +137,7 @@ def test_only_in_some_steps_and_up_to_so_many_nodes(tmp_path: Path, monkeypatch)
             block(torch.randn(3, TIME, HEADS * SIZE)).pow(2).mean().backward()
             optimizer.step()
     assert [mark.step for mark in run.marks(Marks.ATTENTION)] == [0, 1, 2]
-    monkeypatch.setattr(attention, "_MOST_NODES", 4)
+    monkeypatch.setattr(attention_softmax, "_MOST_NODES", 4)
     with recording(tmp_path / "nodes") as run:
         grads(masked)
     assert told(run) == []
@@ -159,7 +159,7 @@ def test_only_where_it_is_wanted(tmp_path: Path, needs: Needs | None, is_wanted:
 
 def test_a_failure_of_ours_is_counted(tmp_path: Path, monkeypatch) -> None:
     plain = grads(masked)
-    monkeypatch.setattr(attention, "kind", lambda node: 1 / 0)
+    monkeypatch.setattr(attention_softmax, "kind", lambda node: 1 / 0)
     with recording(tmp_path, must_be_whole=False) as run:
         traced = grads(masked)
     assert all(torch.equal(a, b) for a, b in zip(plain, traced, strict=True))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.averages import WANTED
+from traincheck.collect.observers.loaded_averages import WANTED
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 

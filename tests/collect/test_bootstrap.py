@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.collect.launch import BOOTSTRAP, child_environment
-from traincheck.collect.settings import Settings
+from traincheck.collect.launch.launcher import BOOTSTRAP, child_environment
+from traincheck.collect.launch.settings import Settings
 
 TORCH = "IS_COMPLETE = False\nimport torch.part\nIS_COMPLETE = True\n"
 SESSION = """
@@ -93,9 +93,10 @@ def place(tmp_path: Path) -> Place:
     place.write("lib/torch/__init__.py", TORCH)
     place.write("lib/torch/part.py", "")
     place.write("package/traincheck/__init__.py", "")
-    place.write("package/traincheck/collect/__init__.py", "")
-    place.write("package/traincheck/collect/settings.py", SETTINGS)
-    place.write("package/traincheck/collect/session.py", SESSION)
+    for package in ("collect", "collect/launch", "collect/session"):
+        place.write(f"package/traincheck/{package}/__init__.py", "")
+    place.write("package/traincheck/collect/launch/settings.py", SETTINGS)
+    place.write("package/traincheck/collect/session/session.py", SESSION)
     (tmp_path / "starts").mkdir()
     (tmp_path / "run").mkdir()
     return place
@@ -282,11 +283,15 @@ def test_an_isolated_interpreter_escapes(place: Place, flag: str) -> None:
 
 
 def _break_session(place: Place) -> None:
-    place.write("package/traincheck/collect/session.py", "def start(s): raise OSError('no room')")
+    place.write(
+        "package/traincheck/collect/session/session.py", "def start(s): raise OSError('no room')"
+    )
 
 
 def _need_what_is_missing(place: Place) -> None:
-    place.write("package/traincheck/collect/settings.py", "import a_module_that_is_not_there")
+    place.write(
+        "package/traincheck/collect/launch/settings.py", "import a_module_that_is_not_there"
+    )
 
 
 def _take_the_package_away(place: Place) -> None:

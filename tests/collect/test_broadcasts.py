@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tests.collect.recording import Recording, recording
-from traincheck.collect import broadcasts
-from traincheck.collect.broadcasts import Broadcasts
+from traincheck.collect.observers import loss_broadcast
+from traincheck.collect.observers.loss_broadcast import Broadcasts
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
@@ -107,15 +107,15 @@ def test_how_often(tmp_path: Path) -> None:
 def test_the_walk_ends(tmp_path: Path, monkeypatch) -> None:
     model, x, y = data()
     seen = []
-    inputs = broadcasts.inputs
-    monkeypatch.setattr(broadcasts, "inputs", lambda node: seen.append(node) or inputs(node))
+    inputs = loss_broadcast.inputs
+    monkeypatch.setattr(loss_broadcast, "inputs", lambda node: seen.append(node) or inputs(node))
     with recording(tmp_path) as run:
         loss = model(x) - y
         for _ in range(50):
             loss = loss * 2
         loss.mean().backward()
     assert told(run) == []
-    assert len(seen) == broadcasts._MOST_NODES
+    assert len(seen) == loss_broadcast._MOST_NODES
     seen.clear()
 
 
@@ -285,7 +285,7 @@ def test_nothing_is_kept(tmp_path: Path, fails: bool) -> None:
 
 def test_a_failure_of_ours_is_counted(tmp_path: Path, monkeypatch) -> None:
     plain = grads(twice)
-    monkeypatch.setattr(broadcasts, "kind", lambda node: 1 / 0)
+    monkeypatch.setattr(loss_broadcast, "kind", lambda node: 1 / 0)
     with recording(tmp_path, must_be_whole=False) as run:
         traced = grads(twice)
     assert all(torch.equal(one, other) for one, other in zip(plain, traced, strict=True))
@@ -308,7 +308,7 @@ def test_only_where_it_is_wanted(tmp_path: Path, needs: Needs | None, is_wanted:
 
 
 def test_torch_that_does_not_tell(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(broadcasts, "IS_TOLD", False)
+    monkeypatch.setattr(loss_broadcast, "IS_TOLD", False)
     with recording(tmp_path) as run:
         assert not Broadcasts(run.session).is_wanted
         grads(twice)

@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from traincheck.collect.device import finish, read, start
+from traincheck.collect.tensors.device_fingerprint import finish, read, start
 
 on_gpu = [
     pytest.mark.gpu,

@@ -14,8 +14,8 @@ from tests.checking import report_of
 from tests.collect.recording import recording
 from tests.learning import learn
 from tests.learning import report_of as report_of_learned
-from traincheck.collect import run_manifest
-from traincheck.collect.faults import MAX_FAULTS
+from traincheck.collect.launch import run_manifest
+from traincheck.collect.session.faults import MAX_FAULTS
 from traincheck.schema.apis import Marks
 from traincheck.schema.layout import FAULTS_GLOB
 
@@ -42,7 +42,7 @@ def train(steps=16, at=None, monkeypatch=None, target=""):
 
 
 FAULTS = {
-    "traincheck.collect.wrap.is_grad_enabled": "functional",
+    "traincheck.collect.instruments.wrap.is_grad_enabled": "functional",
     "traincheck.collect.instruments.optimizers.place": "optimizers",
 }
 
@@ -71,7 +71,12 @@ def test_a_missing_call_is_still_found_once_nothing_fails_any_more(tmp_path, mon
     learned = [i for i in learn(good.events).invariants if i.hypothesis.relation == "contains"]
     with recording(tmp_path / "new", must_be_whole=False) as run:
         with monkeypatch.context() as patch:
-            train(1, at=0, monkeypatch=patch, target="traincheck.collect.wrap.is_grad_enabled")
+            train(
+                1,
+                at=0,
+                monkeypatch=patch,
+                target="traincheck.collect.instruments.wrap.is_grad_enabled",
+            )
         weight = nn.Parameter(torch.ones(3))
         optimizer = torch.optim.SGD([weight], lr=0.01)
         for _ in range(12):
@@ -82,7 +87,7 @@ def test_a_missing_call_is_still_found_once_nothing_fails_any_more(tmp_path, mon
 
 def test_the_manifest_counts_them(tmp_path, monkeypatch):
     with recording(tmp_path / "run", must_be_whole=False), monkeypatch.context() as patch:
-        train(at=3, monkeypatch=patch, target="traincheck.collect.wrap.is_grad_enabled")
+        train(at=3, monkeypatch=patch, target="traincheck.collect.instruments.wrap.is_grad_enabled")
     (path,) = (tmp_path / "run").glob(FAULTS_GLOB)
     times = sum(fault["times"] for fault in orjson.loads(path.read_bytes())["faults"])
     assert times >= MAX_FAULTS

@@ -19,14 +19,14 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import traincheck.collect
-from traincheck.collect.session import Session
-from traincheck.collect.settings import Settings
+from traincheck.collect.launch.settings import Settings
+from traincheck.collect.session.session import Session
 
 # Each guards all it does or only makes an object: nothing in there can fail but itself.
 GUARDS = frozenset(
     {
-        "emit.Emitter.__init__",
-        "event_file.EventFile.__init__",
+        "trace_writer.emitter.Emitter.__init__",
+        "trace_writer.event_file.EventFile.__init__",
         "instruments.checkpoint._Before.__init__",
         "instruments.modules.Modules._add",
         "instruments.modules.Modules._enter_root",
@@ -36,17 +36,17 @@ GUARDS = frozenset(
         "instruments.optimizers.Optimizers._enter",
         "instruments.optimizers.Optimizers._left",
         "instruments.optimizers.Optimizers.owner",
-        "instruments.pywarnings.PythonWarnings._warned",
-        "made_states.MadeStates._remember",
-        "placeholders.Placeholders.__init__",
-        "session.Session.differs",
-        "session.Session.emitter",
-        "wrap._tell",
-        "wrap.guarded",
+        "instruments.python_warnings.PythonWarnings._warned",
+        "observers.state_dicts.MadeStates._remember",
+        "trace_writer.pending_numbers.Placeholders.__init__",
+        "session.session.Session.differs",
+        "session.session.Session.emitter",
+        "instruments.wrap._tell",
+        "instruments.wrap.guarded",
     }
 )
 # In processes that train nothing.
-ELSEWHERE = ("bootstrap", "launch", "run_manifest")
+ELSEWHERE = ("launch.bootstrap", "launch.launcher", "launch.run_manifest")
 
 
 def ours() -> Iterator[tuple[str, types.FunctionType]]:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from traincheck.collect import fingerprint as module
-from traincheck.collect.device import finish, read, start
-from traincheck.collect.fingerprint import (
+from traincheck.collect.tensors import fingerprint as module
+from traincheck.collect.tensors.device_fingerprint import finish, read, start
+from traincheck.collect.tensors.fingerprint import (
     PROBE_SLICE,
     PROBED,
     fingerprint,
@@ -21,7 +21,7 @@ from traincheck.collect.fingerprint import (
     zeros_digest,
     zeros_probe,
 )
-from traincheck.collect.variables import Variable
+from traincheck.collect.tracking.tracked_tensor import Variable
 
 FLOAT8 = [
     f"float8_{kind}"

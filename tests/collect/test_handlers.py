@@ -16,7 +16,7 @@ from traincheck.handlers import give_back, is_of_handler
 
 ROOT = Path(__file__).parents[2] / "traincheck"
 # They run in the launcher, whose handlers are ours.
-LAUNCHER = frozenset({"launch.py", "run_manifest.py", "halt.py", "signals.py"})
+LAUNCHER = frozenset({"launcher.py", "run_manifest.py", "stop_program.py", "signals.py"})
 IN_TRAINING = [
     *(p for p in sorted((ROOT / "collect").rglob("*.py")) if p.name not in LAUNCHER),
     ROOT / "integrations" / "watching.py",
@@ -82,7 +82,7 @@ def test_every_clause_gives_back_what_a_handler_raised(path):
 @pytest.mark.parametrize("statement", ["pass", "log(error)", "if a:\n  give_up(error)"])
 def test_a_clause_that_swallows_is_seen(statement):
     source = f"def f():\n try:\n  g()\n except OSError as error:\n  {statement}\n"
-    assert swallowing(Path("emit.py"), source.replace("\n  give_up", "\n   give_up"))
+    assert swallowing(Path("emitter.py"), source.replace("\n  give_up", "\n   give_up"))
 
 
 class Deadline:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.current import CURRENT
-from traincheck.collect.summarize import encode
-from traincheck.collect.wrap import CallTemplates, function_wrapper
+from traincheck.collect.active_session import CURRENT
+from traincheck.collect.instruments.wrap import CallTemplates, function_wrapper
+from traincheck.collect.tensors.summarize import encode
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 

@@ -625,8 +625,8 @@ warnings.warn_explicit("explicit", UserWarning, "elsewhere.py", 7)
 """
 START = """
 import sys, torch
-from traincheck.collect import session
-from traincheck.collect.settings import Settings
+from traincheck.collect.session import session
+from traincheck.collect.launch.settings import Settings
 session.start(Settings(directory=sys.argv[1], run_id="r"))
 """
 

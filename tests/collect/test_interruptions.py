@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.collect.recording import recording
-from traincheck.collect.emit import HIDDEN_FILE
 from traincheck.collect.instruments.optimizers import Optimizers
-from traincheck.collect.session import Session
+from traincheck.collect.session.session import Session
+from traincheck.collect.trace_writer.emitter import HIDDEN_FILE
 
 OURS = "/traincheck/collect/"
 

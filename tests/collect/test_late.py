@@ -11,9 +11,9 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.collect.conftest import mix
 from tests.collect.recording import recording
-from traincheck.collect import late, looker
-from traincheck.collect.late import LateLook, LateLooks
-from traincheck.collect.variables import Variable
+from traincheck.collect.tracking import change_detector, deferred_scan
+from traincheck.collect.tracking.deferred_scan import LateLook, LateLooks
+from traincheck.collect.tracking.tracked_tensor import Variable
 
 X = torch.linspace(-1, 1, 24).view(6, 4)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -63,8 +63,10 @@ def test_looks_at_devices_find_what_others_do(tmp_path, monkeypatch, request, ev
     with recording(tmp_path / "near", every=every) as near:
         program()
     request.getfixturevalue("far")
-    begins, begin = [], late.start
-    monkeypatch.setattr(late, "start", lambda parts: begins.append(len(parts)) or begin(parts))
+    begins, begin = [], deferred_scan.start
+    monkeypatch.setattr(
+        deferred_scan, "start", lambda parts: begins.append(len(parts)) or begin(parts)
+    )
     with recording(tmp_path / "far", every=every) as run:
         program()
     assert told(run) == told(near)
@@ -75,8 +77,10 @@ def test_looks_at_devices_find_what_others_do(tmp_path, monkeypatch, request, ev
 
 
 def test_a_step_waits_once(tmp_path, monkeypatch, far):
-    reads, look = [], late.read
-    monkeypatch.setattr(late, "read", lambda batches: reads.append(len(batches)) or look(batches))
+    reads, look = [], deferred_scan.read
+    monkeypatch.setattr(
+        deferred_scan, "read", lambda batches: reads.append(len(batches)) or look(batches)
+    )
     with recording(tmp_path):
         program()
     assert len(reads) == 4
@@ -85,7 +89,9 @@ def test_a_step_waits_once(tmp_path, monkeypatch, far):
 
 def test_steps_without_looks_are_taken_over_without_waiting(tmp_path, monkeypatch, far):
     waits = []
-    monkeypatch.setattr(looker, "fingerprint", lambda tensor: waits.append(1) or mix(tensor))
+    monkeypatch.setattr(
+        change_detector, "fingerprint", lambda tensor: waits.append(1) or mix(tensor)
+    )
     with recording(tmp_path) as run:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -207,7 +213,7 @@ def test_what_is_captured_is_neither_waited_for_nor_remembered(tmp_path, monkeyp
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(4):
             is_captured = step == 1
-            monkeypatch.setattr(late, "is_capturing", lambda now=is_captured: now)
+            monkeypatch.setattr(deferred_scan, "is_capturing", lambda now=is_captured: now)
             if is_captured:
                 optimizer.zero_grad()
             model(X).pow(2).sum().backward()
@@ -228,22 +234,22 @@ def test_looks_that_are_begun_before_a_capture_are_lost_if_it_lasts(monkeypatch)
     looks = LateLooks()
     looks.add(LateLook(variable=of("x"), after=0), torch.ones(2))
     looks.begin()
-    monkeypatch.setattr(late, "is_capturing", lambda: True)
-    monkeypatch.setattr(late, "read", None)
+    monkeypatch.setattr(deferred_scan, "is_capturing", lambda: True)
+    monkeypatch.setattr(deferred_scan, "read", None)
     assert not list(looks.read())
     assert not looks
 
 
 @pytest.mark.parametrize("name", ["start", "read"])
 def test_a_failure_is_counted_and_later_looks_go_on(tmp_path, monkeypatch, far, name):
-    works, fails = getattr(late, name), []
+    works, fails = getattr(deferred_scan, name), []
 
     def failing(*args):
         if fails:
             raise RuntimeError("out of memory")
         return works(*args)
 
-    monkeypatch.setattr(late, name, failing)
+    monkeypatch.setattr(deferred_scan, name, failing)
     with recording(tmp_path, must_be_whole=False) as run:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

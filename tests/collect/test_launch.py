@@ -19,17 +19,17 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.collect import launch as launching
-from traincheck.collect import run_manifest
-from traincheck.collect.launch import (
+from traincheck.collect.launch import launcher as launching
+from traincheck.collect.launch import run_manifest
+from traincheck.collect.launch.launcher import (
     check_command,
     launch,
     new_run_id,
     script_command,
     shell_command,
 )
-from traincheck.collect.run_manifest import interpreter_notes
-from traincheck.collect.settings import Settings
+from traincheck.collect.launch.run_manifest import interpreter_notes
+from traincheck.collect.launch.settings import Settings
 from traincheck.errors import LaunchError, OutputError, TraincheckError
 from traincheck.schema.layout import event_file_name
 
@@ -216,7 +216,7 @@ def test_a_signal_to_the_whole_group_reaches_the_program_once(script, tmp_path, 
 
 STARTING = """
 import os, signal, subprocess, sys, time
-from traincheck.collect.signals import SignalRelay
+from traincheck.collect.launch.signals import SignalRelay
 with SignalRelay() as relay:
     program = subprocess.Popen([sys.executable, sys.argv[1]], stdout=subprocess.PIPE, text=True)
     assert program.stdout.readline() == "ready\\n"

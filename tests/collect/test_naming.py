@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.naming import (
+from traincheck.collect.tracking.naming import (
     Identities,
     RootNames,
     class_of,
@@ -17,7 +17,7 @@ from traincheck.collect.naming import (
     unwrap,
     walk,
 )
-from traincheck.collect.roots import Root
+from traincheck.collect.tracking.tracked_model import Root
 
 try:
     from torch.distributed.fsdp import FSDPModule

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.places import place, where
+from traincheck.collect.trace_writer.call_site import place, where
 
 
 def here() -> bytes:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import traincheck.collect
 from tests.collect.recording import recording
-from traincheck.collect.reading import detached
+from traincheck.collect.tensors.reading import detached
 
 SEEN: Counter[tuple[str, str]] = Counter()
 

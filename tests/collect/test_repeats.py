@@ -17,16 +17,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
 from tests.collect.test_steps import LOOPS
-from traincheck.collect import repeats, session
-from traincheck.collect.repeats import LAST, LEFT, RepeatCounter
-from traincheck.collect.sampling import EveryNth
-from traincheck.collect.steps import StepCounter
+from traincheck.collect.session import session
+from traincheck.collect.steps import pattern_counter
+from traincheck.collect.steps.pattern_counter import LAST, LEFT, RepeatCounter
+from traincheck.collect.steps.sampling import EveryNth
+from traincheck.collect.steps.step_counter import StepCounter
 
 
 @pytest.fixture(autouse=True)
 def _without_a_limit(monkeypatch):
     """However slow this machine is."""
-    monkeypatch.setattr(repeats, "_LONGEST_NS", 1 << 60)
+    monkeypatch.setattr(pattern_counter, "_LONGEST_NS", 1 << 60)
 
 
 class Loop:
@@ -444,8 +445,8 @@ def test_what_is_compared_is_not_kept_alive(tmp_path):
 def test_steps_are_told_in_time(monkeypatch):
     """A follower waits for some steps, not for all that are not recorded."""
     now = [0]
-    monkeypatch.setattr(repeats, "_LONGEST_NS", 100)
-    monkeypatch.setattr(repeats, "monotonic_ns", lambda: now[0])
+    monkeypatch.setattr(pattern_counter, "_LONGEST_NS", 100)
+    monkeypatch.setattr(pattern_counter, "monotonic_ns", lambda: now[0])
     lags = {}
     for step_ns in (1, 20, 60):
         loop = Loop(("opt0",), 1000, compares=True)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect import tracker
-from traincheck.collect.looker import Looker
-from traincheck.collect.norms import norms_of
+from traincheck.collect.tensors.norms import norms_of
+from traincheck.collect.tracking import tracker
+from traincheck.collect.tracking.change_detector import Looker
 
 
 def models(count, kind=torch.optim.Adam, **options):

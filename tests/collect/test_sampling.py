@@ -1,6 +1,6 @@
 import pytest
 
-from traincheck.collect.sampling import EveryNth, OnDemand
+from traincheck.collect.steps.sampling import EveryNth, OnDemand
 
 
 @pytest.mark.parametrize(

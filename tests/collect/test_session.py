@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import read_folder, recording
-from traincheck.collect import event_file, run_manifest
-from traincheck.collect.event_file import reserved
-from traincheck.collect.instruments._imports import WhenImported
+from traincheck.collect.instruments.import_hook import WhenImported
+from traincheck.collect.launch import run_manifest
+from traincheck.collect.trace_writer import event_file
+from traincheck.collect.trace_writer.event_file import reserved
 from traincheck.schema.claims import Needs
 from traincheck.schema.layout import EVENT_GLOB, storage_notes
 from traincheck.store.reader import TraceReader
@@ -289,8 +290,8 @@ def test_what_is_written_survives_a_kill(tmp_path):
     """The kernel has each batch of records as soon as it is full; a step ends with a write."""
     code = (
         "import os, signal, sys, torch\n"
-        "from traincheck.collect import session\n"
-        "from traincheck.collect.settings import Settings\n"
+        "from traincheck.collect.session import session\n"
+        "from traincheck.collect.launch.settings import Settings\n"
         "session.start(Settings(directory=sys.argv[1], run_id='r'))\n"
         "model = torch.nn.Linear(2, 1)\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincheck.collect.settings import VARIABLE, Settings, from_env
+from traincheck.collect.launch.settings import VARIABLE, Settings, from_env
 from traincheck.errors import UsageError
 from traincheck.schema.claims import Needs
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
-from traincheck.collect.shifts import Shifts
+from traincheck.collect.stats.next_token_labels import Shifts
 from traincheck.schema.values import tensors_in
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"

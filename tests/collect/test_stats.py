@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
-from traincheck.collect import stats
-from traincheck.collect.norms import norms_of
+from traincheck.collect.stats import tensor_stats
+from traincheck.collect.tensors.norms import norms_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, some
 from traincheck.schema.values import tensors_in
@@ -114,11 +114,11 @@ def test_a_look_that_takes_no_numbers_repeats_none(tmp_path):
 def test_a_step_that_never_ends_is_not_looked_at_for_ever(tmp_path):
     x = torch.ones(3, requires_grad=True)
     with recording(tmp_path / "run") as run:
-        for _ in range(stats._MOST_LOOKS + 50):
+        for _ in range(tensor_stats._MOST_LOOKS + 50):
             F.relu(x * 1)
     told = [call for call in run.calls(RELU) if "stats" in call.result]
-    assert len(run.calls(RELU)) == stats._MOST_LOOKS + 50
-    assert len(told) == stats._MOST_LOOKS
+    assert len(run.calls(RELU)) == tensor_stats._MOST_LOOKS + 50
+    assert len(told) == tensor_stats._MOST_LOOKS
 
 
 def test_only_what_is_asked_for(tmp_path):
@@ -259,7 +259,9 @@ def test_units_that_are_off():
 
     def dead(activation):
         function, kind = activation
-        return round(4 * float(stats.share_of_units(function(x), stats.FUNCTIONS[kind])[2]))
+        return round(
+            4 * float(tensor_stats.share_of_units(function(x), tensor_stats.FUNCTIONS[kind])[2])
+        )
 
     assert dead((F.relu, RELU)) == 2
     assert dead((F.leaky_relu, "torch.nn.functional.leaky_relu")) == 2
@@ -267,12 +269,12 @@ def test_units_that_are_off():
     assert dead((F.elu, "torch.nn.functional.elu")) == 1
     images = torch.zeros(2, 3, 4, 4)
     images[:, 1, 0, 0] = 1
-    shares = stats.share_of_units(images, stats.FUNCTIONS[RELU])
+    shares = tensor_stats.share_of_units(images, tensor_stats.FUNCTIONS[RELU])
     assert float(shares[2]) == pytest.approx(2 / 3)
 
 
 def test_analysis_knows_the_same_functions():
-    assert set(stats.FUNCTIONS) == ACTIVATION_FUNCTIONS
+    assert set(tensor_stats.FUNCTIONS) == ACTIVATION_FUNCTIONS
 
 
 @pytest.mark.parametrize("name", ["relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_"])
@@ -412,4 +414,4 @@ def test_what_a_loss_is_given_as_a_subclass_of_tensors(tmp_path, cls):
 
 def test_subclasses_with_a_dispatch_of_their_own_are_left_alone():
     value = torch.Tensor._make_subclass(Odd, torch.zeros(4))
-    assert stats._as_plain(value) is None
+    assert tensor_stats._as_plain(value) is None

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import read_folder, recording
-from traincheck.collect.summarize import encode, summarize
+from traincheck.collect.tensors.summarize import encode, summarize
 
 
 def train_step(model, optimizer):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.collect.steps import MAX_ACCUMULATION, StepCounter
+from traincheck.collect.steps.step_counter import MAX_ACCUMULATION, StepCounter
 
 
 def play(loop, optimizers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from traincheck.collect.structure import structure
+from traincheck.collect.tracking.model_structure import structure
 
 
 class Net(nn.Module):

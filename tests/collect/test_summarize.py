@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from traincheck.collect import summarize as module
 from traincheck.collect.masking import known_by
-from traincheck.collect.summarize import (
+from traincheck.collect.tensors import summarize as module
+from traincheck.collect.tensors.summarize import (
     MAX_DEPTH,
     MAX_ITEMS,
     dotted,

@@ -21,13 +21,15 @@ from torch import nn
 
 import traincheck.collect
 from tests.collect.recording import read_folder, recording
-from traincheck.collect import event_file
+from traincheck.collect.trace_writer import event_file
 from traincheck.schema.layout import storage_notes
 from traincheck.store.reader import TraceReader
 
 MODULES = {"os": os, "time": time, "threading": threading}
 FILES = ("open", "print", "input")
-LAUNCHER = ("launch.py", "run_manifest.py", "halt.py", "signals.py", "sitecustomize.py")
+LAUNCHER = (
+    "launcher.py", "run_manifest.py", "stop_program.py", "signals.py", "sitecustomize.py"
+)  # fmt: skip
 
 
 def made() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -142,8 +144,8 @@ def test_a_file_as_long_as_ours_in_the_place_of_ours_is_left_alone(tmp_path):
 
 PROGRAM = """
 import os, sys, torch
-from traincheck.collect import session
-from traincheck.collect.settings import Settings
+from traincheck.collect.session import session
+from traincheck.collect.launch.settings import Settings
 session.start(Settings(directory=sys.argv[1], run_id="r"))
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

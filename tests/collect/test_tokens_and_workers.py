@@ -12,8 +12,8 @@ from torch.utils.data._utils import worker
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from tests.collect.recording import recording
-from traincheck.collect.tokens import token_facts
-from traincheck.collect.workers import states, watched
+from traincheck.collect.observers.worker_rng import states, watched
+from traincheck.collect.stats.token_batch import token_facts
 from traincheck.schema.apis import Marks
 
 EOS = 1

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect import naming
-from traincheck.collect.fingerprint import holds_zeros
+from traincheck.collect.tensors.fingerprint import holds_zeros
+from traincheck.collect.tracking import naming
 from traincheck.schema.claims import Needs
 
 PARAMETERS = ("parameter", "gradient", "buffer", "optimizer_state")

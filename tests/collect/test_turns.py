@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect import turns
-from traincheck.collect.variables import Variable
+from traincheck.collect.tracking import staggered_scan
+from traincheck.collect.tracking.tracked_tensor import Variable
 from traincheck.schema.claims import Needs
 
 CALM = 8
@@ -22,8 +22,8 @@ FEW = pytest.mark.parametrize("needs", [None, SELECTIVE], ids=["all", "-i"])
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Two weights are a share: ten are read within five steps or six."""
-    monkeypatch.setattr(turns, "_LARGE", 4096)
-    monkeypatch.setattr(turns, "_SHARE", 2 * 4096)
+    monkeypatch.setattr(staggered_scan, "_LARGE", 4096)
+    monkeypatch.setattr(staggered_scan, "_SHARE", 2 * 4096)
 
 
 class Adapted(nn.Module):
@@ -65,7 +65,7 @@ def changes(run):
 @pytest.mark.parametrize("low", [0, 1 << 62], ids=["high", "low"])
 def test_frozen_layers_are_read_in_turns(tmp_path, monkeypatch, needs, low):
     """Wherever they lie: in interpreters that have a fixed place, small ones lie low."""
-    monkeypatch.setattr(turns, "LOW", low)
+    monkeypatch.setattr(staggered_scan, "LOW", low)
     read: Counter[str] = Counter()
     exact_digest = Variable.exact_digest
 

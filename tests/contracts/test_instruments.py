@@ -21,13 +21,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.collect.recording import recording
 from traincheck import collect
-from traincheck.collect import emit
-from traincheck.collect.faults import MAX_FAULTS
 from traincheck.collect.instruments import _table
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.instruments.functional import Functional
-from traincheck.collect.session import Session
-from traincheck.collect.settings import Settings
+from traincheck.collect.launch.settings import Settings
+from traincheck.collect.session.faults import MAX_FAULTS
+from traincheck.collect.session.session import Session
+from traincheck.collect.trace_writer import emitter
 
 NAMES = [instrument.name for instrument in INSTRUMENTS]
 
@@ -491,7 +491,7 @@ class BrokenError(Exception):
 
 def break_records(monkeypatch):
     """No record but marks can be written any more."""
-    line, ready = emit.Emitter.line, emit.Emitter.ready
+    line, ready = emitter.Emitter.line, emitter.Emitter.ready
 
     def broken_line(self, text, seq):
         if b'{"k":"mark"' not in text:
@@ -503,8 +503,8 @@ def break_records(monkeypatch):
             raise BrokenError("cannot record")
         ready(self, kind, body)
 
-    monkeypatch.setattr(emit.Emitter, "line", broken_line)
-    monkeypatch.setattr(emit.Emitter, "ready", broken_ready)
+    monkeypatch.setattr(emitter.Emitter, "line", broken_line)
+    monkeypatch.setattr(emitter.Emitter, "ready", broken_ready)
 
 
 @pytest.mark.parametrize("case", CASES)

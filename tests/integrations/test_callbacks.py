@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from traincheck.collect.current import CURRENT
+from traincheck.collect.active_session import CURRENT
 from traincheck.errors import MissingDependencyError, UsageError
 from traincheck.integrations.watching import Watch
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import traincheck
 from tests.collect.recording import read_folder, recording
 from traincheck.check.saves import suspects
-from traincheck.collect.current import CURRENT
+from traincheck.collect.active_session import CURRENT
 from traincheck.errors import LaunchError, OutputError, UsageError
 from traincheck.integrations import watching
 from traincheck.integrations.watching import Watch
@@ -386,7 +386,7 @@ def test_an_interrupt_while_checking_ends_the_checking(monkeypatch) -> None:
 
 
 def test_a_start_that_fails_does_not_reach_training(monkeypatch, caplog) -> None:
-    from traincheck.collect import attach
+    from traincheck.collect.session import attach
 
     def fails(*_: object) -> None:
         raise ValueError("we got it wrong")

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from tests.builders import healthy_run
-from traincheck.collect import run_manifest
-from traincheck.collect.settings import Settings
+from traincheck.collect.launch import run_manifest
+from traincheck.collect.launch.settings import Settings
 from traincheck.errors import OutputError, TraceFormatError
 from traincheck.schema.codec import SCHEMA_VERSION
 from traincheck.schema.layout import MANIFEST, event_file_name

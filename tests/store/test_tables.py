@@ -143,5 +143,5 @@ def test_a_process_that_trains_loads_neither_pandas_nor_pyarrow(tmp_path: Path) 
     argv = [sys.executable, "-m", "traincheck", "run", str(script)]
     subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, timeout=300)
     loaded = json.loads(out.read_text(encoding="utf-8"))
-    assert "traincheck.collect.session" in loaded
+    assert "traincheck.collect.session.session" in loaded
     assert not {"pandas", "pyarrow", "traincheck.store.tables"} & set(loaded)

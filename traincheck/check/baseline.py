@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import traincheck
 from traincheck.errors import BaselineError
 from traincheck.schema.files import write_json
 from traincheck.schema.findings import Acceptance, Finding, Report
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.reading import read_regular
+from traincheck.version import VERSION
 
 SCHEMA_VERSION = 1
 _KIND = "traincheck-baseline"
@@ -86,7 +86,7 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
     record = {
         "kind": _KIND,
         "schema_version": SCHEMA_VERSION,
-        "created_with": {"traincheck": traincheck.__version__},
+        "created_with": {"traincheck": VERSION},
         "findings": [entry for _, entry in sorted(entries.items())],
     }
     write_json(path, record)

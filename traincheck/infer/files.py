@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import traincheck
 from traincheck.errors import UsageError
 from traincheck.infer.confidence import DEFAULT_CONFIDENCE
 from traincheck.infer.decide import Limits
@@ -18,6 +17,7 @@ from traincheck.infer.statistics import RunStatistics
 from traincheck.infer.statistics_file import read_statistics, statistics_path, write_statistics
 from traincheck.schema.files import write_json
 from traincheck.schema.invariant_file import read_created_with, write_invariants
+from traincheck.version import VERSION
 
 
 def save(result: InferResult, output: str | Path, limits: Limits) -> None:
@@ -28,7 +28,7 @@ def save(result: InferResult, output: str | Path, limits: Limits) -> None:
     """
     path = Path(output)
     created_with = {
-        "traincheck": traincheck.__version__,
+        "traincheck": VERSION,
         "confidence": limits.confidence,
         "min_examples": limits.min_examples,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from traincheck.collect.current import CURRENT
+from traincheck.collect.active_session import CURRENT
 from traincheck.integrations._missing import load
 from traincheck.integrations.watching import Options, Watch
 

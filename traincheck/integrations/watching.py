@@ -26,10 +26,10 @@ from traincheck.api import conclude, make_engine
 from traincheck.check.live import LiveEngine
 from traincheck.check.source_calls import program_in
 from traincheck.check.source_files import SourceFiles, trusted_folders
-from traincheck.collect.current import CURRENT
-from traincheck.collect.sampling import OnDemand
-from traincheck.collect.settings import Settings
-from traincheck.collect.systems import refuse_other_systems
+from traincheck.collect.active_session import CURRENT
+from traincheck.collect.launch.settings import Settings
+from traincheck.collect.launch.systems import refuse_other_systems
+from traincheck.collect.steps.sampling import OnDemand
 from traincheck.config import load_config
 from traincheck.errors import (
     OutputError,
@@ -47,8 +47,8 @@ from traincheck.schema.shown import report_html
 from traincheck.store.tail import PollReader
 
 if TYPE_CHECKING:
-    from traincheck.collect.attach import Subjects
-    from traincheck.collect.session import Session
+    from traincheck.collect.session.attach import Subjects
+    from traincheck.collect.session.session import Session
 
 __all__ = ["Options", "TrainingHalted", "Watch", "watch"]
 
@@ -204,7 +204,7 @@ class Watch:
         Raises:
             UsageError: something else was given.
         """
-        from traincheck.collect.attach import Subjects, attach
+        from traincheck.collect.session.attach import Subjects, attach
 
         more = Subjects()
         more.add_all(subjects, is_strict=True)
@@ -228,7 +228,7 @@ class Watch:
         if CURRENT.session is not None:
             self._join()
             return
-        from traincheck.collect.attach import Subjects, optimizers_of
+        from traincheck.collect.session.attach import Subjects, optimizers_of
 
         subjects = Subjects()
         subjects.add_all(self._given, is_strict=True)
@@ -290,7 +290,7 @@ class Watch:
 
         @functools.wraps(function)
         def watched(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            from traincheck.collect.attach import Subjects
+            from traincheck.collect.session.attach import Subjects
 
             passed = Subjects()
             passed.add_all([*args, *kwargs.values()], is_strict=False)
@@ -314,8 +314,8 @@ class _Running:
     """The session of a watch that goes on, and the engine that it feeds."""
 
     def __init__(self, options: Options, subjects: Subjects) -> None:
-        from traincheck.collect.attach import attach
-        from traincheck.collect.session import Session
+        from traincheck.collect.session.attach import attach
+        from traincheck.collect.session.session import Session
 
         program = program_in(sys.argv[:1])
         engine = make_engine(
@@ -374,7 +374,7 @@ class _Running:
 
     def settle(self) -> None:
         """End the step if its iteration is complete, and so check it."""
-        from traincheck.collect.settle import settle
+        from traincheck.collect.session.settle import settle
 
         settle(self.session)
 

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import orjson
 
-import traincheck
 from traincheck.report._by_name import located
 from traincheck.report._words import lack, notes_of
 from traincheck.rules._docs import RuleDocs, docs_of
@@ -21,6 +20,7 @@ from traincheck.rules._table import all_rules
 from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict
 from traincheck.schema.json_text import dump_json
 from traincheck.schema.printable import printable_json
+from traincheck.version import VERSION
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -46,7 +46,7 @@ def sarif(report: Report) -> dict[str, Any]:
         "tool": {
             "driver": {
                 "name": "traincheck",
-                "version": traincheck.__version__,
+                "version": VERSION,
                 "rules": descriptors,
             }
         },

@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from traincheck.schema.events import Event
 from traincheck.schema.places import where
 from traincheck.schema.printable import printable
 from traincheck.schema.words import counted, joined
-
-if TYPE_CHECKING:
-    from traincheck.schema.findings import Finding, Report
 
 _COLOURS = {"error": "#c62828", "warning": "#b26a00", "info": "#1565c0"}
 _SHOWN_NAMES = 12
 
 
-def finding_line(finding: Finding) -> str:
+class ShownFinding(Protocol):
+    """What is shown of a finding."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def severity(self) -> str: ...
+    @property
+    def first_step(self) -> int | None: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def expected(self) -> str: ...
+    @property
+    def observed(self) -> str: ...
+    @property
+    def likely_cause(self) -> str: ...
+    @property
+    def fix(self) -> str: ...
+    @property
+    def variables(self) -> tuple[str, ...]: ...
+    @property
+    def evidence(self) -> tuple[Event, ...]: ...
+
+
+class ShownReport(Protocol):
+    """What is shown of a report."""
+
+    @property
+    def is_empty(self) -> bool: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def findings(self) -> Sequence[ShownFinding]: ...
+
+
+def finding_line(finding: ShownFinding) -> str:
     """``TC101 error at step 0: No optimizer holds Net.head.weight``."""
     step = finding.first_step
     at = "before the first step" if step is None else f"at step {step:,}"
     return printable(f"{finding.code} {finding.severity} {at}: {finding.title}")
 
 
-def report_line(report: Report) -> str:
+def report_line(report: ShownReport) -> str:
     """``2 findings in 87 steps``, or that nothing was checked."""
     if report.is_empty:
         return "nothing was checked"
@@ -32,7 +66,7 @@ def report_line(report: Report) -> str:
     return f"{found} in {counted(report.steps, 'step')}"
 
 
-def finding_html(finding: Finding) -> str:
+def finding_html(finding: ShownFinding) -> str:
     """A heading, and a table of what is to be known and done."""
     colour = _COLOURS.get(finding.severity, "inherit")
     rows = "".join(
@@ -44,18 +78,18 @@ def finding_html(finding: Finding) -> str:
     return f"<div>{head}<table>{rows}</table></div>"
 
 
-def findings_html(findings: Iterable[Finding]) -> str:
+def findings_html(findings: Iterable[ShownFinding]) -> str:
     """One after the other."""
     return "".join(map(finding_html, findings)) or "<div>no findings</div>"
 
 
-def report_html(report: Report) -> str:
+def report_html(report: ShownReport) -> str:
     """How many findings there are, and each of them."""
     head = f"<b>traincheck: {escape(report_line(report))}</b>"
     return f"<div>{head}{''.join(map(finding_html, report.findings))}</div>"
 
 
-def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
+def _rows(finding: ShownFinding) -> Iterator[tuple[str, str]]:
     for name, text in (
         ("variables", joined(finding.variables, _SHOWN_NAMES)),
         ("expected", finding.expected),

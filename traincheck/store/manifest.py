@@ -1,6 +1,6 @@
 """The manifest of a run: who ran what, when, how it ended. Reads any; an unreadable one is a note.
 
-The launcher writes it (collect/run_manifest.py); tools that make traces write it from here.
+The launcher writes it (collect/launch/run_manifest.py); tools that make traces write it from here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write events to a run directory, as a recording would. For tests, benchmarks and tools.
 
-Training processes write through collect/emit.py instead.
+Training processes write through collect/trace_writer/emitter.py instead.
 """
 
 from __future__ import annotations

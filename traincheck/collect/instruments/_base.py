@@ -8,11 +8,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from traincheck.collect.compiling import is_traced
-from traincheck.collect.emit import hidden
+from traincheck.collect.trace_writer.compile_state import is_traced
+from traincheck.collect.trace_writer.emitter import hidden
 
 if TYPE_CHECKING:
-    from traincheck.collect.session import Session
+    from traincheck.collect.context import Recorder
 
 _MISSING = object()
 
@@ -33,7 +33,7 @@ class Instrument:
     always: ClassVar[bool] = False
     is_seen_by_transforms: ClassVar[bool] = False
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Recorder) -> None:
         self.session = session
         self._originals: list[tuple[Any, str, Any]] = []
 
@@ -125,7 +125,7 @@ class Instrument:
 def _unbound(
     function: Callable[..., Any],
     original: Callable[..., Any],
-    session: Session | None,
+    session: Recorder | None,
     *,
     is_rare: bool,
     skip_inner: bool,

@@ -7,6 +7,7 @@ from traincheck.collect.instruments.amp import Amp
 from traincheck.collect.instruments.autograd import Autograd
 from traincheck.collect.instruments.checkpoint import Checkpoint
 from traincheck.collect.instruments.clipping import Clipping
+from traincheck.collect.instruments.code_capture import Transforms
 from traincheck.collect.instruments.data import Data
 from traincheck.collect.instruments.distributed import Distributed
 from traincheck.collect.instruments.functional import Functional
@@ -14,12 +15,11 @@ from traincheck.collect.instruments.modes import Modes
 from traincheck.collect.instruments.modules import Modules
 from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.instruments.packages import Packages
-from traincheck.collect.instruments.pywarnings import PythonWarnings
-from traincheck.collect.instruments.random_state import RandomState
+from traincheck.collect.instruments.python_warnings import PythonWarnings
 from traincheck.collect.instruments.reshapes import Reshapes
 from traincheck.collect.instruments.rng import Rng
+from traincheck.collect.instruments.rng_state import RandomState
 from traincheck.collect.instruments.schedulers import Schedulers
-from traincheck.collect.instruments.transforms import Transforms
 
 INSTRUMENTS: tuple[type[Instrument], ...] = (
     Modules,

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.owners import owner_of
-from traincheck.collect.places import where
-from traincheck.collect.summarize import summarize
-from traincheck.collect.wrap import span_wrapper
+from traincheck.collect.instruments.wrap import span_wrapper
+from traincheck.collect.tensors.summarize import summarize
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.schema.apis import Families
 
 # Of 2.4 and later; the older ones are for one kind of device

@@ -9,15 +9,20 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.attention import Attention
-from traincheck.collect.broadcasts import Broadcasts
-from traincheck.collect.compiling import is_traced, state
-from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.kept import Kept
-from traincheck.collect.places import place, where
-from traincheck.collect.summarize import encode
-from traincheck.collect.wrap import CallTemplates, function_wrapper, guarded, span_wrapper
+from traincheck.collect.instruments.wrap import (
+    CallTemplates,
+    function_wrapper,
+    guarded,
+    span_wrapper,
+)
+from traincheck.collect.observers.attention_softmax import Attention
+from traincheck.collect.observers.loss_broadcast import Broadcasts
+from traincheck.collect.observers.stale_gradients import Kept
+from traincheck.collect.tensors.summarize import encode
+from traincheck.collect.trace_writer.call_site import place, where
+from traincheck.collect.trace_writer.compile_state import is_traced, state
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.schema.apis import GRAD, Families, Marks
 
 

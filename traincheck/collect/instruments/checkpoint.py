@@ -14,18 +14,19 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim import lr_scheduler
 
-from traincheck.collect import masking, reload
-from traincheck.collect.averages import Averages
-from traincheck.collect.emit import Emitter, hidden
-from traincheck.collect.fingerprint import fingerprint
+from traincheck.collect import masking
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.instruments._imports import WhenImported
-from traincheck.collect.made_states import MadeStates
-from traincheck.collect.naming import class_of
-from traincheck.collect.owners import owner_of
-from traincheck.collect.places import where
-from traincheck.collect.summarize import dotted, summarize
-from traincheck.collect.wrap import guarded
+from traincheck.collect.instruments.import_hook import WhenImported
+from traincheck.collect.instruments.wrap import guarded
+from traincheck.collect.observers.loaded_averages import Averages
+from traincheck.collect.observers.state_dicts import MadeStates
+from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.tensors.summarize import dotted, summarize
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.tracking import state_reload
+from traincheck.collect.tracking.naming import class_of
+from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.schema.layout import LARGEST_WHOLE
 
 _MAX_KEYS = 20
@@ -149,9 +150,9 @@ class Checkpoint(Instrument):
             if before.shared:
                 before.made = self._made.facts(_state_of(args, kwargs))
         elif isinstance(target, torch.optim.Optimizer):
-            before.changes = reload.of_optimizer(target, _state_of(args, kwargs))
+            before.changes = state_reload.of_optimizer(target, _state_of(args, kwargs))
         elif isinstance(target, lr_scheduler.LRScheduler):
-            before.changes = reload.of_scheduler(target, _state_of(args, kwargs))
+            before.changes = state_reload.of_scheduler(target, _state_of(args, kwargs))
 
     def _write(
         self,

@@ -11,12 +11,12 @@ import torch
 from torch import distributed
 from torch.nn import utils
 
-from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.instruments._imports import WhenImported
-from traincheck.collect.places import where
-from traincheck.collect.summarize import summarize
-from traincheck.collect.wrap import Describe, span_wrapper
+from traincheck.collect.instruments.import_hook import WhenImported
+from traincheck.collect.instruments.wrap import Describe, span_wrapper
+from traincheck.collect.tensors.summarize import summarize
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.apis import Families
 
 # Where the class is; many programs do without, and importing it takes half a second.

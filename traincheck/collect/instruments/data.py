@@ -16,13 +16,13 @@ from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
 from traincheck.collect import masking
-from traincheck.collect.emit import Emitter, hidden
-from traincheck.collect.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.reading import modes, unseen
-from traincheck.collect.summarize import dotted, dumps, encode
-from traincheck.collect.tokens import token_facts
-from traincheck.collect.workers import watched
+from traincheck.collect.observers.worker_rng import watched
+from traincheck.collect.stats.token_batch import token_facts
+from traincheck.collect.tensors.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
+from traincheck.collect.tensors.reading import modes, unseen
+from traincheck.collect.tensors.summarize import dotted, dumps, encode
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.handlers import give_back
 from traincheck.schema.claims import BATCH_CONTENT
 

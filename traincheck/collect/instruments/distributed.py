@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from traincheck.collect.emit import Emitter, hidden
-from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.places import where
-from traincheck.collect.summarize import dotted, summarize
-from traincheck.collect.wrap import guarded, span_wrapper
+from traincheck.collect.instruments.wrap import guarded, span_wrapper
+from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.tensors.summarize import dotted, summarize
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.handlers import give_back
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Marks
 

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional
 from torch.nn import init
 
-from traincheck.collect.activations import FUNCTIONS, Activation
-from traincheck.collect.emit import Emitter
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.stats import FED, MASKED, SCORED, Numbers
-from traincheck.collect.summarize import encode
-from traincheck.collect.tracker import Tracker
-from traincheck.collect.wrap import CallTemplates, function_wrapper, hiding
+from traincheck.collect.instruments.wrap import CallTemplates, function_wrapper, hiding
+from traincheck.collect.stats.activations import FUNCTIONS, Activation
+from traincheck.collect.stats.tensor_stats import FED, MASKED, SCORED, Numbers
+from traincheck.collect.tensors.summarize import encode
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
 from traincheck.schema.apis import MODAL, MULTI_HEAD
 

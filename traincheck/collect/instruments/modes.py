@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.places import where
-from traincheck.collect.wrap import span_wrapper
+from traincheck.collect.instruments.wrap import span_wrapper
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.schema.apis import Families
 
 

@@ -13,20 +13,20 @@ import orjson
 import torch
 from torch import is_grad_enabled
 
-from traincheck.collect.compiling import is_traced, state
-from traincheck.collect.emit import Emitter, context, hidden
-from traincheck.collect.evaluated import Evaluated
-from traincheck.collect.folding import Folding
-from traincheck.collect.given import Given
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.naming import unwrap
-from traincheck.collect.places import place
-from traincheck.collect.reading import unseen
-from traincheck.collect.roots import Root
-from traincheck.collect.shifts import ONCE
-from traincheck.collect.stats import with_fingerprint
-from traincheck.collect.summarize import dotted, encode, encode_named, escaped
-from traincheck.collect.untrained import Untrained
+from traincheck.collect.observers.auxiliary_models import Untrained
+from traincheck.collect.observers.eval_folding import Folding
+from traincheck.collect.observers.eval_weights import Evaluated
+from traincheck.collect.observers.model_inputs import Given
+from traincheck.collect.stats.next_token_labels import ONCE
+from traincheck.collect.stats.tensor_stats import with_fingerprint
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.summarize import dotted, encode, encode_named, escaped
+from traincheck.collect.trace_writer.call_site import place
+from traincheck.collect.trace_writer.compile_state import is_traced, state
+from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.collect.tracking.naming import unwrap
+from traincheck.collect.tracking.tracked_model import Root
 from traincheck.schema.apis import Families
 
 _SYNC = "require_backward_grad_sync"

@@ -19,18 +19,18 @@ import orjson
 import torch
 from torch.optim import Optimizer
 
-from traincheck.collect.between import Between
-from traincheck.collect.by_hand import ByHand
-from traincheck.collect.compiling import is_traced
-from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.owners import owner_of
-from traincheck.collect.places import outside, place, where
-from traincheck.collect.reading import unseen
-from traincheck.collect.repeats import LAST, LEFT, RepeatCounter
-from traincheck.collect.rest import NO_ROOTS
-from traincheck.collect.summarize import dotted, encode, summarize_named
-from traincheck.collect.wrap import Count, Describe, guarded, span_wrapper
+from traincheck.collect.instruments.wrap import Count, Describe, guarded, span_wrapper
+from traincheck.collect.observers.external_writes import Between
+from traincheck.collect.observers.manual_updates import ByHand
+from traincheck.collect.steps.pattern_counter import LAST, LEFT, RepeatCounter
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.summarize import dotted, encode, summarize_named
+from traincheck.collect.trace_writer.call_site import outside, place, where
+from traincheck.collect.trace_writer.compile_state import is_traced
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.tracking.idle_models import NO_ROOTS
+from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.handlers import give_back
 from traincheck.schema.apis import Families, Marks, is_loose
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.compiling import is_traced, state
-from traincheck.collect.emit import Emitter, context, hidden
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.places import where
-from traincheck.collect.reading import has_mode, unseen
-from traincheck.collect.summarize import dumps, summarize
-from traincheck.collect.wrap import guarded
+from traincheck.collect.instruments.wrap import guarded
+from traincheck.collect.tensors.reading import has_mode, unseen
+from traincheck.collect.tensors.summarize import dumps, summarize
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.compile_state import is_traced, state
+from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
 from traincheck.schema.apis import RESHAPES
 from traincheck.schema.shapes import is_for_exchange
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.emit import Emitter, hidden
-from traincheck.collect.fingerprint import fingerprint
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.places import where
-from traincheck.collect.wrap import guarded
+from traincheck.collect.instruments.wrap import guarded
+from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
 
 
 class Rng(Instrument):

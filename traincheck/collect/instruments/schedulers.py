@@ -10,12 +10,12 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-from traincheck.collect.emit import Emitter, hidden
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.owners import owner_of
-from traincheck.collect.places import where
-from traincheck.collect.summarize import dotted, number, summarize, summarize_named
-from traincheck.collect.wrap import span_wrapper
+from traincheck.collect.instruments.wrap import span_wrapper
+from traincheck.collect.tensors.summarize import dotted, number, summarize, summarize_named
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.schema.apis import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINING_STEPS, Families
 
 _PLAIN = frozenset({int, float})

@@ -1,0 +1,311 @@
+"""Turn calls into spans.
+
+Wrappers never change what a call does, returns or raises; what goes wrong in them is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import orjson
+from torch import is_grad_enabled
+
+from traincheck.collect.masking import is_secret
+from traincheck.collect.tensors.reading import has_mode, unseen
+from traincheck.collect.tensors.summarize import dumps, encode, escaped, summarize_named
+from traincheck.collect.trace_writer.compile_state import is_traced, state
+from traincheck.collect.trace_writer.emitter import BATCH, CALL_HEAD, Emitter, context, hidden
+from traincheck.schema.hidden import MASK
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+    from traincheck.collect.stats.tensor_stats import Numbers
+
+_dumps = orjson.dumps
+
+# Fields of a record; serialized, without the braces, where a call comes in every step
+Describe: TypeAlias = Callable[
+    [Emitter, tuple[Any, ...], Mapping[str, Any], Any], "dict[str, Any] | bytes"
+]
+Encode: TypeAlias = Callable[[Emitter, Any], bytes]
+Count: TypeAlias = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
+Before: TypeAlias = Callable[[Emitter, tuple[Any, ...]], None]
+After: TypeAlias = Callable[[Emitter, int, tuple[Any, ...], Mapping[str, Any], Any], None]
+
+
+def span_wrapper(  # noqa: C901
+    function: Callable[..., Any],
+    session: Recorder,
+    describe: Describe,
+    *,
+    before: Before | None = None,
+    after: After | None = None,
+    looks: bool = False,
+    count: Count | None = None,
+    counted: Count | None = None,
+) -> Callable[..., Any]:
+    """Wrap a landmark of the training loop, so that each call becomes a span with looks around it.
+
+    Args:
+        function: the landmark.
+        session: whose emitters record it.
+        describe: fields of the record besides the common ones, from arguments and result (None
+            after an exception).
+        before: runs inside our guard before the call.
+        after: runs inside our guard after the call, before the record is written.
+        looks: both are for the steps in which variables are looked at.
+        count: tells the step counter of the call, made in training, before it; also on steps that
+            are not recorded, where nothing else is done: each line here is cold by then and takes
+            ten times as long.
+        counted: the same after the call.
+    """
+    switch, local, clock = session.switch, session.local, session.clock
+
+    # One function: each call on the way costs a microsecond or more
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: C901, PLR0912
+        if is_traced() or state._is_compiling_flag:
+            return function(*args, **kwargs)
+        if count is not None:
+            try:
+                count(args, kwargs)  # may end the step, and so turn the switch
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(count, error)
+        if not switch.on:
+            result = function(*args, **kwargs)
+            if counted is not None:
+                _tell(session, counted, args, kwargs)
+            return result
+        em = local.em or session.emitter()
+        if em.busy:
+            return function(*args, **kwargs)
+        if count is not None and clock.stage != "train":
+            guarded(em, session.stage, "train")
+        if before is not None and (switch.looks or not looks):
+            guarded(em, before, args)
+        span = em.next_span
+        em.next_span = span + 1
+        parent = em.top
+        start = monotonic_ns()
+        em.top = span  # behind the last call: an exception of a signal handler is met below
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            em.top = parent
+            guarded(em, _failed, describe, (span, parent, start), args, kwargs, error)
+            raise
+        em.top = parent
+        if counted is not None:
+            _tell(session, counted, args, kwargs)
+        if after is not None and switch.on and (switch.looks or not looks):
+            guarded(em, after, span, args, kwargs, result)
+        if switch.on:
+            em.busy = True
+            try:
+                with unseen():
+                    fields = describe(em, args, kwargs, result)
+                    body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
+                    em.call(span, parent, start, body)
+            except Exception as error:
+                session.fault(describe, error)
+            finally:
+                em.busy = False
+        return result
+
+    return hidden(wrapper)
+
+
+def _tell(
+    session: Recorder, count: Count, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    try:
+        count(args, kwargs)
+    except Exception as error:  # training must go on whatever we got wrong
+        session.fault(count, error)
+
+
+def guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:
+    """Do something of ours: nothing that it calls is recorded, and its failure is only counted."""
+    busy, em.busy = em.busy, True
+    try:
+        with unseen():
+            action(em, *rest)
+    except Exception as error:  # training must go on whatever we got wrong
+        em.session.fault(action, error)
+    finally:
+        em.busy = busy
+
+
+def _failed(
+    em: Emitter,
+    describe: Describe,
+    span: tuple[int, int | None, int],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    error: BaseException,
+) -> None:
+    """Record a call that ended with an exception."""
+    if em.session.switch.on:
+        fields = describe(em, args, kwargs, None)
+        body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
+        em.call(*span, b'%b,"exception":"%b"' % (body, type(error).__name__.encode()))
+
+
+def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the way costs
+    function: Callable[..., Any],
+    templates: CallTemplates,
+    session: Recorder,
+    *,
+    skip_inner: bool = False,
+    is_rare: bool = False,
+    argument: Callable[[Emitter], Callable[[Any], bytes]] | None = None,
+    outcome: Encode | None = None,
+    sampled: Numbers | None = None,
+) -> Callable[..., Any]:
+    """Wrap a stateless function: `span_wrapper` inlined, as nine calls in ten pass here.
+
+    skip_inner: leave out calls made by another recorded function. is_rare: its calls are wanted in
+    some steps only. argument: gives what encodes arguments, where `encode` is not enough. outcome:
+    encodes the result; if ``sampled`` is given, only while these are due.
+    """
+    switch, local = session.switch, session.local
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915
+        if (
+            is_traced()
+            or not switch.on
+            or state._is_compiling_flag
+            or (is_rare and not switch.inner)
+        ):
+            return function(*args, **kwargs) if kwargs else function(*args)
+        em = local.em or session.emitter()
+        parent, inner = em.top, em.inner
+        if em.busy or (skip_inner and inner is not None) or inner is templates:
+            return function(*args, **kwargs)  # the last: torch asks a subclass by another call
+        span = em.next_span
+        em.next_span = span + 1
+        start = monotonic_ns()
+        em.top, em.inner = span, templates
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            em.top, em.inner = parent, inner
+            guarded(em, _failed, templates.describe, (span, parent, start), args, kwargs, error)
+            raise
+        em.top, em.inner = parent, inner
+        em.busy, guard = True, None
+        try:
+            if switch.modes and has_mode():  # else only subclasses would see us: `encode` knows
+                guard = unseen()
+                guard.__enter__()
+            if argument is None and len(args) == 1 and not kwargs:  # every other call
+                inside, outside, _ = templates[1]
+                given = encode(args[0])
+            else:
+                inside, outside, more = templates[(len(args), *kwargs) if kwargs else len(args)]
+                text = encode if argument is None else argument(em)
+                given = more % tuple(map(text, (*args, *kwargs.values()) if kwargs else args))
+            if outcome is None or (sampled is not None and not sampled.is_due):
+                told = encode(result)
+            else:
+                told = outcome(em, result)
+            tail = b"" if is_grad_enabled() and not switch.autocast else context()
+            seq, now, place = em.seq, monotonic_ns(), em.clock.fields
+            if parent is None:
+                line = outside % (seq, now, place, span, start, given, told, tail)
+            else:
+                line = inside % (seq, now, place, span, parent, start, given, told, tail)
+            if em.seq != seq:  # a signal handler of the program has recorded meanwhile
+                em.line(line, seq)
+            else:  # `line`, inlined
+                em.seq = seq + 1
+                em.buffer.append(line)
+                if len(em.buffer) >= BATCH:
+                    em.full()
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(templates, error)
+        finally:
+            em.busy = False
+            if guard is not None:
+                guard.__exit__(None, None, None)
+        return result
+
+    return hidden(wrapper)
+
+
+def hiding(function: Callable[..., Any], session: Recorder) -> Callable[..., Any]:
+    """Wrap a function whose own calls may not be recorded: what it calls is left out, too."""
+    switch, local = session.switch, session.local
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if is_traced() or not switch.on or state._is_compiling_flag:
+            return function(*args, **kwargs)
+        em = local.em or session.emitter()
+        if em.inner is not None:
+            return function(*args, **kwargs)
+        em.inner = wrapper
+        try:
+            return function(*args, **kwargs)
+        finally:
+            em.inner = None
+
+    return hidden(wrapper)
+
+
+class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
+    """Records of one function by how it is called: how many arguments, which keywords.
+
+    Three for each: the record inside another span, and outside of any; and the arguments that both
+    take as one, which for a single argument is its value.
+
+    Args:
+        api: the name it is recorded under.
+        names: of the positional parameters.
+        defaults: values of parameters that are not passed, when worth recording.
+        owner: the instrument that they are of.
+    """
+
+    def __init__(
+        self, api: str, names: tuple[str, ...], defaults: dict[str, Any], owner: object
+    ) -> None:
+        self.api = api
+        self.owner = owner
+        self._names = names
+        self.defaults = defaults
+
+    def labels(self, count: int) -> tuple[str, ...]:
+        """Names of the first ``count`` positional arguments."""
+        return self._names[:count] + tuple(str(i) for i in range(len(self._names), count))
+
+    def describe(
+        self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> dict[str, Any]:
+        """Fields of a record that no template fits."""
+        labels = self.labels(len(args))
+        given = {name: summarize_named(name, value) for name, value in zip(labels, args)}
+        given.update({name: summarize_named(name, value) for name, value in kwargs.items()})
+        return {"api": self.api, "args": {**self.defaults, **given}}
+
+    def __missing__(self, key: int | tuple[Any, ...]) -> tuple[bytes, bytes, bytes]:
+        count, *keywords = (key,) if isinstance(key, int) else key
+        labels = [*self.labels(count), *keywords]
+        unset = {name: value for name, value in self.defaults.items() if name not in labels}
+        fixed = [escaped(_dumps(name) + b":" + _dumps(value)) for name, value in unset.items()]
+        given = [escaped(_dumps(name)) + _slot(name) for name in labels]
+        if len(given) > 1 or (given and keywords):
+            given[0] = escaped(_dumps(labels[0])) + b":%b"  # takes the text of all of them
+        first = b",".join(given[:1] + fixed) if given else b"%b" + b",".join(fixed)
+        fields = b'"api":' + escaped(_dumps(self.api))
+        fields += b',"args":{' + first + b'},"result":%b%b}'
+        made = self[key] = (
+            CALL_HEAD + b'"parent":%d,"start":%d,' + fields,
+            CALL_HEAD + b'"start":%d,' + fields,
+            b",".join([_slot(labels[0])[1:], *given[1:]]) if given else b"",
+        )
+        return made
+
+
+def _slot(name: str) -> bytes:
+    """Where the value of an argument goes; of one with a name that secrets have, nothing goes."""
+    return b':"%b"%%.0b' % MASK.encode() if is_secret(name) else b":%b"

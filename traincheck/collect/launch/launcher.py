@@ -1,0 +1,254 @@
+"""Start a program so that its Python processes record themselves, and wait for its end.
+
+Records nothing itself, and never loads torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from traincheck.collect.launch import run_manifest
+from traincheck.collect.launch.settings import Settings
+from traincheck.collect.launch.signals import SignalRelay
+from traincheck.collect.launch.systems import refuse_other_systems
+from traincheck.errors import LaunchError, OutputError
+from traincheck.schema.layout import EVENT_GLOB, MANIFEST
+from traincheck.schema.reading import open_regular
+
+BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+
+OnStart: TypeAlias = Callable[["subprocess.Popen[bytes]"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended.
+
+    exit_status: the program's own, 128+n for signal n. processes: how many left events.
+    notes: as in the manifest.
+    """
+
+    exit_status: int
+    processes: int
+    notes: tuple[str, ...] = ()
+
+
+def launch(
+    command: Sequence[str], settings: Settings, *, on_start: OnStart | None = None
+) -> Outcome:
+    """Run a program to its end; streams, working directory and signals as if it were run directly.
+
+    Args:
+        command: the program and its arguments.
+        settings: what to record and where.
+        on_start: called with the process when it runs; must not wait.
+
+    Raises:
+        OutputError: the run directory cannot be made or holds a trace; nothing was started.
+        LaunchError: the operating system cannot start the program, or is not Linux.
+    """
+    refuse_other_systems()
+    directory = Path(settings.directory)
+    if os.pathsep in str(BOOTSTRAP):
+        raise LaunchError(
+            f"PYTHONPATH cannot hold the folder of traincheck, {str(BOOTSTRAP)!r}",
+            fix=f"install traincheck in a folder without {os.pathsep!r} in its name",
+        )
+    if run_manifest.as_text(settings.directory) != settings.directory:
+        raise OutputError(
+            f"the name of the output path is not UTF-8: {run_manifest.as_text(settings.directory)}",
+            fix="give -o a folder whose path is UTF-8",
+        )
+    made = _make_directory(directory)
+    manifest = run_manifest.started(settings, command, os.environ)
+    _write_first(directory, manifest, made=made)
+    try:
+        returncode, interrupted = _run(command, child_environment(settings, os.environ), on_start)
+    except OSError as error:
+        _discard(directory, made=made)
+        raise _not_started(command, error) from error
+    manifest = run_manifest.ended(manifest, directory, returncode, interrupted)
+    notes = list(manifest["notes"])
+    try:
+        run_manifest.write(directory, manifest)
+    except OSError as error:  # the program's own status matters more than the end of the manifest
+        notes.append(f"{directory / MANIFEST} could not be completed: {error.strerror}")
+    return Outcome(
+        exit_status=manifest["exit_status"],
+        processes=len(manifest["processes"]),
+        notes=tuple(notes),
+    )
+
+
+def script_command(script: str, arguments: Sequence[str] = ()) -> list[str]:
+    """The command that runs a Python script with this interpreter.
+
+    Raises:
+        LaunchError: there is no such file, or it is a folder.
+    """
+    _check_file(script)
+    return [sys.executable, script, *arguments]
+
+
+def shell_command(script: str, arguments: Sequence[str] = ()) -> list[str]:
+    """The command that runs a shell script, with the interpreter of its first line or else with sh.
+
+    Raises:
+        LaunchError: there is no such file, or it is a folder.
+    """
+    _check_file(script)
+    try:
+        with open_regular(script) as file:
+            first = file.readline(256)
+    except OSError as error:
+        raise LaunchError(
+            f"script {script!r} cannot be read: {error.strerror}", fix="check its permissions"
+        ) from error
+    if not first.startswith(b"#!"):
+        return ["sh", script, *arguments]
+    # As the kernel does it: one interpreter, and all that follows is one argument.
+    return [*os.fsdecode(first[2:]).strip().split(maxsplit=1), script, *arguments]
+
+
+def check_command(command: Sequence[str], example: str = "traincheck-collect -p") -> None:
+    """See whether a command can be started at all.
+
+    Args:
+        command: the words of it.
+        example: what runs a script, for the advice.
+
+    Raises:
+        LaunchError: it is not found, not executable, or a folder.
+    """
+    name = command[0]
+    if shutil.which(name) is not None:
+        return
+    if Path(name).suffix == ".py" and Path(name).is_file():
+        raise LaunchError(
+            f"{name!r} is a Python script, not a command",
+            fix=f"{example} {name}, or {example.removesuffix(' -p')} -- python {name}",
+        )
+    if Path(name).is_dir():
+        raise LaunchError(f"{name!r} is a folder, not a program", fix="name a program to run")
+    if Path(name).exists():
+        raise LaunchError(f"{name!r} is not executable", fix=f"chmod +x {name}")
+    raise LaunchError(
+        f"command not found: {name!r}", fix="check its spelling, or give the path to it"
+    )
+
+
+def new_run_id(command: Sequence[str]) -> str:
+    """A name for a run, unlike that of any other: ``<script>-<YYYYmmdd-HHMMSS>-<short id>``."""
+    scripts = [word for word in command if word.endswith((".py", ".sh"))]
+    stem = Path(scripts[0] if scripts else command[0]).stem
+    safe = re.sub(r"[^A-Za-z0-9_.]+", "-", stem).strip("-.") or "run"
+    return f"{safe[:60]}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def child_environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The program's own environment, with our settings and our folder first on PYTHONPATH."""
+    found = environ.get("PYTHONPATH")
+    path = f"{BOOTSTRAP}{os.pathsep}{found}" if found else str(BOOTSTRAP)
+    return {**environ, **settings.to_env(), "PYTHONPATH": path}
+
+
+def _check_file(script: str) -> None:
+    path = Path(script)
+    if path.is_dir():
+        raise LaunchError(f"script {script!r} is a folder", fix="name the script in it to run")
+    if not path.exists():
+        raise LaunchError(
+            f"script {script!r} does not exist", fix=f"check the path; this is {os.getcwd()}"
+        )
+
+
+def _make_directory(directory: Path) -> bool:
+    """Make the run directory or see that an existing one may be used; tells whether it was made."""
+    try:
+        directory.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        _check_existing(directory)
+        return False
+    except OSError as error:
+        raise _output_error(directory, error) from error
+    return True
+
+
+def _check_existing(directory: Path) -> None:
+    if not directory.is_dir():
+        raise OutputError(
+            f"output path {str(directory)!r} is a file", fix="give -o a folder that does not exist"
+        )
+    try:
+        if (directory / MANIFEST).exists() or any(directory.glob(EVENT_GLOB)):
+            raise _already_holds(directory)
+        if any(directory.glob(f"*/{MANIFEST}")):
+            raise OutputError(
+                f"{str(directory)!r} is a folder of runs", fix=f"-o {directory / 'NAME'}"
+            )
+    except OSError as error:
+        raise _output_error(directory, error) from error
+
+
+def _write_first(directory: Path, manifest: Mapping[str, Any], *, made: bool) -> None:
+    try:
+        run_manifest.write(directory, manifest, is_first=True)
+    except FileExistsError:
+        raise _already_holds(directory) from None
+    except OSError as error:
+        _discard(directory, made=made)
+        raise _output_error(directory, error) from error
+
+
+def _discard(directory: Path, *, made: bool) -> None:
+    """Leave no trace of a run that did not start; a folder that was there before stays."""
+    try:
+        (directory / MANIFEST).unlink(missing_ok=True)
+        if made:
+            directory.rmdir()
+    except OSError:  # the error that is reported is the one that stopped the start
+        return
+
+
+def _already_holds(directory: Path) -> OutputError:
+    return OutputError(
+        f"{str(directory)!r} already holds a trace",
+        fix="give -o a new folder, or leave it out to get one under traces/",
+    )
+
+
+def _output_error(directory: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"cannot write the trace to {str(directory)!r}: {error.strerror or error}",
+        fix="give -o a folder that can be written, on a disk with room",
+    )
+
+
+def _not_started(command: Sequence[str], error: OSError) -> LaunchError:
+    return LaunchError(
+        f"cannot start {command[0]!r}: {error.strerror or error}",
+        fix="check that it is a program of this machine, and that the interpreter it names exists",
+    )
+
+
+def _run(
+    command: Sequence[str], environ: Mapping[str, str], on_start: OnStart | None
+) -> tuple[int, str | None]:
+    """Its return code, and the signal that asked it to end, where somebody sent one."""
+    with SignalRelay() as relay:
+        # close_fds=False: descriptors that the caller passes on, as <(...) does, reach the program.
+        process = subprocess.Popen(list(command), env=dict(environ), close_fds=False)
+        relay.attach(process)
+        if on_start is not None:
+            on_start(process)
+        return process.wait(), relay.interrupted

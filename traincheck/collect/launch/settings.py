@@ -1,0 +1,109 @@
+"""What to record and where, carried to every process of a run through one environment variable.
+
+No torch here: the launcher and the command line load this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from traincheck.errors import UsageError
+from traincheck.schema.claims import Needs
+from traincheck.schema.invariant_file import needs_from_json, needs_json
+from traincheck.schema.layout import LARGEST_WHOLE
+
+__all__ = ["LEVELS", "MOST_STEPS", "VARIABLE", "Level", "Settings", "from_env", "needs_json"]
+
+VARIABLE = "TRAINCHECK_SETTINGS"
+MOST_STEPS = LARGEST_WHOLE
+LEVELS = ("default", "deep")
+Level = Literal["default", "deep"]
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one run, the same in all its processes.
+
+    directory: absolute path of the run directory.
+    every: record each n-th step, from 1.
+    warmup: how many steps at the start are all recorded, from 0.
+    whole: nothing is left out of a step that is recorded, whatever checks say is enough.
+    instrument: the user's own packages to record calls of.
+    fold: leave calls within models out of evaluation forwards that repeat; for rules alone.
+    needs: what to record; None for everything of the level.
+    package: folder of the traincheck that launched the run, for interpreters that lack it.
+    """
+
+    directory: str
+    run_id: str
+    level: Level = "default"
+    every: int = 1
+    warmup: int = 0
+    whole: bool = False
+    fold: bool = False
+    instrument: tuple[str, ...] = ()
+    needs: Needs | None = None
+    package: str = _PACKAGE
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The user's packages that are recorded: those named, and those that checks speak of."""
+        needed = frozenset() if self.needs is None else self.needs.packages
+        return tuple(sorted({*self.instrument, *needed}))
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether operators are recorded, because it was asked for or checks speak of them."""
+        return "deep" in (self.level, "" if self.needs is None else self.needs.level)
+
+    def to_env(self) -> dict[str, str]:
+        """The variable that `from_env` reads, to be added to a child's environment."""
+        record = {
+            "directory": self.directory,
+            "run_id": self.run_id,
+            "package": self.package,
+            **self.summary(),
+        }
+        return {VARIABLE: orjson.dumps(record).decode()}
+
+    def summary(self) -> dict[str, Any]:
+        """What the manifest tells about the view that was recorded, as JSON values."""
+        return {
+            "level": self.level,
+            "every": self.every,
+            "warmup": self.warmup,
+            "whole": self.whole,
+            "fold": self.fold,
+            "instrument": list(self.instrument),
+            "needs": None if self.needs is None else needs_json(self.needs),
+        }
+
+
+def from_env(environ: Mapping[str, str]) -> Settings | None:
+    """Settings of the run that this process belongs to; None outside of a run.
+
+    Raises:
+        UsageError: the variable holds something else, e.g. settings of another version.
+    """
+    raw = environ.get(VARIABLE)
+    if not raw:
+        return None
+    try:
+        record = orjson.loads(raw)
+        needs = record.pop("needs")
+        return Settings(
+            **{**record, "instrument": tuple(record["instrument"])},
+            needs=None if needs is None else needs_from_json(needs),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"{VARIABLE} does not hold the settings of a run: {error!r}",
+            fix="do not set it by hand; start the program with traincheck-collect",
+        ) from error

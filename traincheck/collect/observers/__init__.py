@@ -1,0 +1,1 @@
+"""What is observed of a program besides its calls and variables: one module an observation."""

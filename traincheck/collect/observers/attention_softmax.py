@@ -1,0 +1,176 @@
+"""Weights of attention: over which dim softmax made them add up to 1, over which they are summed.
+
+Read from the graph before a backward pass, as attention is written in many ways: which product
+the result of a softmax of a product goes into, and at which of its dims. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inputs, kind, signed
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.schema.apis import Marks
+from traincheck.schema.claims import Schedule
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+MOMENT = "attention"  # in ``loss@attention``
+_CALLS = 2  # of a step in which is looked
+# A look takes a microsecond or two for each node; what is wrong is so from the start.
+_SCHEDULE = Schedule(first=3, every=200)
+_MOST_NODES = 1 << 13
+_MOST_BETWEEN = 16  # nodes between a softmax and a product
+_MOST_FOUND = 8
+
+# By the part of their names before ``Backward``: where the first factor is among the inputs.
+_PRODUCTS = {"Bmm": 0, "Mm": 0, "Baddbmm": 1}
+_VIEWS = frozenset({"View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze"})
+_PERMUTATIONS = frozenset({"Permute", "Transpose", "T"})
+# They leave each element where it is, if only one input is differentiated.
+_ELEMENTWISE = frozenset({
+    "Alias", "Clone", "Div", "FusedDropout", "MaskedFill", "Mul", "NativeDropout", "ToCopy",
+})  # fmt: skip
+# Between the product of queries and keys, and softmax.
+_SCALING = _VIEWS | _PERMUTATIONS | _ELEMENTWISE | {"Add", "Expand", "Sub", "Tanh", "Where"}
+_SOFTMAX = "Softmax"
+
+
+class _Weights(NamedTuple):
+    """shape: of what softmax gives. normalized: the dim it runs over.
+
+    kept, summed: its dims that are those of a matrix in the product.
+    """
+
+    shape: Sizes
+    normalized: int
+    kept: int
+    summed: int
+
+
+class Attention:
+    """Looks at the graph of a loss before its backward pass."""
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        self.is_wanted = IS_TOLD and session.tracker.wants("loss", MOMENT)
+        self._use = Use(_CALLS, _SCHEDULE)
+
+    def before(self, em: Emitter, args: tuple[Any, ...]) -> None:
+        """A backward pass begins, called with ``args``."""
+        if not args or type(args[0]) is not torch.Tensor or args[0].grad_fn is None:
+            return
+        if not self._use.is_due(self._session.clock.step):
+            return
+        found = dict.fromkeys(_weights(args[0].grad_fn))
+        if found:
+            told = [each._asdict() for each in found][:_MOST_FOUND]
+            em.event("mark", {"text": Marks.ATTENTION, "data": {"weights": told}})
+
+
+def _weights(loss: Any) -> Iterator[_Weights]:
+    """Of all attention behind a loss."""
+    for node in _nodes(loss):
+        first = _PRODUCTS.get(kind(node) or "")
+        if first is None:
+            continue
+        factors = inputs(node)[first : first + 2]
+        for place, factor in enumerate(factors):
+            if factor is None or factor.sizes is None:
+                continue
+            # A product sums over the last dim of its first factor, the one before in its second
+            last = len(factor.sizes) - 1
+            found = _softmax(factor, (last - 1, last) if place == 0 else (last, last - 1))
+            if found is not None:
+                yield found
+
+
+def _nodes(loss: Any) -> Iterator[Any]:
+    """All nodes of a graph, those next to the loss first; of a large one, so many."""
+    known, to_do = {loss}, deque([loss])
+    while to_do:
+        node = to_do.popleft()
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in known and len(known) < _MOST_NODES:
+                known.add(following)
+                to_do.append(following)
+
+
+def _softmax(here: Input, dims: tuple[int, int]) -> _Weights | None:
+    """The softmax that a factor is the result of, if of attention, and where ``dims`` were."""
+    for _ in range(_MOST_BETWEEN):
+        name = kind(here.node) or ""
+        if here.sizes is None:
+            return None
+        if name == _SOFTMAX:
+            normalized = signed(here.node._saved_dim) % len(here.sizes)
+            return _Weights(here.sizes, normalized, *dims) if _is_of_product(here.node) else None
+        given = [each for each in inputs(here.node) if each is not None]
+        if len(given) != 1 or given[0].sizes is None:
+            return None
+        kept, summed = (_before(name, here, given[0].sizes, dim) for dim in dims)
+        if kept is None or summed is None:
+            return None
+        here, dims = given[0], (kept, summed)
+    return None
+
+
+def _before(name: str, here: Input, sizes: Sizes, dim: int) -> int | None:
+    """Where a dim of a result was in what it was made of, which has these sizes."""
+    assert here.sizes is not None
+    if name in _VIEWS:
+        return _same_place(here.sizes, sizes, dim)
+    if name in _PERMUTATIONS:
+        return _MOVES[name](here.node, len(sizes), dim)
+    if name == "Expand":
+        moved = dim - len(here.sizes) + len(sizes)
+        return moved if moved >= 0 and sizes[moved] == here.sizes[dim] else None
+    return dim if name in _ELEMENTWISE and sizes == here.sizes else None
+
+
+def _same_place(after: Sizes, before: Sizes, dim: int) -> int | None:
+    """The dim with as many elements before it, if it is as large."""
+    ahead = prod(after[:dim])
+    for place, size in enumerate(before):
+        if prod(before[:place]) == ahead and size == after[dim]:
+            return place
+    return None
+
+
+def _transposed(node: Any, count: int, dim: int) -> int:
+    first, second = signed(node._saved_dim0) % count, signed(node._saved_dim1) % count
+    return {first: second, second: first}.get(dim, dim)
+
+
+def _permuted(node: Any, count: int, dim: int) -> int:
+    return signed(node._saved_dims[dim]) % count
+
+
+_MOVES: dict[str, Callable[[Any, int, int], int]] = {
+    "Transpose": _transposed,
+    "Permute": _permuted,
+    "T": lambda _node, count, dim: count - 1 - dim,
+}
+
+
+def _is_of_product(softmax: Any) -> bool:
+    """Whether the scores are products, as of queries and keys, not parameters or distances."""
+    to_do = deque([softmax])
+    for _ in range(_MOST_BETWEEN):
+        if not to_do:
+            break
+        for source in inputs(to_do.popleft()):
+            name = None if source is None else kind(source.node)
+            if name in _PRODUCTS:
+                return True
+            if source is not None and name in _SCALING:
+                to_do.append(source.node)
+    return False

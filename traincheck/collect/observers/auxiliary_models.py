@@ -1,0 +1,97 @@
+"""Models that serve the training of another: whether they stay what they are, or are moved.
+
+A teacher, a reference model or an average of weights is called without grad, and no optimizer holds
+any of it. They are looked at in the first steps and in each tenth; told apart are those in training
+mode, and those whose batch norms still use their initial statistics. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
+
+from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.fingerprint import fingerprint, hex128
+from traincheck.collect.tensors.readable import is_countable
+from traincheck.collect.tensors.summarize import dotted
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.tracking.model_structure import has_initial_statistics
+from traincheck.schema.apis import Marks
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+MOMENT = "untrained"  # in ``parameter@untrained``
+_SAMPLES = 16  # parameters, spread over the model
+_LARGEST = 1 << 14  # elements of each of them
+_MOST_NORMS = 4  # batch norms of a model
+
+
+class Untrained:
+    """Looks at models that are called without grad."""
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        self.is_wanted = session.tracker.wants("parameter", MOMENT)
+        self._uses: dict[tuple[str, bool], Use] = {}  # by path and mode
+
+    def enter(self, em: Emitter, module: torch.nn.Module, path: str, *, training: bool) -> None:
+        """A forward without grad begins. path: of the module; training: its mode."""
+        use = self._uses.setdefault((path, training), Use(1))
+        if not use.is_due(self._session.steps.step):
+            return
+        weights = self._weights(module)
+        if weights is None:
+            return
+        cls = dotted(type(module))
+        text, data = Marks.UNTRAINED, {"model": path, "class": cls, "weights": weights}
+        if not training:
+            norms = list(islice(_norms(module), _MOST_NORMS))
+            is_blank = norms and all(map(has_initial_statistics, norms))
+            text = Marks.NORMS if is_blank else Marks.SERVES
+            if norms and _is_mean(module):
+                data["statistics"] = "copied"
+        em.event("mark", {"text": text, "data": data})
+
+    def _weights(self, module: torch.nn.Module) -> str | None:
+        """What differs once any of the parameters was written to; None if one is being trained.
+
+        Writes in place are counted by torch. Those by way of ``.data`` are not: hence the samples.
+        """
+        parameters = list(module.parameters())
+        held = self._session.held()
+        if not parameters or not held or not held.isdisjoint(map(id, parameters)):
+            return None
+        if any(is_lazy(p) or p.is_inference() for p in parameters):
+            return None
+        writes = sum(p._version for p in parameters)
+        small = [p for p in parameters if 0 < p.numel() <= _LARGEST]
+        samples = small[:: -(-len(small) // _SAMPLES)] if small else []
+        state = " ".join([str(writes), *(str(fingerprint(p)) for p in samples)])
+        return hex128(state.encode())
+
+
+def _norms(module: torch.nn.Module) -> Iterator[_BatchNorm]:
+    """Batch norms of a model that use statistics."""
+    for norm in module.modules():
+        if isinstance(norm, _BatchNorm) and not norm.training and norm.track_running_stats:
+            yield norm
+
+
+def _is_mean(module: torch.nn.Module) -> bool:
+    """Whether this is a plain mean of weights whose buffers are copied from the latest of them."""
+    return (
+        isinstance(module, AveragedModel)
+        and not module.use_buffers
+        and module.avg_fn is None
+        and module.multi_avg_fn is None
+        and is_countable(module.n_averaged)
+        and host(module.n_averaged).item() > 1
+    )

@@ -1,0 +1,129 @@
+"""Parameters in evaluation: which weights a model is evaluated with, and whether that writes them.
+
+Looks at the first forwards of an evaluation only, and not at every evaluation. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
+from traincheck.collect.tensors.reading import detached, modes
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.schema.apis import Marks
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+    from traincheck.collect.tracking.tracked_model import Root
+
+MOMENT = "evaluation"  # in ``parameter@evaluation``
+_FORWARDS = 2  # of an evaluation that is looked at: the first may initialize or normalize
+_LARGEST = 1 << 22  # elements of a model that are looked at
+_MOST_VALUES = 64
+_MOST_NAMES = 20
+_TOLERANCE = 1e-4  # what is normalized again and again differs in its last digits
+
+_Found = dict[str, torch.Tensor]
+
+
+class _Model:
+    """One model. written: by the first forward of an evaluation."""
+
+    def __init__(self) -> None:
+        self.use = Use(_FORWARDS)
+        self.written: set[str] = set()
+
+
+class Evaluated:
+    """Looks at the trained parameters of a model around forwards without grad.
+
+    is_open: whether such a forward is running.
+    """
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        self.is_wanted = session.tracker.wants("parameter", MOMENT)
+        self.is_open = False
+        self._models: dict[str, _Model] = {}
+        self._found: _Found = {}
+        self._copies: _Found = {}
+        self._digests: list[str | None] = []
+        self._trained_so_far = (0, 0, 0)
+
+    def enter(self, em: Emitter, root: Root, *, training: bool) -> None:
+        """A forward begins. training: the mode of its model."""
+        self.is_open = False
+        step, so_far = self._session.clock.step, self._progress()
+        if not (self.is_wanted and any(so_far)) or modes():  # nothing was trained so far
+            return
+        model = self._models.setdefault(root.name, _Model())
+        is_due = model.use.is_due(step)
+        if model.use.times == 1:
+            model.written.clear()
+        if not is_due:
+            return
+        self._found = self._trained(root)
+        if not self._found:
+            return
+        self._digests = [fingerprint(tensor) for tensor in self._found.values()]
+        if model.use.times == 1:
+            values = dict(list(zip(self._found, self._digests))[:_MOST_VALUES])
+            em.event(
+                "mark", {"text": Marks.EVALUATED, "data": {"model": root.name, "values": values}}
+            )
+        if training:  # modules may mean to write then
+            self._found = {}
+            return
+        self._copies = {name: self._found[name].detach().clone() for name in model.written}
+        self._trained_so_far, self.is_open = so_far, True
+
+    def leave(self, em: Emitter, root: Root) -> None:
+        """The forward has ended."""
+        self.is_open = False
+        found, self._found = self._found, {}
+        copies, self._copies = self._copies, {}
+        if self._progress() != self._trained_so_far:
+            return  # an evaluation that trains
+        model = self._models[root.name]
+        changed = {
+            name
+            for (name, tensor), digest in zip(found.items(), self._digests)
+            if fingerprint(tensor) not in (None, digest)
+        }
+        if model.use.times < _FORWARDS:
+            model.written = changed
+            return
+        names = sorted(
+            name for name in changed & copies.keys() if _differ(found[name], copies[name])
+        )
+        if names:
+            data = {"model": root.name, "names": names[:_MOST_NAMES], "parameters": len(names)}
+            em.event("mark", {"text": Marks.EVALUATION_WROTE, "data": data})
+
+    def _progress(self) -> tuple[int, int, int]:
+        steps = self._session.steps
+        return steps.step, steps.counters["optimizer_step"], steps.counters["backward"]
+
+    def _trained(self, root: Root) -> _Found:
+        """Parameters of a model that an optimizer updates, by name, up to so many elements."""
+        held = self._session.held()
+        found: _Found = {}
+        left = _LARGEST
+        for holder, key, variable, _ in root.parameters.values():
+            tensor = holder.get(key)
+            if tensor is None or id(tensor) not in held or not tensor.requires_grad:
+                continue
+            left -= tensor.numel()
+            if left < 0:
+                break
+            if is_at_hand(tensor):
+                found[variable.name] = tensor
+        return found
+
+
+def _differ(tensor: torch.Tensor, before: torch.Tensor) -> bool:
+    now = detached(tensor)
+    return not torch.allclose(now, before, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)

@@ -1,0 +1,89 @@
+"""Parameters between two steps of an optimizer: which of them something else wrote to.
+
+Looks at few steps, on the CPU. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.schema.apis import Marks
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+MOMENT = "between"  # in ``parameter@between``
+# The first steps, and then some of which no period of a loop is a multiple: what it does in each
+# fifth step to its own weights would else be in all looks.
+_FIRST, _EVERY = 4, 11
+_LARGEST = 1 << 22  # elements of an optimizer that are looked at
+_MOST_NAMES = 20
+
+
+class _Seen(NamedTuple):
+    """What an optimizer left behind."""
+
+    step: int
+    digests: dict[str, str | None]
+
+
+class Between:
+    """Looks after a step of an optimizer, and before the next one.
+
+    seen: what the optimizers left behind that are to be looked at before their next step.
+    """
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        self.is_wanted = session.tracker.wants("parameter", MOMENT)
+        self.seen: dict[str, _Seen] = {}
+
+    def before(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step."""
+        seen = self.seen.pop(owner, None)
+        step = self._session.clock.step
+        if seen is None or step is None or seen.step != step - 1:
+            return
+        now = self._digests(owner, optimizer)
+        if not now:
+            return
+        names = [name for name, digest in now.items() if seen.digests.get(name, digest) != digest]
+        data = {"owner": owner, "names": names[:_MOST_NAMES], "parameters": len(names)}
+        em.event("mark", {"text": Marks.BETWEEN_STEPS, "data": data})
+
+    def after(self, owner: str, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has stepped."""
+        step = self._session.clock.step
+        if step is not None and _is_due(step + 1):
+            self.seen[owner] = _Seen(step, self._digests(owner, optimizer))
+
+    def _digests(self, owner: str, optimizer: torch.optim.Optimizer) -> dict[str, str | None]:
+        """Of the parameters that it updates, and no other one holds, up to so many elements."""
+        session = self._session
+        holders = Counter(
+            id(parameter)
+            for _, other in session.live_optimizers()
+            for group in other.param_groups
+            for parameter in group["params"]
+        )
+        found: dict[str, str | None] = {}
+        left = _LARGEST
+        for name, parameter in session.tracker.held(owner, optimizer):
+            if holders[id(parameter)] != 1 or not is_at_hand(parameter):
+                continue
+            if parameter.is_leaf and parameter.grad is None:  # an average, say, kept by hand
+                continue
+            left -= parameter.numel()
+            if left < 0:
+                break
+            found[name] = fingerprint(parameter)
+        return found
+
+
+def _is_due(step: int) -> bool:
+    return step <= _FIRST or not step % _EVERY

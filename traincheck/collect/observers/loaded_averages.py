@@ -1,0 +1,192 @@
+"""Models that no optimizer holds, in the first steps after they were loaded: averages of weights.
+
+Tells when one changes, and whether it equals the trained model then. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.schema.apis import Marks
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+WANTED = "average@loaded"
+_ENDS = 4  # of steps: the one of the load may be over, and an average shows in three
+_MOST = 8  # models at a time
+
+_Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A model since its load.
+
+    pairs: its names and those of the trained model, once known; stepped: digests of the trained
+    model as an optimizer left it.
+    """
+
+    ref: weakref.ref[torch.nn.Module]
+    path: str
+    digests: dict[str, str | None]
+    pairs: dict[str, str] = field(default_factory=dict)
+    stepped: list[str | None] = field(default_factory=list)
+    ends: int = 0
+
+
+class Averages:
+    """Follows models for a few steps after each load: the cost ends there."""
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        needs = session.needs
+        self.is_wanted = needs is None or WANTED in needs.states
+        self._loaded: list[_Loaded] = []
+
+    def install(self) -> None:
+        """Look when optimizers have stepped and steps end."""
+        if self.is_wanted:
+            self._session.after_optimizer.append(self.stepped)
+            self._session.at_step_end.append(self.look)
+
+    def remove(self) -> None:
+        """Look no more."""
+        if self.look in self._session.at_step_end:  # not taken out before
+            self._session.after_optimizer.remove(self.stepped)
+            self._session.at_step_end.remove(self.look)
+
+    def follow(self, module: torch.nn.Module, path: str, digests: Mapping[str, str | None]) -> None:
+        """Remember what was loaded. digests: of all its tensors."""
+        if not self.is_wanted:
+            return
+        parameters = dict(module.named_parameters())
+        if not parameters or not all(map(is_at_hand, parameters.values())):
+            return
+        others = [entry for entry in self._loaded if entry.ref() is not module]
+        self._loaded = others[-(_MOST - 1) :]
+        known = {name: digests.get(name) for name in parameters}
+        self._loaded.append(_Loaded(weakref.ref(module), path, known))
+
+    def stepped(self) -> None:
+        """After an update: remember what it made of the trained models."""
+        try:
+            for entry in self._loaded:
+                entry.stepped = [fingerprint(theirs) for _, theirs in self._tensors(entry)]
+        except Exception as error:  # the call must be written whatever we got wrong
+            self._loaded = []
+            self._session.fault(self.stepped, error)
+
+    def look(self, em: Emitter) -> None:
+        """At the end of a step: record which of them changed."""
+        if not self._loaded:
+            return
+        try:
+            self._loaded = [entry for entry in self._loaded if self._goes_on(em, entry)]
+        except Exception as error:  # the step must be written whatever we got wrong
+            self._loaded = []
+            self._session.fault(self.look, error)
+
+    def _goes_on(self, em: Emitter, entry: _Loaded) -> bool:
+        tensors = self._tensors(entry)
+        if not tensors:
+            return False
+        digests = dict(zip(entry.digests, [fingerprint(mine) for mine, _ in tensors]))
+        if digests != entry.digests:
+            entry.digests = digests
+            first, other = next(iter(entry.pairs.items()))
+            equal: bool | None = all(torch.equal(mine, theirs) for mine, theirs in tensors)
+            if equal and entry.stepped != [fingerprint(theirs) for _, theirs in tensors]:
+                equal = None  # the average may have been copied into the trained model
+            data = {
+                "model": entry.path,
+                "of": other[: -len(_common_tail(first, other))].rstrip("."),
+                "parameters": len(tensors),
+                "equal": equal,
+            }
+            em.event("mark", {"text": Marks.LOADED_CHANGED, "data": data})
+        entry.ends += 1
+        return entry.ends < _ENDS
+
+    def _tensors(self, entry: _Loaded) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Its parameters and those of the trained model, in the order of its names."""
+        module = entry.ref()
+        mine: _Tensors = {} if module is None else dict(module.named_parameters())
+        if module is None or list(mine) != list(entry.digests) or _counts(module):
+            return []
+        held = self._held()
+        if any(id(p) in held or not is_at_hand(p) for p in mine.values()):
+            return []
+        trained = dict(self._session.tracker.live_parameters())
+        if not entry.pairs:
+            entry.pairs = _pairs(mine, trained, held)
+        found = [
+            (mine[name], trained[other])
+            for name, other in entry.pairs.items()
+            if other in trained and _is_like(mine[name], trained[other])
+        ]
+        return found if len(found) == len(mine) else []
+
+    def _held(self) -> set[int]:
+        optimizers = [optimizer for _, optimizer in self._session.live_optimizers()]
+        return {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+
+
+def _pairs(mine: _Tensors, trained: _Tensors, held: set[int]) -> dict[str, str]:
+    """Names of a model -> names of the trained model with the same structure; empty if none."""
+    first = next(iter(mine))
+    for name in trained:
+        tail = _common_tail(first, name)
+        if not tail:
+            continue
+        here, there = first[: -len(tail)], name[: -len(tail)]
+        found = {n: there + n[len(here) :] for n in mine if n.startswith(here)}
+        others = {n: trained[t] for n, t in found.items() if t in trained}
+        if (
+            len(others) == len(mine)
+            and all(_is_like(mine[n], other) for n, other in others.items())
+            and any(id(other) in held for other in others.values())
+        ):
+            return found
+    return {}
+
+
+def _is_like(mine: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether it may be a copy of another tensor."""
+    return (
+        mine is not other
+        and is_at_hand(other)
+        and mine.shape == other.shape
+        and mine.dtype is other.dtype
+    )
+
+
+def _common_tail(first: str, other: str) -> str:
+    """The last parts that two dotted names share."""
+    shared = []
+    for mine, theirs in zip(reversed(first.split(".")), reversed(other.split("."))):
+        if mine != theirs:
+            break
+        shared.append(mine)
+    return ".".join(reversed(shared))
+
+
+def _counts(module: torch.nn.Module) -> bool:
+    """Whether a single number is saved with a model, as a counter of its updates is."""
+    return any(
+        buffer is not None
+        and not is_lazy(buffer)
+        and buffer.numel() == 1
+        and name != "num_batches_tracked"
+        and name not in part._non_persistent_buffers_set
+        for part in module.modules()
+        for name, buffer in part._buffers.items()
+    )

@@ -1,0 +1,115 @@
+"""Elementwise operations of a loss that gradients flow through, and that broadcast.
+
+Their result is then larger than each tensor that it is differentiated by. Read from the graph, a
+few nodes behind a scalar, before the first backward passes and some later ones: names and sizes
+alone. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inputs, kind
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.schema.apis import Marks
+from traincheck.schema.claims import Schedule
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+MOMENT = "broadcast"  # in ``loss@broadcast``
+_CALLS = 4  # of a step in which is looked
+# A look takes up to 120 microseconds; what is wrong is so from the start.
+_SCHEDULE = Schedule(first=8, every=50)
+_MOST_NODES = 48
+_MOST_FOUND = 4
+_MOST_SOURCES = 5  # nodes in a row, behind one that broadcasts
+
+# By the part of their names before ``Backward``.
+_REDUCTIONS = frozenset({"Mean", "Sum", "Nansum", "LinalgVectorNorm"})
+_ELEMENTWISE = frozenset({
+    "Abs", "Add", "Atan2", "Clamp", "ClampMax", "ClampMin", "Clone", "Cosh", "Div", "Elu", "Erf",
+    "Exp", "Expm1", "Fmax", "Fmin", "Gelu", "Hypot", "LeakyRelu", "Lerp", "Log", "Log10", "Log1P",
+    "Log2", "LogSigmoid", "Logaddexp", "MaskedFill", "Maximum", "Minimum", "Mul", "NanToNum", "Neg",
+    "Pow", "Reciprocal", "Relu", "Rsqrt", "Rsub", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh",
+    "ToCopy", "Where", "Xlogy",
+})  # fmt: skip
+_FOLLOWED = _REDUCTIONS | _ELEMENTWISE
+
+
+class Broadcasts:
+    """Looks at what a loss is made of before its backward pass."""
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        self.is_wanted = IS_TOLD and session.tracker.wants("loss", MOMENT)
+        self._use = Use(_CALLS, _SCHEDULE)
+
+    def before(self, em: Emitter, args: tuple[Any, ...]) -> None:
+        """A backward pass begins, called with ``args``."""
+        if not args or type(args[0]) is not torch.Tensor:
+            return
+        if not self._use.is_due(self._session.clock.step):
+            return
+        node = args[0].grad_fn
+        if node is not None and args[0].numel() == 1:
+            found = _broadcasts(Input(node, args[0].output_nr, ()))
+            if found:
+                em.event("mark", {"text": Marks.BROADCASTS, "data": {"operations": found}})
+
+
+def _broadcasts(loss: Input) -> list[dict[str, Any]]:
+    """What broadcasts among the operations whose results are reduced to ``loss`` at once.
+
+    Behind a reduction only results of the same size are followed, and no second one: what is
+    reduced in between, over a dim, is meant to have that dim.
+    """
+    found: list[dict[str, Any]] = []
+    if kind(loss.node) not in _FOLLOWED:  # as most are: cross_entropy, mse_loss
+        return found
+    to_do = deque([(loss, True)])  # whether a reduction may come
+    for _ in range(_MOST_NODES):
+        if not to_do or len(found) == _MOST_FOUND:
+            break
+        here, may_reduce = to_do.popleft()
+        given = inputs(here.node)
+        known = [each for each in given if each is not None and each.sizes is not None]
+        if kind(here.node) not in _REDUCTIONS:
+            size = prod(here.sizes or ())
+            # One number for all, as a temperature is, makes no pairs
+            if 1 < max((prod(each.sizes or ()) for each in known), default=0) < size:
+                found.append(_facts(here, given))
+            known = [each for each in known if prod(each.sizes or ()) == size]
+            may_reduce = size == 1
+        for each in known:
+            name = kind(each.node)
+            if name in _ELEMENTWISE or (name in _REDUCTIONS and may_reduce):
+                to_do.append((each, may_reduce))
+    return found
+
+
+def _facts(here: Input, given: list[Input | None]) -> dict[str, Any]:
+    return {
+        "node": type(here.node).__name__,
+        "shape": here.sizes,
+        "inputs": [None if each is None else _sources(each) for each in given],
+    }
+
+
+def _sources(given: Input) -> list[tuple[str, Sizes | None]]:
+    """Name and sizes of the node that an input is of, and those before while its size stays."""
+    found: list[tuple[str, Sizes | None]] = []
+    here: Input | None = given
+    while here is not None and len(found) < _MOST_SOURCES:
+        found.append((type(here.node).__name__, here.sizes))
+        if kind(here.node) is None or here.sizes is None:
+            break
+        size = prod(here.sizes)
+        rest = [each for each in inputs(here.node) if each is not None]
+        here = rest[0] if len(rest) == 1 and prod(rest[0].sizes or ()) == size else None
+    return found

@@ -1,0 +1,108 @@
+"""Updates that the program makes itself, as ``p.data.add_(p.grad, alpha=-lr)``.
+
+No call shows them, so parameters are looked at when a step ends, as long as no optimizer has
+stepped. The last step of a run has no sign behind it that ends it. It is over if the program has
+updated as many variables in it as in the step before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.tracking.idle_models import NO_ROOTS
+from traincheck.collect.tracking.tracked_model import Root, this_thread
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_LOOKS_WITHOUT_UPDATE = 12  # in a row
+
+
+class ByHand:
+    """Looks at parameters at the end of steps, until an optimizer steps."""
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        wants = session.tracker.wants
+        self._is_wanted = wants("parameter", "hand") or wants("parameter", "step")
+        self._left = _LOOKS_WITHOUT_UPDATE if self._is_wanted else 0
+        self._usual = 0  # changes that the last step with an update had
+        self._last = (-1, 0)  # a step, and the changes that looks at models that died found in it
+
+    def install(self) -> None:
+        """Begin to look."""
+        if self._is_wanted:
+            self._session.at_step_end.append(self.look)
+            self._session.is_last_over = self.is_over
+
+    def stop(self) -> None:
+        """An optimizer steps: looks follow its steps."""
+        self._left = 0
+        self._session.tracker.on_death = None
+        if self.look in self._session.at_step_end:
+            self._session.at_step_end.remove(self.look)
+
+    def look(self, em: Emitter) -> None:
+        """A step ends."""
+        if not self._is_due():
+            return
+        changes = self._died() + self._changes(em)
+        if changes:
+            self._usual, self._left = changes, _LOOKS_WITHOUT_UPDATE
+            self._session.tracker.on_death = self.died
+        else:
+            self._left -= 1
+
+    def is_over(self, em: Emitter) -> bool:
+        """The run ends: whether its last step has had its update."""
+        if not self._is_due() or not self._usual:
+            return False
+        busy, em.busy = em.busy, True
+        try:
+            with unseen():
+                return self._died() + self._changes(em) >= self._usual
+        except Exception as error:  # the step must be written whatever we got wrong
+            self._session.fault(self.is_over, error)
+            return False
+        finally:
+            em.busy = busy
+
+    def died(self, root: Root) -> None:
+        """A model is about to go, as at the end of ``main()``: its tensors are still there."""
+        session = self._session
+        em = session.local.em
+        if em is None or em.busy or root.thread != this_thread() or not self._is_due():
+            return
+        busy, em.busy = em.busy, True
+        try:
+            before = em.seq
+            with unseen():
+                session.tracker.look_last(em, em.next_span - 1, root)
+            self._last = session.steps.step, self._died() + em.seq - before
+        except Exception as error:  # raised in a finalizer, it would be shown on stderr
+            session.fault(self.died, error)
+        finally:
+            em.busy = busy
+
+    def _is_due(self) -> bool:
+        session = self._session
+        return bool(
+            self._left
+            and session.steps.counters["backward"]
+            and session.switch.on
+            and session.switch.looks
+        )
+
+    def _died(self) -> int:
+        step, changes = self._last
+        return changes if step == self._session.steps.step else 0
+
+    def _changes(self, em: Emitter) -> int:
+        """How many variables were found to differ."""
+        tracker, before = self._session.tracker, em.seq
+        tracker.look_parameters(em, em.next_span - 1, NO_ROOTS)
+        if tracker.looker.pending:  # on a device: the step is about to be written
+            tracker.looker.resolve(em)
+        return em.seq - before

@@ -1,0 +1,58 @@
+"""What models are given in training and in evaluation, in numbers.
+
+Looked at are inputs in floating point, at the first calls and some later ones. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import torch
+
+from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.schema.apis import Marks
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+MOMENT = "given"  # in ``input@given``
+_CALLS = 4  # of a step in which is looked
+_MOST = 2  # tensors of a call
+
+
+class Given:
+    """Looks at the inputs of models that are called from outside."""
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        self.is_wanted = session.tracker.wants("input", MOMENT)
+        self._uses: dict[tuple[str, bool], Use] = {}
+
+    def enter(
+        self,
+        em: Emitter,
+        model: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        training: bool,
+    ) -> None:
+        """A forward begins: in training mode with grad, or in evaluation mode without."""
+        if not self.is_wanted:
+            return
+        use = self._uses.setdefault((model, training), Use(_CALLS))
+        if not use.is_due(self._session.clock.step):
+            return
+        found: list[bytes] = []
+        for name, value in (*enumerate(args), *kwargs.items()):
+            if type(value) is torch.Tensor and len(found) < _MOST:
+                text = self._session.numbers.of_given(em, value)
+                if text:
+                    found.append(b"%b:%b" % (orjson.dumps(str(name)), text))
+        if found:
+            head = orjson.dumps({"model": model, "training": training})[:-1]
+            data = b'%b,"inputs":{%b}}' % (head, b",".join(found))
+            em.ready("mark", b'"text":"%b","data":%b' % (Marks.GIVEN.encode(), data))

@@ -1,0 +1,178 @@
+"""Random generators of a DataLoader worker: their states when it starts, and after its first batch.
+
+Judges nothing: a mark in the trace says what was found. A worker draws what every other one draws
+when it starts from the same state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import _utils, dataloader, get_worker_info
+
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.schema.apis import Marks
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_MAX_DEPTH = 3  # of attributes below the dataset: dataset.dataset.transform.rng
+_MAX_ITEMS = 32  # of one object or sequence
+_MAX_OBJECTS = 256
+
+States = dict[str, str]  # name of a generator -> digest of its state
+
+
+def watched(
+    session: Recorder,
+    original: Callable[..., None],
+    label: tuple[str, int] | None,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Arguments for the worker's loop that make it tell of its generators.
+
+    Args:
+        session: of this worker process.
+        original: the loop.
+        label: loader and epoch, where they are known.
+        args: what the loop is called with.
+        kwargs: further arguments by name.
+    """
+    bound = inspect.signature(original).bind(*args, **kwargs)
+    given = bound.arguments
+    if given["dataset_kind"] != dataloader._DatasetKind.Map:  # a stream is split by its own code
+        return args, kwargs
+    init, number = given["init_fn"], given["worker_id"]
+    facts = {
+        "worker": number,
+        "workers": given["num_workers"],
+        "seed": str(given["base_seed"]),
+    }
+    if label is not None:
+        facts["loader"], facts["epoch"] = label
+
+    def init_fn(worker_id: int) -> None:
+        if init is not None:
+            init(worker_id)
+        try:
+            # What the loop is given is named otherwise from torch 2.15 on; this is not.
+            dataset = get_worker_info().dataset  # type: ignore[union-attr]
+            with unseen():
+                facts["start"] = states(dataset)
+            _tell_after_first(session, dataset, facts)
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(watched, error)
+
+    given["init_fn"] = hidden(init_fn)
+    return bound.args, bound.kwargs
+
+
+def _tell_after_first(session: Recorder, dataset: Any, facts: dict[str, Any]) -> None:
+    """Write the mark once the first batch is fetched: states that moved were drawn from."""
+    fetcher = _utils.fetch._MapDatasetFetcher
+    fetch = fetcher.fetch
+
+    def first(self: Any, index: Any) -> Any:
+        fetcher.fetch = fetch  # type: ignore[method-assign]
+        fetched = fetch(self, index)  # type: ignore[no-untyped-call]
+        try:
+            with unseen():
+                facts["after"] = states(dataset)
+            em = session.local.em or session.emitter()
+            em.event("mark", {"text": Marks.WORKER, "data": facts})
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(watched, error)
+        return fetched
+
+    fetcher.fetch = hidden(first)  # type: ignore[method-assign]
+
+
+def states(dataset: Any) -> States:
+    """Digests of the global generators and of those that ``dataset`` owns, by name."""
+    found = {
+        "python": _digest(random.getstate()),
+        "torch": _digest(_bytes(torch.default_generator)),
+    }
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found["numpy"] = _digest(numpy.random.get_state())
+    for name, generator in _generators(dataset):
+        state = _state(generator)
+        if state is not None:
+            found[name] = _digest(state)
+    return found
+
+
+def _generators(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Objects below ``dataset`` that look like generators. Runs no code of the user's."""
+    waiting: list[tuple[str, Any, int]] = [("dataset", dataset, 0)]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MAX_OBJECTS:
+        path, value, depth = waiting.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if _is_generator(value):
+            yield path, value
+        elif depth <= _MAX_DEPTH:
+            waiting += [
+                (f"{path}{name}", item, depth + 1)
+                for name, item in _parts(value)
+                if not isinstance(item, (str, bytes, int, float, torch.Tensor, type(None)))
+            ]
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """Attributes of an object and of its class, or items."""
+    if type(value) is dict:
+        first = itertools.islice(value.items(), _MAX_ITEMS)
+        return [(f"[{key!r}]" if type(key) is str else "[]", item) for key, item in first]
+    if type(value) in (list, tuple):  # no subclass, whose items may cost something
+        return [(f"[{number}]", item) for number, item in enumerate(value[:_MAX_ITEMS])]
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return []
+    own = [(f".{name}", item) for name, item in list(vars(value).items())[:_MAX_ITEMS]]
+    of_class = [
+        (f".{name}", item)
+        for cls in type(value).__mro__
+        for name, item in vars(cls).items()
+        if _is_generator(item)
+    ]
+    return own + of_class
+
+
+def _is_generator(value: Any) -> bool:
+    if isinstance(value, (random.Random, torch.Generator)):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(
+        value, (numpy.random.Generator, numpy.random.RandomState)
+    )
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return _bytes(generator) if generator.device.type == "cpu" else None
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "bit_generator"):
+        return generator.bit_generator.state
+    return generator.get_state()
+
+
+def _bytes(generator: torch.Generator) -> bytes:
+    return bytes(generator.get_state().tolist())  # not by way of numpy, which may not be there
+
+
+def _digest(state: Any) -> str:
+    return hashlib.blake2b(pickle.dumps(state), digest_size=8).hexdigest()

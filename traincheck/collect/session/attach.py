@@ -1,0 +1,111 @@
+"""Begin to record a process that is under way: models and optimizers that exist already.
+
+In a launched run they are seen when they are made; here somebody hands them over.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.optim import Optimizer
+
+from traincheck.collect.instruments.optimizers import Optimizers
+from traincheck.collect.session.session import Session
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tracking.wrapped_optimizers import innermost
+from traincheck.errors import UsageError
+
+_MAX_DEPTH = 3
+_MAX_ITEMS = 64  # of a container that is only looked through
+
+
+class Subjects:
+    """Models and optimizers to watch."""
+
+    def __init__(self) -> None:
+        self.models: list[torch.nn.Module] = []
+        self.optimizers: list[Optimizer] = []
+
+    def add(self, found: Any) -> bool:
+        """Take a model, an optimizer, or what holds one; tells whether it was any of these."""
+        if isinstance(found, torch.nn.Module):
+            self._add(self.models, found)
+            return True
+        inner = innermost(found)
+        if inner is not None:
+            self._add(self.optimizers, inner)
+        return inner is not None
+
+    def add_all(self, values: Iterable[Any], *, is_strict: bool, depth: int = 0) -> None:
+        """Take what there is in ``values`` and in containers in it.
+
+        Args:
+            values: objects, or lists, tuples and dicts of them.
+            is_strict: refuse what cannot be watched, instead of passing over it.
+            depth: of the containers around.
+
+        Raises:
+            UsageError: something cannot be watched.
+        """
+        # Arguments of a function may be whole data sets.
+        for value in values if is_strict else itertools.islice(values, _MAX_ITEMS):
+            if self.add(value) or value is None:
+                continue
+            if isinstance(value, (list, tuple)) and depth < _MAX_DEPTH:
+                self.add_all(value, is_strict=is_strict, depth=depth + 1)
+            elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
+                self.add_all(value.values(), is_strict=is_strict, depth=depth + 1)
+            elif is_strict:
+                raise UsageError(
+                    f"a {type(value).__name__} cannot be watched",
+                    fix="give models and optimizers: traincheck.watch(model, optimizer)",
+                )
+
+    @staticmethod
+    def _add(known: list[Any], found: Any) -> None:
+        if not any(found is other for other in known):
+            known.append(found)
+
+
+def attach(session: Session, subjects: Subjects) -> None:
+    """Record these from now on. The session runs already."""
+    if distributed.is_available() and distributed.is_initialized():
+        session.set_rank(distributed.get_rank())
+    em = session.local.em or session.emitter()
+    busy, em.busy = em.busy, True
+    try:
+        with unseen():
+            for model in subjects.models:
+                for module in model.modules():
+                    session.tracker.created.add(module)
+            for model in subjects.models:
+                _, root = session.tracker.find(model)
+                session.tracker.track(em, root)
+                session.modes.setdefault(root.name, root.ref)
+            for instrument in session.installed:
+                if isinstance(instrument, Optimizers):
+                    for optimizer in subjects.optimizers:
+                        instrument.adopt(optimizer)
+            session.tracker.rebaseline(session.live_optimizers())  # gradients may be there
+            em.flush()
+    finally:
+        em.busy = busy
+
+
+def optimizers_of(models: Iterable[torch.nn.Module]) -> list[Optimizer]:
+    """The live optimizers that hold a parameter of these models."""
+    held = {id(parameter) for model in models for parameter in model.parameters()}
+    found = Subjects()
+    # Not isinstance: objects that pretend to be others may do anything when they are asked.
+    for candidate in [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]:
+        optimizer = innermost(candidate)
+        if optimizer is not None and any(
+            id(p) in held for group in optimizer.param_groups for p in group["params"]
+        ):
+            found.add(optimizer)
+    return found.optimizers

@@ -1,0 +1,151 @@
+"""Failures of our own: counted, told in the trace and in the manifest, never raised."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import traceback
+from collections import Counter
+from os import getpid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traincheck.collect import masking
+from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.trace_writer.event_file import write_file
+from traincheck.handlers import give_back, is_of_handler
+from traincheck.schema.apis import Marks
+from traincheck.schema.layout import FOLLOWED, faults_file_name
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+logger = logging.getLogger(__name__)
+
+MAX_FAULTS = 8  # of one source; then its instrument is switched off
+
+
+def leave_mark(directory: str) -> None:
+    """Tell the launcher that this process imported torch, whether or not it records a call."""
+    try:
+        write_file(f"{directory}/{FOLLOWED}", b"")
+    except OSError as error:  # without it the launcher can tell less
+        give_back(error)
+
+
+class Faults:
+    """The failures of one process.
+
+    lost: records that are missing and that no mark has told of. gap: the step in which it was told
+    last that something is missing.
+    """
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        self.lost = 0
+        self._counts: Counter[str] = Counter()
+        self._reasons: dict[str, str] = {}
+        self.gap: int | None = None
+
+    def forget(self) -> None:
+        """A forked child begins with none."""
+        self.lost, self.gap = 0, None
+        self._counts.clear()
+        self._reasons.clear()
+
+    def count(self, source: Any, error: BaseException) -> None:
+        """Count one. What it belongs to is taken out when it fails again and again.
+
+        Raises:
+            Exception: ``error``, if it is none of ours but comes of a signal handler of the
+                program's, which happened to run while we did: a deadline, a preemption.
+        """
+        is_ours = not is_of_handler(error)
+        try:
+            if is_ours:
+                self._count(source, error)
+            else:
+                self._tell_of_gap()
+        except Exception as other:  # an error that cannot be shown, say; or the stack is full
+            give_back(other)
+            logger.debug("could not count a fault", exc_info=True)
+        if not is_ours:
+            raise error
+
+    def _count(self, source: Any, error: BaseException) -> None:
+        while isinstance(source, functools.partial):
+            source = source.func
+        name = str(getattr(source, "api", getattr(source, "__qualname__", type(source).__name__)))
+        self._counts[name] += 1
+        logger.debug("recording failed in %s", name, exc_info=error)
+        self._tell_of_gap()
+        instrument = self._instrument_of(source)
+        if self._counts[name] == MAX_FAULTS and instrument is not None:
+            instrument.remove()
+            self._session.instruments[instrument.name] = f"off: {_reason(error)}"
+            reason = {"instrument": instrument.name, "reason": _reason(error)}
+            self._mark(Marks.INSTRUMENT_DISABLED, reason)
+            self.leave_note()
+        elif self._counts[name] == 1:
+            last = traceback.extract_tb(error.__traceback__)[-1:]
+            at = f"{Path(last[0].filename).name}:{last[0].lineno}" if last else ""
+            self._reasons[name] = f"{_reason(error)} at {at}" if at else _reason(error)
+            self._mark(Marks.FAULT, {"in": name, "reason": _reason(error), "at": at})
+            self.leave_note()
+
+    def _instrument_of(self, source: Any) -> Instrument | None:
+        owner = getattr(source, "__self__", None) or getattr(source, "owner", None)
+        if isinstance(owner, Instrument):
+            return owner
+        module = getattr(source, "__module__", None)
+        known: list[Instrument] = self._session.installed
+        return next((found for found in known if type(found).__module__ == module), None)
+
+    def _tell_of_gap(self) -> None:
+        """What is absent from this step proves nothing."""
+        self._session.steps.catch_up()
+        step = self._session.clock.step
+        if step == self.gap:
+            return
+        self.lost += 1
+        if self._mark(Marks.DROPPED, {"records": self.lost}):
+            self.gap, self.lost = step, 0
+
+    def _mark(self, text: str, data: dict[str, Any]) -> bool:
+        em = self._session.local.em
+        if em is None:
+            return False
+        try:
+            em.event("mark", {"text": text, "data": data})
+        except Exception as error:  # the failure may be in writing itself
+            give_back(error)
+            logger.debug("could not note a fault", exc_info=True)
+            return False
+        return True
+
+    def leave_note(self) -> None:
+        """Write for the manifest what failed, and how often so far."""
+        if not self._counts:
+            return
+        note = {
+            "faults": [
+                {"in": name, "times": times, "reason": self._reasons.get(name, "")}
+                for name, times in sorted(self._counts.items())
+            ],
+            "off": sorted(
+                name for name, state in self._session.instruments.items() if state != "on"
+            ),
+        }
+        try:
+            name = f"{self._session.settings.directory}/{faults_file_name(getpid())}"
+            write_file(name, orjson.dumps(note))
+        except OSError as error:
+            give_back(error)
+            logger.debug("could not leave a note", exc_info=True)
+
+
+def _reason(error: BaseException) -> str:
+    """An error, which may be of the program, without what looks like a secret in it."""
+    return masking.message(repr(error))

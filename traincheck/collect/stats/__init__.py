@@ -1,0 +1,1 @@
+"""Which numbers of tensors are taken, and when."""

@@ -1,0 +1,258 @@
+"""Tokens of a batch: labels that are the next ones, as a loss gets them; masks that hide them all.
+
+Looks at whole numbers on the CPU and at how logits were cut. Judges nothing, draws nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import permutations
+from typing import Any
+
+import torch
+
+from traincheck.collect.tensors.autograd_graph import signed
+from traincheck.collect.tensors.reading import detached
+from traincheck.schema.apis import IGNORED_LABEL
+
+NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions that labels are ahead of the tokens
+_LARGEST = 1 << 16  # elements of a tensor that is compared
+_COLUMNS = 4
+_MOST_TENSORS = 4  # of one shape in one batch
+_MOST_LABELS = 4  # remembered in one step
+_CHANGES = 8  # of tokens within rows; with fewer, shifts look like no shifts
+_NDIM = 2
+_HIDDEN = -1e4  # what is added to scores that are to be left out is less
+_NODES = 12  # of a graph, from the logits back
+_WHOLE = frozenset({torch.int32, torch.int64})
+_PLAIN = frozenset({torch.Tensor})
+# They keep the order of positions. ``SliceBackward0`` does not.
+_KEEPERS = frozenset(
+    f"{name}Backward0"
+    for name in (
+        "View", "UnsafeView", "ReshapeAlias", "Clone", "Transpose", "Permute", "T", "ToCopy",
+        "LogSoftmax", "Alias", "Div", "Mul", "Unsqueeze", "Squeeze", "Contiguous",
+    )
+)  # fmt: skip
+_SLICE = "SliceBackward0"
+
+Taken = dict[str, torch.Tensor]  # of no dims
+
+
+class Shifts:
+    """What one step holds of such labels."""
+
+    def __init__(self) -> None:
+        self._labels: deque[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = deque(
+            maxlen=_MOST_LABELS
+        )
+        self._tokens: deque[torch.Tensor] = deque(maxlen=_MOST_LABELS)
+        self._fed: deque[torch.Tensor] = deque(maxlen=_MOST_LABELS)
+        self._cut: int | None = None
+
+    def clear(self) -> None:
+        """A step begins."""
+        self._labels.clear()
+        self._tokens.clear()
+        self._fed.clear()
+        self._cut = None
+
+    def look(self, values: Iterable[Any]) -> None:
+        """Remember tokens, and labels among them: of a batch, or the arguments of a model."""
+        by_shape: dict[torch.Size, list[torch.Tensor]] = {}
+        for value in values:
+            if type(value) in _PLAIN and _may_be_tokens(value):
+                by_shape.setdefault(value.shape, []).append(value)
+        for alike in by_shape.values():
+            found = [
+                labels
+                for tokens, labels in permutations(alike[:_MOST_TENSORS], 2)
+                if labels is not tokens and _is_next(tokens, labels)
+            ]
+            self._labels.extend((weakref.ref(labels), labels.clone()) for labels in found)
+            self._tokens.extend(
+                tensor.clone()
+                for tensor in alike[:_MOST_TENSORS]
+                if not any(tensor is labels for labels in found)
+            )
+
+    def feed(self, ids: Any) -> None:
+        """Remember tokens that a model embeds."""
+        if type(ids) in _PLAIN and _may_be_tokens(ids):
+            self._fed.append(ids.clone())
+
+    def is_next(self, value: Any) -> bool:
+        """Whether these labels are remembered."""
+        return any(ref() is value for ref, _ in self._labels)
+
+    def are_hidden(self, mask: torch.Tensor, *, hides: bool) -> bool | None:
+        """Whether a mask over keys lets attention see the padding of tokens, and nothing else.
+
+        None where it is of no tokens that are known.
+
+        Args:
+            mask: of shape (rows, ..., positions), with nothing but ones between; additive, or
+                boolean.
+            hides: whether what is True in a boolean one is left out.
+        """
+        if mask.dim() < _NDIM or mask.numel() != len(mask) * mask.shape[-1]:
+            return None
+        shape = len(mask), mask.shape[-1]
+        known = (*self._fed, *self._tokens)
+        texts = [way for t in known for way in (t, t.t()) if tuple(way.shape) == shape]
+        if not texts:
+            return None
+        flat = detached(mask).reshape(shape)
+        hidden = (flat if hides else ~flat) if flat.dtype is torch.bool else flat < _HIDDEN
+        return any(_is_padding(text, ~hidden) for text in texts)
+
+    def of_argument(self, value: torch.Tensor) -> Taken:
+        """Of a loss: of its logits nothing, only how they were cut; of its target the shift.
+
+        The logits come first. Nothing is said where it cannot be told.
+        """
+        if not self._tokens:
+            return {}
+        if value.is_floating_point():
+            self._cut = _cut(value) if self._labels else None
+            return {}
+        if value.dtype is not torch.int64:
+            return {}
+        found = self._moved_on(value) or self._next(value)
+        # On a device nothing is known yet
+        is_known = value.is_cpu and "shifted" in found
+        if is_known and int(found["shifted"]) == NOT_AT_ALL and self._is_fed(value):
+            found["fed"] = torch.tensor(1, device=value.device)
+        return found
+
+    def _moved_on(self, value: torch.Tensor) -> Taken:
+        """Whether a target is labels of next tokens, moved on once more."""
+        cut, self._cut = self._cut, None
+        if cut is not None:
+            for _, labels in self._labels:
+                moved = _moved(labels, cut)
+                if moved is None or moved.numel() != value.numel():
+                    continue
+                flat = moved.reshape(-1).to(value.device, non_blocking=value.is_cuda)
+                same = (value.reshape(-1) == flat).all()
+                if not value.is_cpu or same:
+                    return {"shifted": same * TWICE}
+        return {}
+
+    def _next(self, value: torch.Tensor) -> Taken:
+        """Whether a target is the next tokens of some, or else some themselves.
+
+        Texts lie in rows, or, for models that take the sequence first, in columns.
+        """
+        found: Taken = {}
+        for tokens in self._tokens if value.is_cpu else ():
+            rows, columns = tokens.shape
+            for width in (columns, columns - 1):
+                if value.numel() != rows * width:
+                    continue
+                labels = value.reshape(rows, width)
+                if _is_next(tokens, labels):
+                    return {"shifted": torch.tensor(ONCE, device=value.device)}
+                if width == columns and _agree(tokens, labels) and _do_tell(labels):
+                    found = {"shifted": torch.tensor(NOT_AT_ALL, device=value.device)}
+            if value.numel() == tokens.numel() and _is_next(
+                tokens.t(), value.reshape(rows, columns).t()
+            ):
+                one = torch.tensor(ONCE, device=value.device)
+                return {"shifted": one, "columns": one}
+        return found
+
+    def _is_fed(self, value: torch.Tensor) -> bool:
+        """Whether a target is tokens that a model was given to embed, position by position."""
+        return any(
+            tokens.numel() == value.numel() and _agree(tokens, value.reshape(tokens.shape))
+            for tokens in self._fed
+        )
+
+
+def _may_be_tokens(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.is_cpu
+        and tensor.dtype in _WHOLE
+        and tensor.layout is torch.strided
+        and tensor.dim() == _NDIM
+        and tensor.shape[1] >= _COLUMNS
+        and 0 < tensor.numel() <= _LARGEST
+    )
+
+
+def _is_padding(text: torch.Tensor, shown: torch.Tensor) -> bool:
+    """Whether what is shown is one token, at the same end of all rows, as often as it comes.
+
+    And not as often in each row: else it may be there to be seen, as the one that begins them.
+    """
+    tokens = text[shown]
+    if not tokens.numel() or not torch.equal(shown, text == tokens[0]):
+        return False
+    counts, turns = shown.sum(1), shown.to(torch.int8).diff(dim=1)
+    if counts.min() == counts.max() or bool((turns < 0).any() and (turns > 0).any()):
+        return False
+    others = text[~shown]
+    return int((others != others[0]).sum()) >= _CHANGES
+
+
+def _is_next(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
+    """Whether each label is the token behind, and tokens change enough to tell."""
+    following = tokens[:, 1:]
+    return _agree(following, labels[:, : following.shape[1]]) and _do_tell(labels)
+
+
+def _agree(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
+    """Whether each label that is given is the token there."""
+    return not bool(((labels != tokens) & (labels != IGNORED_LABEL)).any())
+
+
+def _do_tell(labels: torch.Tensor) -> bool:
+    """Whether labels change enough within rows to tell a shift from none."""
+    given, last = labels[:, :-1], labels[:, 1:]
+    counted = given != IGNORED_LABEL
+    return int((counted & (last != IGNORED_LABEL) & (given != last)).sum()) >= _CHANGES
+
+
+def _moved(labels: torch.Tensor, cut: int) -> torch.Tensor | None:
+    """The labels moved on by one more position, as logits that were cut so are scored."""
+    if cut == labels.shape[1]:
+        return labels[:, 1:]
+    if cut == 0:  # all logits: the last of each row has no label left
+        return torch.cat([labels[:, 1:], labels.new_full((len(labels), 1), IGNORED_LABEL)], dim=1)
+    return None
+
+
+def _cut(logits: torch.Tensor) -> int | None:
+    """The length of rows whose last position was cut off; 0 for no cut; None for other ones."""
+    node, found = logits.grad_fn, 0
+    if node is None:
+        return None
+    for _ in range(_NODES):
+        if node is None:
+            break
+        name = node.name()
+        if name == _SLICE:
+            length = _length(node)
+            if length is None or (length and found):
+                return None
+            found = found or length
+        elif name not in _KEEPERS:
+            break
+        following: Sequence[Any] = node.next_functions
+        node = following[0][0] if following else None
+    return found
+
+
+def _length(node: Any) -> int | None:
+    """Of a slice: as `_cut`."""
+    sizes: Sequence[int] = node._saved_self_sym_sizes
+    dim, end = signed(node._saved_dim) % len(sizes), signed(node._saved_end)
+    size = sizes[dim]
+    if node._saved_start != 0 or node._saved_step != 1:
+        return None
+    if end >= size:
+        return 0
+    return size if dim == 1 and end in (-1, size - 1) else None

@@ -1,0 +1,1 @@
+"""When a step ends, and which steps are recorded. Knows no tensor."""

@@ -1,0 +1,1 @@
+"""Read tensors without leaving a trace of it: fingerprints, norms, summaries. Stateless."""

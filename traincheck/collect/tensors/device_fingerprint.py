@@ -1,0 +1,239 @@
+"""Fingerprints of tensors on devices: many are started together, and read together later.
+
+``mix-128`` promises what a hash of the bytes does, and is made of elementwise integer operations
+and sums: over words w of eight bytes at positions i, the sum of f(w, i) modulo 2**64, twice with
+other constants. For a fixed i, f is a bijection of w, so that a single changed word always shows;
+words that move change the sum because i enters f nonlinearly. What is left of the last word is
+zeros.
+
+Each operation on a device is a launch, which costs the training thread some microseconds. So all
+tensors of a look are laid end to end and mixed at once, in chunks: some forty launches for as many
+as fit. A chunk takes six times its size on the device while it is mixed, 100 MiB at most, and a
+large tensor whose elements do not lie in order is copied besides.
+
+Source of the finalizer's constants: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TypeAlias
+
+import torch
+import xxhash
+
+from traincheck.collect.tensors.reading import unseen
+
+# Out of reach of what the program has set: its modes, and transforms that it is in. Made in C, each
+# is entered and left as a whole, wherever a signal handler raises.
+_no_dispatch = torch._C._DisableTorchDispatch
+_no_transforms = torch._C._DisableFuncTorch
+_CHUNK = 1 << 21  # words that are mixed at a time
+_WORD = 8  # bytes
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+# Odd numbers, as signed ones: 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
+_GOLDEN = (-7046029254386353131, -4658895280553007687)
+_STIR = (-7723592293110705685, -8663945395140668459)  # 0x94D049BB133111EB, 0x87C37B91114253D5
+_LOW_35 = (1 << 35) - 1
+_LOW_32 = (1 << 32) - 1
+_MODULUS = 1 << 64
+
+Piece: TypeAlias = tuple[int, int, int]  # of which tensor, from which word on, how many words
+Digest: TypeAlias = tuple[int, int, bool]  # two words, and whether every bit is zero
+
+
+@dataclass(slots=True)
+class Started:
+    """Digests that devices work on.
+
+    chunks: for each the tensors that its pieces belong to, and a row of three words for each piece:
+    two digests, and how many words are not zero, of all pieces up to this one.
+    streams: that the work was given to.
+    """
+
+    count: int
+    chunks: list[tuple[list[int], torch.Tensor]] = field(default_factory=list)
+    streams: set[torch.cuda.Stream] = field(default_factory=set)
+
+
+def start(parts: Sequence[torch.Tensor], *, chunk: int = _CHUNK) -> Started:
+    """Begin to digest dense, detached tensors, of any dtype and strides. Waits for no device.
+
+    They are read as they are now, whatever the program does to them next on the same stream.
+    """
+    started = Started(len(parts))
+    with unseen(), _no_dispatch(), _no_transforms():
+        for device in dict.fromkeys(part.device for part in parts):
+            here = {i: p for i, p in enumerate(parts) if p.device == device and p.numel()}
+            flat: dict[int, torch.Tensor] = {}
+            for pieces in _pieces({i: -(-p.nbytes // _WORD) for i, p in here.items()}, chunk):
+                # Copies are kept as long as a chunk needs them: of all of a model they would be two
+                flat = {i: flat[i] if i in flat else _flat(here[i]) for i, _, _ in pieces}
+                mixed = _mixed(_joined(pieces, flat, device), pieces, device)
+                started.chunks.append(([owner for owner, _, _ in pieces], mixed))
+            if device.type == "cuda":
+                started.streams.add(torch.cuda.current_stream(device))
+    return started
+
+
+def read(batches: Sequence[Started]) -> list[list[Digest]]:
+    """One digest for each tensor of each batch. Waits for the devices, with one copy from each."""
+    with unseen(), _no_dispatch(), _no_transforms():
+        sums: dict[torch.device, list[torch.Tensor]] = {}
+        for batch in batches:
+            for _, rows in batch.chunks:
+                sums.setdefault(rows.device, []).append(rows)
+        for stream in {stream for batch in batches for stream in batch.streams}:
+            here = torch.cuda.current_stream(stream.device)
+            if here != stream:
+                here.wait_stream(stream)
+        found = {device: iter(host(torch.cat(rows)).tolist()) for device, rows in sums.items()}
+        return [_added(batch, found) for batch in batches]
+
+
+def host(numbers: torch.Tensor) -> torch.Tensor:
+    """Numbers in the memory of the host. Waits until their device has made them.
+
+    A program may have told torch to warn or to raise where it waits (set_sync_debug_mode). That is
+    about its own calls, so this waits for an event, which torch does not count.
+    """
+    if not numbers.is_cuda:
+        return numbers.cpu()
+    pinned = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
+    pinned.copy_(numbers, non_blocking=True)
+    torch.cuda.current_stream(numbers.device).record_event().synchronize()
+    return pinned
+
+
+def _added(batch: Started, found: dict[torch.device, Iterator[list[int]]]) -> list[Digest]:
+    """The digests of a batch, of which the rows are next."""
+    totals = [[0, 0, 0] for _ in range(batch.count)]
+    for owners, sums in batch.chunks:
+        before = [0, 0, 0]
+        for owner, row in zip(owners, found[sums.device]):
+            old = totals[owner]
+            totals[owner] = [(t + new - was) % _MODULUS for t, new, was in zip(old, row, before)]
+            before = row
+    return [(one, other, not filled) for one, other, filled in totals]
+
+
+def finish(digests: Sequence[Digest], seed: int) -> str:
+    """The fingerprint of a tensor that is made of such parts; seed: of its dtype and shape."""
+    words = [word for one, other, _ in digests for word in (one, other)]
+    packed = b"".join(word.to_bytes(_WORD, "little") for word in words)
+    return f"mix-128:{xxhash.xxh3_128_hexdigest(packed, seed)}"
+
+
+def is_capturing() -> bool:
+    """Whether work for a GPU is being captured in a graph: to wait for it would end that."""
+    is_used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return is_used and torch.cuda.is_current_stream_capturing()
+
+
+def _pieces(sizes: dict[int, int], chunk: int) -> Iterator[tuple[Piece, ...]]:
+    """All words of tensors of these sizes, so many at a time."""
+    pieces: list[Piece] = []
+    room = chunk
+    for owner, size in sizes.items():
+        first = 0
+        while first < size:
+            taken = min(size - first, room)
+            pieces.append((owner, first, taken))
+            first, room = first + taken, room - taken
+            if not room:
+                yield tuple(pieces)
+                pieces, room = [], chunk
+    if pieces:
+        yield tuple(pieces)
+
+
+def _flat(part: torch.Tensor) -> torch.Tensor:
+    """The elements in logical order, as their bits say."""
+    plain = part.resolve_conj().resolve_neg() if part.is_conj() or part.is_neg() else part
+    plain = plain.contiguous()
+    return plain.as_strided((plain.numel(),), (1,))  # a single element may have any stride
+
+
+def _joined(
+    pieces: tuple[Piece, ...], flat: dict[int, torch.Tensor], device: torch.device
+) -> torch.Tensor:
+    """The words of all pieces, one after the other."""
+    bits = _WORD
+    for data in flat.values():
+        size = data.element_size()
+        bits |= data.numel() * size | data.data_ptr() | int(data.storage_offset()) * size
+    width = bits & -bits  # the widest integers that all of them can be read as: copies are faster
+    integer, share = _INTEGERS[width], _WORD // width
+    found: list[torch.Tensor] = []
+    zeros = None
+    for owner, first, count in pieces:
+        data = flat[owner].view(integer)
+        size = data.numel()
+        if first or count * share < size:
+            data = data[first * share : (first + count) * share]
+        found.append(data)
+        missing = -size % share
+        if missing and (first + count) * share > size:
+            if zeros is None:
+                zeros = torch.zeros(share, dtype=integer, device=device)
+            found.append(zeros[:missing])
+    if width == _WORD and len(found) == 1:
+        return found[0]
+    return torch.cat(found).view(torch.int64)
+
+
+def _mixed(words: torch.Tensor, pieces: tuple[Piece, ...], device: torch.device) -> torch.Tensor:
+    """The rows of `Started` for one chunk."""
+    first = pieces[0][1] + 1
+    position = torch.arange(first, first + words.numel(), dtype=torch.int64, device=device)
+    last = None
+    if len(pieces) > 1:
+        ends, shifts, last = _layout(pieces, first, device)
+        position += shifts.index_select(0, torch.bucketize(position, ends))
+    sums = [_sums(_lane(words, position, lane), last) for lane in (0, 1)]
+    return torch.stack([*sums, _sums(words.ne(0), last)], dim=1)
+
+
+def _layout(
+    pieces: tuple[Piece, ...], start: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each piece where it ends, when words are counted from ``start``, and what is to be added.
+
+    Added, to have positions in its tensor. And the index of its last word.
+    """
+    ends = list(accumulate(count for _, _, count in pieces))
+    shifts = [first + count + 1 - end - start for (_, first, count), end in zip(pieces, ends)]
+    last = [end - 1 for end in ends]
+    rows = [[at + start for at in last], shifts, last]
+    table = torch.tensor(rows, dtype=torch.int64, device="cpu")
+    # CUDA takes its copy of them at once; of other devices torch does not promise that
+    table = table.to(device, non_blocking=device.type == "cuda")
+    return table[0], table[1], table[2]
+
+
+def _lane(words: torch.Tensor, position: torch.Tensor, lane: int) -> torch.Tensor:
+    mixed = position * _GOLDEN[lane]
+    mixed ^= words
+    mixed *= _STIR[lane]
+    high = mixed >> 29
+    high &= _LOW_35  # a logical shift, so that no bit is lost
+    mixed ^= high
+    mixed += position
+    mixed *= _GOLDEN[1 - lane]
+    torch.bitwise_right_shift(mixed, 32, out=high)
+    high &= _LOW_32
+    mixed ^= high
+    return mixed
+
+
+def _sums(values: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor:
+    """Of all words up to each of ``last``; of all of them where there is one piece.
+
+    Sums of integers are the same in any order, so that no torch calls them nondeterministic.
+    """
+    if last is None:
+        return values.sum(dtype=torch.int64).reshape(1)
+    return values.cumsum(0, dtype=torch.int64).index_select(0, last)

@@ -1,0 +1,29 @@
+"""How a process of several ranks ends: told in its trace, so that one that was killed is known."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from traincheck.collect.trace_writer.call_site import outside
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.schema.apis import Marks
+
+
+class Ending:
+    """The exception that ends a process, if one does."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, Any] = {}
+
+    def note(self, kind: type[BaseException], traceback: TracebackType | None) -> None:
+        """An exception reached the top of the program."""
+        where = None
+        while traceback is not None:
+            where = outside(traceback.tb_frame) or where
+            traceback = traceback.tb_next
+        self._data = {"exception": kind.__name__, "where": where}
+
+    def tell(self, em: Emitter) -> None:
+        """Write the mark of the end."""
+        em.event("mark", {"text": Marks.ENDED, "data": self._data})

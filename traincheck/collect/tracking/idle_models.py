@@ -1,0 +1,116 @@
+"""Which of many models need no look, as nothing has touched them since the last one.
+
+Each call that trains one model is followed by looks. At all models of a program that trains many of
+them, each by itself, these would take a time that grows with the square of how many there are.
+
+The version counter of a tensor is a hint only (docs/adr/0005), so a look is left out where nothing
+but a write that hides from it could be found, and not twice in one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from operator import attrgetter, methodcaller
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.handlers import give_back
+
+_values: Any = methodcaller("values")
+_written: Callable[[torch.Tensor], Any] = attrgetter("_version", "requires_grad")
+_grad: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("grad")
+
+NO_ROOTS: frozenset[str] = frozenset()
+Seen = tuple[int | None, list[Any]]  # in which step, and what
+
+
+class _Resting(Protocol):
+    """A `Root`. holders: dicts of parts and, behind each, of parameters."""
+
+    name: str
+    rest: Rest
+    holders: list[Any]
+
+
+_R = TypeVar("_R", bound=_Resting)
+Keeps = Callable[["Rest", "int | None", Sequence[Any]], bool]
+
+
+def due(
+    em: Emitter, live: list[_R], is_kept: Keeps, names: AbstractSet[str] = NO_ROOTS
+) -> list[_R]:
+    """Those of the live roots that may have changed; those of ``names`` were written to."""
+    if len(live) <= 1:
+        return live
+    step = em.clock.step
+    return [r for r in live if r.name in names or not is_kept(r.rest, step, r.holders[1::2])]
+
+
+class Rest:
+    """Of one model: whether an optimizer trains it, and what was seen of it since.
+
+    It is at rest from a step of its optimizer until it is called.
+    """
+
+    __slots__ = ("_gradients", "_parameters", "_was_called", "_was_trained")
+
+    def __init__(self) -> None:
+        self._was_trained = self._was_called = False
+        self._parameters: Seen | None = None
+        self._gradients: Seen | None = None
+
+    def called(self) -> None:
+        """A forward begins: what the program does next may concern this model."""
+        self._was_called, self._parameters, self._gradients = True, None, None
+
+    def trained(self) -> None:
+        """Its optimizer has stepped."""
+        self._was_trained, self._was_called, self._gradients = True, False, None
+
+    def keeps_parameters(self, step: int | None, tables: Sequence[Any]) -> bool:
+        """Whether a look at parameters can be left out."""
+        seen = self._parameters
+        return seen is not None and seen[0] == step and seen[1] == _parameters(tables)
+
+    def keeps_gradients(self, step: int | None, tables: Sequence[Any]) -> bool:
+        """Whether a look at gradients, and at who requires them, can be left out."""
+        seen = self._gradients
+        return seen is not None and seen[0] == step and seen[1] == _gradients(tables)
+
+    def saw_parameters(self, step: int | None, holders: Sequence[Any]) -> None:
+        """There was a look at all parameters."""
+        if self._was_trained and step is not None:
+            self._parameters = step, _parameters(holders[1::2])
+
+    def saw_gradients(self, step: int | None, holders: Sequence[Any]) -> None:
+        """There was a look at all gradients."""
+        if self._was_trained and not self._was_called and step is not None:
+            self._gradients = step, _gradients(holders[1::2])
+
+
+def _tensors(tables: Iterable[Any]) -> list[torch.Tensor]:
+    return [t for t in chain.from_iterable(map(_values, tables)) if t is not None]
+
+
+def _parameters(tables: Sequence[Any]) -> list[Any]:
+    try:
+        tensors = _tensors(tables)
+        return [*map(id, tensors), *map(_written, tensors)]
+    except (RuntimeError, AttributeError) as error:  # made in inference mode: it counts no writes
+        give_back(error)
+        return [object()]  # like nothing else
+
+
+def _gradients(tables: Sequence[Any]) -> list[Any]:
+    try:
+        tensors = _tensors(tables)
+        grads = list(map(_grad, tensors))
+        written = [grad._version for grad in grads if grad is not None]
+        return [*map(id, tensors), *map(_written, tensors), *map(id, grads), *written]
+    except (RuntimeError, AttributeError) as error:
+        give_back(error)
+        return [object()]

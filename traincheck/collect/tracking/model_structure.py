@@ -1,0 +1,192 @@
+"""What a model is made of, told once when it is found: classes, sizes, settings. Never weights."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.readable import is_countable
+from traincheck.collect.tensors.summarize import dotted
+from traincheck.collect.tracking.naming import class_of, table, walk
+from traincheck.handlers import give_back
+
+# Plain attributes of modules that say how they work.
+_SETTINGS = (
+    "in_features", "out_features", "in_channels", "out_channels", "kernel_size", "stride", "eps",
+    "num_embeddings", "embedding_dim", "padding_idx", "track_running_stats", "num_features",
+    "groups", "momentum",
+)  # fmt: skip
+# How much is left out at random; torchvision and timm name it so.
+_SHARES = ("p", "drop_prob")
+# What a model of tokens says about them in its ``config``.
+_TOKENS = ("pad_token_id", "eos_token_id", "unk_token_id", "vocab_size", "tie_word_embeddings")
+_FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("transposed convolution", (nn.modules.conv._ConvTransposeNd,)),
+    ("convolution", (nn.modules.conv._ConvNd,)),
+    ("linear", (nn.Linear,)),
+    ("batch norm", (nn.modules.batchnorm._BatchNorm,)),
+    ("instance norm", (nn.modules.instancenorm._InstanceNorm,)),
+    ("norm", (nn.LayerNorm, nn.GroupNorm, *([nn.RMSNorm] if hasattr(nn, "RMSNorm") else []))),
+    ("embedding", (nn.Embedding, nn.EmbeddingBag)),
+)
+_MOST_STRIDED = 1000
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def structure(
+    top: nn.Module, name: str, parts: Iterable[tuple[str, nn.Module]] | None = None
+) -> dict[str, Any]:
+    """The facts about a model, as JSON values.
+
+    dtypes, devices: elements by dtype of parameters, by device of all tensors. modules: path ->
+    facts, in the order in which they were registered. strided: names of parameters whose elements
+    do not follow each other in memory.
+
+    Args:
+        top: the model.
+        name: its name.
+        parts: what `walk` finds in it, where that is known.
+    """
+    strided: list[str] = []
+    by_dtype: Counter[torch.dtype] = Counter()
+    by_device: Counter[torch.device] = Counter()
+    modules: dict[str, dict[str, Any]] = {}
+    classes: dict[type, dict[str, Any]] = {}
+    for path, module in walk(top, name) if parts is None else parts:
+        plain = classes.get(type(module))
+        if plain is None:
+            plain = classes[type(module)] = _plain(module)
+        modules[path] = _facts(module, plain)
+        parameters, buffers = table(module._parameters), table(module._buffers)
+        if not (parameters or buffers):
+            continue
+        own = [t for t in parameters.values() if t is not None]
+        held = [*own, *(t for t in buffers.values() if t is not None)]
+        if not any(map(is_lazy, held)):
+            for tensor in own:
+                by_dtype[tensor.dtype] += tensor.numel()
+            for tensor in held:
+                by_device[tensor.device] += tensor.numel()
+        strided += [f"{path}.{key}" for key, t in parameters.items() if _is_strided(t)]
+    return {
+        "name": name,
+        "class": dotted(class_of(top)),
+        "dtypes": {str(k).removeprefix("torch."): n for k, n in by_dtype.items()},
+        "devices": {str(k): n for k, n in by_device.items()},
+        "cuda": _has_cuda(),
+        "tokens": _tokens(top),
+        **({"strided": strided[:_MOST_STRIDED]} if strided else {}),
+        "modules": modules,
+    }
+
+
+def _is_strided(tensor: torch.Tensor | None) -> bool:
+    """Whether a parameter is not contiguous; not by its memory format, which kernels know."""
+    if tensor is None or is_lazy(tensor) or tensor.layout is not torch.strided:
+        return False
+    form = _FORMATS.get(tensor.dim())
+    is_formatted = form is not None and tensor.is_contiguous(memory_format=form)
+    return not (is_formatted or tensor.is_contiguous())
+
+
+def _has_cuda() -> bool:
+    """Whether a GPU is there that this torch could use. Asking CUDA itself would initialize it."""
+    return torch.version.cuda is not None and os.path.exists("/dev/nvidia0")
+
+
+def family_of(module: nn.Module) -> str | None:
+    """Which kind of layer it is; None for all others."""
+    for family, classes in _FAMILIES:
+        if isinstance(module, classes):
+            return family
+    return None
+
+
+def has_initial_statistics(norm: nn.modules.batchnorm._BatchNorm) -> bool:
+    """Whether a batch norm has seen no batch and was given no statistics, as far as can be told."""
+    counted, mean, var = norm.num_batches_tracked, norm.running_mean, norm.running_var
+    if counted is None or mean is None or var is None or is_lazy(mean):
+        return False
+    if not (is_countable(counted) and is_countable(mean) and is_countable(var)):
+        return False
+    if counted.is_cpu and counted.item():
+        return False
+    is_initial = (counted == 0).to(mean.device, non_blocking=True) & ~mean.any() & (var == 1).all()
+    return bool(host(is_initial).item())
+
+
+def _plain(module: nn.Module) -> dict[str, Any]:
+    """The facts that all modules of a class share."""
+    family = family_of(module)
+    cls = dotted(class_of(module))
+    return {"class": cls} if family is None else {"class": cls, "family": family}
+
+
+def _facts(module: nn.Module, plain: dict[str, Any]) -> dict[str, Any]:
+    """The facts about a module. plain: those of its class; returned itself where there are no more.
+
+    Thousands of modules without settings then take one dict, and no time in garbage collection.
+    """
+    settings = module.__dict__  # not by getattr: a class may compute them
+    facts: dict[str, Any] = {}
+    if isinstance(flag := settings.get("requires_grad"), bool):  # on a module an attribute as any
+        facts["requires_grad"] = flag
+    for key in _SHARES:
+        if isinstance(settings.get(key), float):
+            facts[key] = settings[key]
+    if isinstance(settings.get("batch_first"), bool):
+        facts["batch_first"] = settings["batch_first"]
+    if _repeats(table(module._modules)):
+        facts["repeats"] = True
+    if "family" in plain:
+        facts |= _of_layer(module, settings)
+    return {**plain, **facts} if facts else plain
+
+
+def _repeats(children: dict[str, nn.Module | None]) -> bool:
+    """Whether one child stands under several names, as in ``[block] * 6``."""
+    if not children:
+        return False
+    ids = [id(child) for child in children.values() if child is not None]
+    return len(set(ids)) < len(ids)
+
+
+def _of_layer(module: nn.Module, settings: dict[str, Any]) -> dict[str, Any]:
+    """The facts about a layer of a known family."""
+    facts: dict[str, Any] = {}
+    for key in _SETTINGS:
+        value = settings.get(key)
+        if isinstance(value, (bool, int, float)):
+            facts[key] = value
+        elif isinstance(value, tuple) and all(isinstance(item, int) for item in value):
+            facts[key] = list(value)
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and has_initial_statistics(module):
+        facts["initial"] = True
+    parameters = table(module._parameters)
+    facts["bias"] = parameters.get("bias") is not None
+    weight = parameters.get("weight")
+    if weight is not None and not is_lazy(weight):
+        facts["dtype"] = str(weight.dtype).removeprefix("torch.")
+        facts["storage"] = id(weight)  # equal for weights that are tied
+        form = _FORMATS.get(weight.dim())
+        if form is not None:
+            facts["channels_last"] = weight.is_contiguous(memory_format=form)
+    return facts
+
+
+def _tokens(top: nn.Module) -> dict[str, Any]:
+    config = top.__dict__.get("config")
+    found: dict[str, Any] = {}
+    for key in _TOKENS if config is not None else ():
+        try:
+            found[key] = getattr(config, key, None)
+        except Exception as error:  # anything may be called config
+            give_back(error)
+    return {key: value for key, value in found.items() if isinstance(value, (bool, int))}

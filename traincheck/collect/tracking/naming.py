@@ -1,0 +1,226 @@
+"""Stable names for modules and tensors: root class, dotted path, no wrapper prefixes.
+
+Identity is by object.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from traincheck.collect.tensors.summarize import dotted
+from traincheck.handlers import give_back
+
+WRAPPER_ATTRIBUTES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
+_WRAPPER_CLASSES = frozenset(
+    {
+        "DistributedDataParallel",
+        "DataParallel",
+        "FullyShardedDataParallel",
+        "OptimizedModule",
+        "DeepSpeedEngine",
+    }
+)
+_FSDP2_PREFIX = "FSDP"  # fully_shard swaps the class for one made on the fly: FSDPNet
+
+
+def unwrap(module: torch.nn.Module) -> torch.nn.Module:
+    """The user's module inside DDP, FSDP and compile wrappers."""
+    while type(module).__name__ in _WRAPPER_CLASSES:
+        for attribute in WRAPPER_ATTRIBUTES:
+            inner = module._modules.get(attribute)
+            if inner is not None:
+                module = inner
+                break
+        else:
+            return module
+    return module
+
+
+def class_of(module: torch.nn.Module) -> type:
+    """The class as the user wrote it."""
+    cls = type(module)
+    above = cls.__mro__[1:]
+    if cls.__name__.startswith(_FSDP2_PREFIX) and "FSDPModule" in {c.__name__ for c in above}:
+        return next(c for c in above if c.__name__ != "FSDPModule")
+    return cls
+
+
+def is_gathered(module: torch.nn.Module) -> bool:
+    """Whether ``fully_shard`` has put whole parameters in the place of this module's shards."""
+    state_of = getattr(type(module), "_get_fsdp_state", None)
+    if state_of is None:
+        return False
+    try:
+        state = state_of(module)
+        groups = getattr(state, "_fsdp_param_groups", None)
+        groups = [state._fsdp_param_group] if groups is None else groups
+        return any(group is not None and not group.is_sharded for group in groups)
+    except (AttributeError, AssertionError, RuntimeError) as error:
+        give_back(error)  # of a version that we do not know
+        return False
+
+
+def clean_path(path: str) -> str:
+    """A dotted path without the segments that wrappers put in."""
+    return ".".join(part for part in path.split(".") if part not in _PREFIXES)
+
+
+_PREFIXES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
+
+def walk(root: torch.nn.Module, name: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
+    """Every distinct module from ``root`` on with its clean path; wrappers are left out.
+
+    name: the path of ``root``. Each module costs little, and no object that the garbage collector
+    follows: some models have 100,000.
+    """
+    seen = {id(root)}
+    yield name, root
+    open_ones = [(name, iter(root._modules.items()))]
+    while open_ones:
+        path, children = open_ones[-1]
+        for key, child in children:
+            if child is None:
+                continue
+            if type(child).__name__ in _WRAPPER_CLASSES:
+                child = unwrap(child)  # noqa: PLW2901  # its wrapper is of no interest
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
+            if key in _PREFIXES or "." in key:
+                below = ".".join(filter(None, (path, clean_path(key))))
+            else:
+                below = f"{path}.{key}" if path else key
+            yield below, child
+            if child._modules:
+                open_ones.append((below, iter(child._modules.items())))
+                break
+        else:
+            open_ones.pop()
+
+
+class Parts:
+    """What `walk` finds, to be gone through more than once, in two lists without any tuples."""
+
+    def __init__(self, root: torch.nn.Module, name: str) -> None:
+        self._names: list[str] = []
+        self._modules: list[torch.nn.Module] = []
+        for path, module in walk(root, name):
+            self._names.append(path)
+            self._modules.append(module)
+
+    def __iter__(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        return zip(self._names, self._modules)
+
+
+def table(members: Any) -> dict[str, Any]:
+    """Parameters, buffers or parts of a module as a dict; TorchScript gives a view of its own."""
+    if isinstance(members, dict):
+        return members
+    present = {key: member for key, member in members.items() if member is not None}
+    made: Any = weakref.WeakValueDictionary(present)  # not to keep the module alive
+    return made  # type: ignore[no-any-return]
+
+
+def members(
+    parts: Iterable[tuple[str, torch.nn.Module]],
+) -> Iterator[tuple[str, tuple[dict[str, Any], str], str, bool]]:
+    """Name of each parameter and buffer, where it is kept, class of its module, whether a buffer.
+
+    parts: as `walk` gives them.
+    """
+    for prefix, module in parts:
+        tables = table(module._parameters), table(module._buffers)
+        if not any(tables):
+            continue
+        cls = dotted(class_of(module))
+        for held in tables:
+            for key in [key for key, tensor in held.items() if tensor is not None]:
+                yield f"{prefix}.{key}", (held, key), cls, held is tables[1]
+
+
+def is_lent(parts: Iterable[tuple[str, torch.nn.Module]]) -> bool:
+    """Whether others stand in the place of parameters for a while.
+
+    ``torch.func.functional_call`` puts tensors there; modules let nobody else register anything but
+    a parameter under its name. After a forward without a backward, those of a model that is sharded
+    stay gathered: they are no optimizer's. parts: as `walk` gives them.
+    """
+    return any(
+        (module._parameters and any(map(_stands_in, module._parameters.values())))
+        or is_gathered(module)
+        for _, module in parts
+    )
+
+
+def _stands_in(parameter: torch.Tensor | None) -> bool:
+    if type(parameter) is torch.nn.Parameter or parameter is None:
+        return False
+    return not isinstance(parameter, torch.nn.Parameter)
+
+
+def is_there(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor can be looked at: lazy ones are not there yet, nested ones have no shape."""
+    if tensor is None or is_lazy(tensor):
+        return False
+    return not (tensor.is_nested and tensor.layout is torch.strided)
+
+
+class LiveModules:
+    """The modules that are alive. By id, not a WeakSet: a module's own hash may not work yet."""
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakValueDictionary[int, torch.nn.Module] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def add(self, module: torch.nn.Module) -> None:
+        self._modules[id(module)] = module
+
+    def __iter__(self) -> Iterator[torch.nn.Module]:
+        return iter(list(self._modules.values()))
+
+
+class Identities:
+    """Small numbers for objects, unique in the process even when memory is used again."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._next = 1
+
+    def of(self, thing: Any) -> int:
+        found = self._known.get(id(thing))
+        if found is not None and found[0]() is thing:
+            return found[1]
+        number = self._next
+        self._next = number + 1
+        self._known[id(thing)] = (weakref.ref(thing), number)
+        return number
+
+
+class RootNames:
+    """``Net``, and ``Net#2`` for a second live root of the same class."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, weakref.ref[torch.nn.Module]] = {}
+        self._known: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
+
+    def name(self, module: torch.nn.Module) -> str:
+        """The name of this root: the one that it has, or the first that no other one has."""
+        known = self._known.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        base = class_of(module).__name__
+        name = base
+        number = 1
+        while (holder := self._holders.get(name)) is not None and holder() is not None:
+            number += 1
+            name = f"{base}#{number}"
+        self._holders[name] = weakref.ref(module)
+        self._known[id(module)] = (self._holders[name], name)
+        return name
