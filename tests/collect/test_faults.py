@@ -40,6 +40,7 @@ GUARDS = frozenset(
         "observers.state_dicts.MadeStates._remember",
         "trace_writer.pending_numbers.Placeholders.__init__",
         "session.session.Session.differs",
+        "session.emitters.Emitters.make",
         "session.session.Session.emitter",
         "instruments.wrap._tell",
         "instruments.wrap.guarded",

@@ -44,7 +44,7 @@ def test_models_that_died_leave_no_tensors_behind(tmp_path):
         gc.collect()
         assert [ref() for ref in weights] == [None] * 3
         fit()
-        assert len(run.session.optimizers) == 1
+        assert len(run.session.live.optimizers) == 1
     assert [event.id for event in run.of("optimizer")] == ["opt0", "opt1", "opt2", "opt3"]
     assert {name for name, _ in run.changes("parameter")} >= {"Linear.weight", "Linear.bias"}
 

@@ -74,10 +74,10 @@ def test_a_save_can_be_held_up(tmp_path) -> None:
         raise KeyboardInterrupt
 
     with recording(tmp_path / "run") as run:
-        run.session.before_save.append(refuse)
+        run.session.hooks.before_save.append(refuse)
         with pytest.raises(KeyboardInterrupt):
             torch.save({}, tmp_path / "saved")
-        run.session.before_save.clear()
+        run.session.hooks.before_save.clear()
         torch.save({}, io.BytesIO())
     assert not (tmp_path / "saved").exists()
     assert [event.path for event in run.of("checkpoint")] == [None]

@@ -106,7 +106,7 @@ def test_optimizers_of_a_model_are_found() -> None:
     other = Adam(Net().parameters())
     with traincheck.watch(net) as run:
         assert CURRENT.session is not None
-        assert [o for _, o in CURRENT.session.live_optimizers()] == [optimizer]
+        assert [o for _, o in CURRENT.session.live.live_optimizers()] == [optimizer]
         loop(net, optimizer, broken=True)
     assert codes(run) == [("TC201", 1)]
     assert other is not optimizer

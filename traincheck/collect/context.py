@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import Any, Protocol
-
-import torch
 
 from traincheck.collect.stats.tensor_stats import Numbers
 from traincheck.collect.steps.sampling import EveryNth
@@ -15,46 +13,57 @@ from traincheck.collect.steps.step_counter import StepCounter
 from traincheck.collect.trace_writer.emitter import Emitter, Writer
 from traincheck.collect.trace_writer.process_end import Ending
 from traincheck.collect.trace_writer.thread_state import Local
+from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.schema.claims import Needs
+
+
+@dataclass(slots=True)
+class Hooks:
+    """What is called at moments of a step.
+
+    at_step_end: before a recorded step is written. after_optimizer: within the step, after its
+    update. after_step: when all of a step is written. before_save: a checkpoint is written next.
+    is_last_over: whether the last step of the run is complete, where no call tells it.
+    """
+
+    at_step_end: list[Callable[[Emitter], None]] = field(default_factory=list)
+    after_optimizer: list[Callable[[], None]] = field(default_factory=list)
+    after_step: list[Callable[[], None]] = field(default_factory=list)
+    before_save: list[Callable[[], None]] = field(default_factory=list)
+    is_last_over: Callable[[Emitter], bool] = lambda _: False
 
 
 class Recorder(Writer, Protocol):
     """One recording in one process, as what is below the session sees it.
 
-    needs: what is recorded; None for everything. optimizers, modes: those that are alive, and root
-    models that were called, by id. used_rates, called_modes: of this step, rates when the
-    optimizers stepped and modes of models when they were called. applied: optimizers that stepped
-    since the last backward pass, in a recorded step that follows one that was not.
-    at_step_end: called before a recorded step is written. after_optimizer: within the step, after
-    its update. after_step: when all of a step is written. before_save: a checkpoint is written
-    next. is_last_over: whether the last step of the run is complete, where no call tells it.
-    is_rng_set: a generator was seeded or set in this step. is_worker: the process serves another
-    one's loop, and has no steps. installed, instruments: those that are in place, and the state of
-    each by name. ending: how the process ends.
+    needs: what is recorded; None for everything. live: optimizers and root models of the process.
+    applied: optimizers that stepped since the last backward pass, in a recorded step that follows
+    one that was not. installed, instruments: those that are in place, and the state of each by
+    name. is_rng_set: a generator was seeded or set in this step. is_worker: the process serves
+    another one's loop, and has no steps. ending: how the process ends.
     """
 
     needs: Needs | None
     local: Local
-    steps: StepCounter
-    sampling: EveryNth
     numbers: Numbers
     tracker: Tracker
-    optimizers: dict[str, weakref.ref[torch.optim.Optimizer]]
-    modes: dict[str, weakref.ref[torch.nn.Module]]
-    used_rates: dict[str, list[float]]
-    called_modes: dict[str, bool]
+    live: LiveObjects
+    hooks: Hooks
     applied: AbstractSet[str]
-    at_step_end: list[Callable[[Emitter], None]]
-    after_optimizer: list[Callable[[], None]]
-    after_step: list[Callable[[], None]]
-    before_save: list[Callable[[], None]]
-    is_last_over: Callable[[Emitter], bool]
     installed: list[Any]
     instruments: dict[str, str]
     ending: Ending
     is_rng_set: bool
     is_worker: bool
+
+    @property
+    def steps(self) -> StepCounter:
+        """Counts the steps of the loop."""
+
+    @property
+    def sampling(self) -> EveryNth:
+        """Which steps are recorded."""
 
     def emitter(self) -> Emitter:
         """The emitter of the running thread, made at its first record."""
@@ -68,17 +77,8 @@ class Recorder(Writer, Protocol):
     def differs(self) -> None:
         """Another sign has come than the one that `StepCounter.expects` has just given."""
 
-    def held(self) -> set[int]:
-        """Identities of all parameters that some optimizer holds."""
-
-    def live_optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
-        """Id and object of every optimizer that is alive."""
-
-    def rates_of(self, optimizer: torch.optim.Optimizer) -> list[float]:
-        """The learning rate of each group; none where one of them is no number."""
-
     def is_evaluating(self) -> bool:
-        """Whether every live model with parameters that was called is in eval mode."""
+        """Whether what is live is in eval mode, and no training is about to begin."""
 
     def set_rank(self, rank: int) -> None:
         """The process group told the rank."""

@@ -55,7 +55,7 @@ class Amp(Instrument):
         return hidden(setter)
 
     def _owner(self, optimizer: Any) -> str | None:
-        return owner_of(self.session.live_optimizers(), optimizer)
+        return owner_of(self.session.live.live_optimizers(), optimizer)
 
     def _describe(self, family: str, args: tuple[Any, ...], result: Any) -> dict[str, Any]:
         fields: dict[str, Any] = {

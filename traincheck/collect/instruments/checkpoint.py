@@ -112,7 +112,7 @@ class Checkpoint(Instrument):
         def save(*args: Any, **kwargs: Any) -> Any:
             em = session.local.em
             if not self._nested and (em is None or not em.busy):
-                for action in session.before_save:
+                for action in session.hooks.before_save:
                     action()
             return recorded(*args, **kwargs)
 
@@ -204,7 +204,7 @@ class Checkpoint(Instrument):
         return {
             "op": "load_state_dict",
             "target": dotted(type(args[0])),
-            "owner": owner_of(self.session.live_optimizers(), args[0]),
+            "owner": owner_of(self.session.live.live_optimizers(), args[0]),
             "changed": before.changes,
             "entries": len(state.get("state", ())),
             "where": where(),

@@ -179,10 +179,10 @@ class Modules(Instrument):
                     path, root = session.tracker.find(module)
                     self._root = root
                     root.called()
-                    session.modes.setdefault(root.name, root.ref)
+                    session.live.models.setdefault(root.name, root.ref)
                     inner = module if root.ref() is module else unwrap(module)
                     training = bool(getattr(inner, "training", True))
-                    session.called_modes[root.name] = training
+                    session.live.called_modes[root.name] = training
                     if training is grad and (not grad or session.numbers.is_sampled):
                         self._given.enter(em, root.name, args, kwargs, training=grad)
                     if grad:

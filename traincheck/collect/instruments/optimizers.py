@@ -30,6 +30,7 @@ from traincheck.collect.trace_writer.call_site import outside, place, where
 from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.idle_models import NO_ROOTS
+from traincheck.collect.tracking.live_objects import rates_of
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.handlers import give_back
 from traincheck.schema.apis import Families, Marks, is_loose
@@ -145,7 +146,7 @@ class Optimizers(Instrument):
                 owner, key, dead = f"opt{self._count}", id(optimizer), self._dead
                 self._count += 1
                 session.steps.created(owner)
-                session.optimizers[owner] = weakref.ref(
+                session.live.optimizers[owner] = weakref.ref(
                     optimizer, lambda _: dead.append((owner, key))
                 )
                 self._ids[key] = owner
@@ -160,7 +161,7 @@ class Optimizers(Instrument):
         """What is known of optimizers that have died since, of which a program may make many."""
         while self._dead:
             owner, key = self._dead.popleft()
-            self.session.optimizers.pop(owner, None)
+            self.session.live.optimizers.pop(owner, None)
             self.session.tracker.forget_optimizer(em, owner)
             self._signatures.pop(owner, None)
             self._seen.pop(owner, None)
@@ -253,12 +254,12 @@ class Optimizers(Instrument):
     def owner(self, optimizer: Optimizer) -> str | None:
         """The id of a live optimizer."""
         found = self._ids.get(id(optimizer), "")
-        ref = self.session.optimizers.get(found)
+        ref = self.session.live.optimizers.get(found)
         return found if ref is not None and ref() is optimizer else None
 
     def _owner_inside(self, optimizer: Optimizer) -> str | None:
         """The id of the one that an object is put around: Lightning puts one around each."""
-        return owner_of(self.session.live_optimizers(), optimizer)
+        return owner_of(self.session.live.live_optimizers(), optimizer)
 
     # -- step
 
@@ -361,7 +362,7 @@ class Optimizers(Instrument):
             return
         if owner in self._loose:
             self._loose[owner] = not _has_gradient(optimizer)
-        session.used_rates[owner] = session.rates_of(optimizer)
+        session.live.used_rates[owner] = rates_of(optimizer)
         session.tracker.updates(optimizer)
         if session.switch.looks and session.tracker.has_other_gradients():
             em.event("mark", {"text": Marks.REPLACED, "data": {"owner": owner}})
@@ -387,7 +388,7 @@ class Optimizers(Instrument):
                 session.tracker.look_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
             self._between.after(owner, optimizer)
-        for look in session.after_optimizer:
+        for look in session.hooks.after_optimizer:
             look()
 
     def _trains(self, owner: str, optimizer: Optimizer) -> frozenset[str]:

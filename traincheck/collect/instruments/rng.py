@@ -38,12 +38,12 @@ class Rng(Instrument):
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             self.replace(numpy.random, "seed", lambda f: self._wrap(f, "numpy"))
-        self.session.at_step_end.append(self._state)
+        self.session.hooks.at_step_end.append(self._state)
 
     def remove(self) -> None:
         super().remove()
-        if self._state in self.session.at_step_end:  # else a fault has taken it out before
-            self.session.at_step_end.remove(self._state)
+        if self._state in self.session.hooks.at_step_end:  # else a fault has taken it out before
+            self.session.hooks.at_step_end.remove(self._state)
 
     def _wrap(self, original: Callable[..., Any], source: str) -> Callable[..., Any]:
         depth, session = self._depth, self.session

@@ -57,7 +57,7 @@ class Schedulers(Instrument):
         return span_wrapper(original, self.session, describe)
 
     def _owner(self, scheduler: Any) -> str | None:
-        return owner_of(self.session.live_optimizers(), getattr(scheduler, "optimizer", None))
+        return owner_of(self.session.live.live_optimizers(), getattr(scheduler, "optimizer", None))
 
     def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
         recorded = span_wrapper(original, self.session, self._describe)

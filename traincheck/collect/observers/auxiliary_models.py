@@ -66,7 +66,7 @@ class Untrained:
         Writes in place are counted by torch. Those by way of ``.data`` are not: hence the samples.
         """
         parameters = list(module.parameters())
-        held = self._session.held()
+        held = self._session.live.optimized_ids()
         if not parameters or not held or not held.isdisjoint(map(id, parameters)):
             return None
         if any(is_lazy(p) or p.is_inference() for p in parameters):

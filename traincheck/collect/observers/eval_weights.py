@@ -109,7 +109,7 @@ class Evaluated:
 
     def _trained(self, root: Root) -> _Found:
         """Parameters of a model that an optimizer updates, by name, up to so many elements."""
-        held = self._session.held()
+        held = self._session.live.optimized_ids()
         found: _Found = {}
         left = _LARGEST
         for holder, key, variable, _ in root.parameters.values():

@@ -67,7 +67,7 @@ class Between:
         session = self._session
         holders = Counter(
             id(parameter)
-            for _, other in session.live_optimizers()
+            for _, other in session.live.live_optimizers()
             for group in other.param_groups
             for parameter in group["params"]
         )

@@ -55,14 +55,14 @@ class Averages:
     def install(self) -> None:
         """Look when optimizers have stepped and steps end."""
         if self.is_wanted:
-            self._session.after_optimizer.append(self.stepped)
-            self._session.at_step_end.append(self.look)
+            self._session.hooks.after_optimizer.append(self.stepped)
+            self._session.hooks.at_step_end.append(self.look)
 
     def remove(self) -> None:
         """Look no more."""
-        if self.look in self._session.at_step_end:  # not taken out before
-            self._session.after_optimizer.remove(self.stepped)
-            self._session.at_step_end.remove(self.look)
+        if self.look in self._session.hooks.at_step_end:  # not taken out before
+            self._session.hooks.after_optimizer.remove(self.stepped)
+            self._session.hooks.at_step_end.remove(self.look)
 
     def follow(self, module: torch.nn.Module, path: str, digests: Mapping[str, str | None]) -> None:
         """Remember what was loaded. digests: of all its tensors."""
@@ -136,7 +136,7 @@ class Averages:
         return found if len(found) == len(mine) else []
 
     def _held(self) -> set[int]:
-        optimizers = [optimizer for _, optimizer in self._session.live_optimizers()]
+        optimizers = [optimizer for _, optimizer in self._session.live.live_optimizers()]
         return {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
 
 

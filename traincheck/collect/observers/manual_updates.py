@@ -34,15 +34,15 @@ class ByHand:
     def install(self) -> None:
         """Begin to look."""
         if self._is_wanted:
-            self._session.at_step_end.append(self.look)
-            self._session.is_last_over = self.is_over
+            self._session.hooks.at_step_end.append(self.look)
+            self._session.hooks.is_last_over = self.is_over
 
     def stop(self) -> None:
         """An optimizer steps: looks follow its steps."""
         self._left = 0
         self._session.tracker.on_death = None
-        if self.look in self._session.at_step_end:
-            self._session.at_step_end.remove(self.look)
+        if self.look in self._session.hooks.at_step_end:
+            self._session.hooks.at_step_end.remove(self.look)
 
     def look(self, em: Emitter) -> None:
         """A step ends."""

@@ -86,12 +86,12 @@ def attach(session: Session, subjects: Subjects) -> None:
             for model in subjects.models:
                 _, root = session.tracker.find(model)
                 session.tracker.track(em, root)
-                session.modes.setdefault(root.name, root.ref)
+                session.live.models.setdefault(root.name, root.ref)
             for instrument in session.installed:
                 if isinstance(instrument, Optimizers):
                     for optimizer in subjects.optimizers:
                         instrument.adopt(optimizer)
-            session.tracker.rebaseline(session.live_optimizers())  # gradients may be there
+            session.tracker.rebaseline(session.live.live_optimizers())  # gradients may be there
             em.flush()
     finally:
         em.busy = busy

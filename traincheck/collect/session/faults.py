@@ -6,7 +6,7 @@ import functools
 import logging
 import traceback
 from collections import Counter
-from os import getpid
+from os import getpid, mknod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,10 @@ import orjson
 
 from traincheck.collect import masking
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.trace_writer.event_file import write_file
+from traincheck.collect.trace_writer.event_file import LowSpaceError, write_file
 from traincheck.handlers import give_back, is_of_handler
 from traincheck.schema.apis import Marks
-from traincheck.schema.layout import FOLLOWED, faults_file_name
+from traincheck.schema.layout import FOLLOWED, faults_file_name, lost_file_name
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
@@ -39,7 +39,7 @@ class Faults:
     """The failures of one process.
 
     lost: records that are missing and that no mark has told of. gap: the step in which it was told
-    last that something is missing.
+    last that something is missing. is_storage_lost: nothing can be written any more.
     """
 
     def __init__(self, session: Recorder) -> None:
@@ -48,6 +48,7 @@ class Faults:
         self._counts: Counter[str] = Counter()
         self._reasons: dict[str, str] = {}
         self.gap: int | None = None
+        self.is_storage_lost = False
 
     def forget(self) -> None:
         """A forked child begins with none."""
@@ -73,6 +74,25 @@ class Faults:
             logger.debug("could not count a fault", exc_info=True)
         if not is_ours:
             raise error
+
+    def storage_failed(self, error: OSError, records: int) -> None:
+        """A write failed, most likely on a full disk, or nearly full: training goes on without.
+
+        records: how many are lost by it.
+        """
+        self.lost += records
+        # Steps recorded behind a gap would look as if they lacked calls
+        self.is_storage_lost = True
+        self._session.switch.on, self._session.switch.idle = False, True
+        logger.debug("trace storage failed", exc_info=error)
+        # The file may end exactly behind a record. An empty file needs no room of its own, and to
+        # make one without opening it no descriptor, of which there may be none left either
+        try:
+            name = lost_file_name(getpid(), is_low=isinstance(error, LowSpaceError))
+            mknod(Path(self._session.settings.directory) / name, 0o600)
+        except OSError as other:
+            give_back(other)
+            logger.debug("could not leave a marker", exc_info=True)
 
     def _count(self, source: Any, error: BaseException) -> None:
         while isinstance(source, functools.partial):

@@ -1,0 +1,216 @@
+"""Where a step ends and the next one begins: what is written, and whether the next is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+import orjson
+
+from traincheck.collect.steps.pattern_counter import RepeatCounter, Repeated
+from traincheck.collect.steps.step_counter import StepCounter
+from traincheck.collect.tensors.reading import unseen
+from traincheck.schema.apis import EVAL_STAGE
+from traincheck.schema.claims import Schedule
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+    from traincheck.collect.session.emitters import Emitters
+    from traincheck.collect.session.faults import Faults
+    from traincheck.collect.trace_writer.emitter import Emitter
+
+_LONGEST_WAIT_NS = 100_000_000
+_SKIPPED = b'{"k":"step","n":%d,"t":%d,%b,"counters":%b,"recorded":false}'
+
+
+class StepBoundary:
+    """Ends the steps of a session.
+
+    Args:
+        session: the recording; its clock and flags are set here.
+        emitters: of all its threads.
+        faults: where failures are counted.
+        schedule: of the steps in which is recorded what is wanted in some only.
+        thins_calls, thins_looks: whether calls within models and changes of variables are.
+
+    Attributes:
+        steps: counts them.
+    """
+
+    def __init__(
+        self,
+        session: Recorder,
+        emitters: Emitters,
+        faults: Faults,
+        schedule: Schedule,
+        *,
+        thins_calls: bool,
+        thins_looks: bool,
+    ) -> None:
+        self._session, self._emitters, self._faults = session, emitters, faults
+        self._schedule = schedule
+        self._thins_calls, self._thins_looks = thins_calls, thins_looks
+        ends = self._end, session.live.without_update
+        self.steps = (
+            StepCounter(*ends)
+            if session.sampling.is_all
+            else RepeatCounter(*ends, self._skipped, self._caught_up)
+        )
+        self._last_fields: tuple[dict[str, list[float]], dict[str, bool]] | None = None
+        self._last_fields_json = b""
+        self._last_counters: dict[str, int] = {}
+        self._last_counters_json = b""
+
+    def stage(self, em: Emitter, stage: str) -> None:
+        """Enter a stage; recorded when it is another one."""
+        clock, switch = self._session.clock, self._session.switch
+        previous = clock.stage
+        if stage != previous:
+            clock.set(clock.step, stage)
+            if self._thins_calls:
+                switch.inner = self._schedule.is_whole(clock.step, stage)
+            if switch.on:
+                em.event("stage", {"previous": previous})
+
+    def apply_sampling(self) -> None:
+        """Record the step that begins, or not."""
+        session, clock, switch = self._session, self._session.clock, self._session.switch
+        if session.is_worker or clock.step is None or self._faults.is_storage_lost:
+            return
+        wanted = session.sampling.wants(clock.step)
+        if wanted is switch.on and wanted is not switch.idle:
+            return
+        if wanted and not switch.on:  # what was not looked at may have changed
+            session.tracker.rebaseline(session.live.live_optimizers())
+            session.applied = self.steps.applied
+        if not wanted:  # what a stage is in steps that are not recorded is not looked at
+            clock.set(clock.step, "train")
+        switch.on = wanted
+        switch.idle = not wanted
+
+    def begin_step(self) -> None:
+        """A recorded step begins, or one behind it."""
+        session, clock, switch = self._session, self._session.clock, self._session.switch
+        is_taken = self._schedule.takes(clock.step)
+        session.numbers.turn(is_taken=is_taken)
+        if self._thins_calls:
+            switch.inner = is_taken or clock.stage == EVAL_STAGE
+        if self._thins_looks:
+            looked, switch.looks = switch.looks, is_taken
+            if is_taken and not looked:
+                session.tracker.rebaseline(session.live.live_optimizers())
+
+    def write_step(self, em: Emitter, *, complete: bool) -> None:
+        """Write the record of the step that ends. complete: whether all of it was seen."""
+        session = self._session
+        if not session.switch.on:
+            self._write_skipped(em)
+            return
+        fields = session.live.take_step()
+        if fields != self._last_fields:
+            self._last_fields = fields
+            self._last_fields_json = b'"lr":%b,"modes":%b' % tuple(map(orjson.dumps, fields))
+        body = b'"counters":%b,%b' % (self._counters(self.steps.counters), self._last_fields_json)
+        if self._faults.gap == session.clock.step:
+            body += b',"recorded":false'
+        em.ready("step", body if complete else body + b',"complete":false')
+
+    def _end(self) -> None:
+        session = self._session
+        em = session.local.em or session.emitter()
+        was_on = session.switch.on
+        busy, em.busy = em.busy, True
+        try:
+            self._close(em)
+        except Exception as error:  # the count goes on whatever we got wrong
+            session.fault(self._close, error)
+        finally:  # also after an exception of a signal handler
+            try:
+                self._go_on(was_on=was_on)
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self._go_on, error)
+            finally:
+                em.busy = busy
+        if session.hooks.after_step:
+            self._after_step(em)
+
+    def _go_on(self, *, was_on: bool) -> None:
+        """To the next step."""
+        session = self._session
+        session.clock.set(self.steps.step + 1, session.clock.stage)
+        with unseen():
+            if not session.sampling.is_all:
+                self.apply_sampling()
+            if was_on or session.switch.on:
+                self.begin_step()
+
+    def _close(self, em: Emitter) -> None:
+        with unseen():
+            looker = self._session.tracker.looker
+            if looker.pending:
+                looker.resolve(em)
+            if self._session.switch.on:
+                self._write_whole(em)
+            else:
+                self._write_skipped(em)
+
+    def _write_whole(self, em: Emitter) -> None:
+        for look in self._session.hooks.at_step_end:
+            look(em)
+        # A follower that has read the end of a step has all of the step: of all threads
+        for other in self._emitters:
+            if other is not em:
+                other.flush(is_own=False)
+        self.write_step(em, complete=True)
+        em.flush()
+
+    def _after_step(self, em: Emitter) -> None:
+        busy, em.busy = em.busy, True
+        try:
+            for action in self._session.hooks.after_step:
+                action()
+        except Exception as error:  # training must go on whatever we got wrong
+            self._session.fault(self._after_step, error)
+        finally:
+            em.busy = busy
+
+    # -- steps that are not recorded
+
+    def _skipped(self) -> int:
+        """How many steps leave nothing but a record that they were, from the current one on."""
+        session = self._session
+        is_asked = session.switch.on or session.hooks.after_step or session.is_worker
+        if is_asked or self._faults.is_storage_lost:
+            return 0
+        return session.sampling.skipped(self.steps.step)
+
+    def _caught_up(self, found: Repeated) -> None:
+        """Such steps have ended."""
+        session, clock = self._session, self._session.clock
+        if found.times_ns and not self._faults.is_storage_lost:
+            em = session.local.em or session.emitter()
+            for step, time_ns in enumerate(found.times_ns, found.first):
+                clock.set(step, clock.stage)
+                self._put_skipped(em, time_ns, found.counters)
+        clock.set(self.steps.step, clock.stage)
+        session.signal()
+
+    def _write_skipped(self, em: Emitter) -> None:
+        now = monotonic_ns()
+        self._put_skipped(em, now, self.steps.counters)
+        # Such a step has one record. It may wait for some others: a write takes ten times as long
+        if now - em.flushed_ns > _LONGEST_WAIT_NS:
+            em.flush()
+
+    def _put_skipped(self, em: Emitter, time_ns: int, counters: Mapping[str, int]) -> None:
+        text, seq = self._counters(counters), em.seq
+        em.line(_SKIPPED % (seq, time_ns, self._session.clock.fields, text), seq)
+
+    def _counters(self, counters: Mapping[str, int]) -> bytes:
+        """Counters of a step, serialized once: one step is like the other."""
+        if counters != self._last_counters:
+            self._last_counters = dict(counters)
+            named = {name: count for name, count in counters.items() if count}
+            self._last_counters_json = orjson.dumps(named)
+        return self._last_counters_json

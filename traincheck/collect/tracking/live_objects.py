@@ -1,0 +1,94 @@
+"""The optimizers and root models of a process that are alive, and what a step used of them."""
+
+from __future__ import annotations
+
+import numbers
+import weakref
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+
+
+class LiveObjects:
+    """Optimizers and called root models, by id.
+
+    used_rates, called_modes: of this step, the rates when the optimizers stepped and the modes of
+    models when they were called.
+    """
+
+    def __init__(self) -> None:
+        self.optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
+        self.models: dict[str, weakref.ref[torch.nn.Module]] = {}
+        self.used_rates: dict[str, list[float]] = {}
+        self.called_modes: dict[str, bool] = {}
+
+    def live_optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
+        """Id and object of every optimizer that is still alive."""
+        return [
+            (name, found)
+            for name, ref in list(self.optimizers.items())
+            if (found := ref()) is not None
+        ]
+
+    def optimized_ids(self) -> set[int]:
+        """Identities of all parameters that some optimizer holds now."""
+        return {id(p) for _, found in self.live_optimizers() for p in parameters_of(found)}
+
+    def without_update(self, done: AbstractSet[str]) -> set[str]:
+        """Optimizers that are alive, and hold a parameter that none of ``done`` does."""
+        live = dict(self.live_optimizers())
+        updated = {id(p) for name in done & live.keys() for p in parameters_of(live[name])}
+        return {
+            name
+            for name, found in live.items()
+            if not updated or any(id(p) not in updated for p in parameters_of(found))
+        }
+
+    def is_evaluating(self) -> bool:
+        """Whether every live model with parameters that was called is in eval mode."""
+        live = [m for ref in self.models.values() if (m := ref()) is not None]
+        mode = [
+            getattr(m, "training", True) for m in live if next(m.parameters(), None) is not None
+        ]
+        return bool(mode) and not any(mode)
+
+    def take_step(self) -> tuple[dict[str, list[float]], dict[str, bool]]:
+        """Rates and modes of the step that ends; the next one begins without."""
+        rates, modes = self.used_rates, self.called_modes
+        # Not what a scheduler has set since, for the next step
+        if rates.keys() != self.optimizers.keys():
+            rates = {**{name: rates_of(o) for name, o in self.live_optimizers()}, **rates}
+        if not all(rates.values()):
+            rates = {name: found for name, found in rates.items() if found}
+        # At the end of a program its models may be gone: then as in their last call
+        for name, ref in self.models.items():
+            module = ref()
+            if module is not None:
+                modes[name] = bool(getattr(module, "training", True))
+        self.used_rates, self.called_modes = {}, {}
+        return rates, modes
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """All parameters in the groups of an optimizer."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
+    """The learning rate of each group, as it is now; none where one of them is no number."""
+    rates: list[float] = []
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        found = rate if type(rate) is float else _rate(rate)
+        if found is None or found - found != 0:  # the last: not finite
+            return []
+        rates.append(found)
+    return rates
+
+
+def _rate(value: Any) -> float | None:
+    if isinstance(value, torch.Tensor):
+        return float(value) if value.is_cpu else None  # reading it would wait for the device
+    return float(value) if isinstance(value, numbers.Real) else None  # those of numpy too
