@@ -26,7 +26,7 @@ LAYERS = (
 )
 # Within collect/: the same, for its packages and the modules beside them.
 COLLECT_LAYERS = (
-    ("masking",),
+    ("masking", "templates"),
     ("tensors", "steps", "launch"),
     ("trace_writer",),
     ("stats",),

@@ -19,6 +19,7 @@ from traincheck.collect.instruments.wrap import (
 from traincheck.collect.observers.attention_softmax import Attention
 from traincheck.collect.observers.loss_broadcast import Broadcasts
 from traincheck.collect.observers.stale_gradients import Kept
+from traincheck.collect.templates import BACKWARD
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.call_site import place, where
 from traincheck.collect.trace_writer.compile_state import is_traced, state
@@ -122,7 +123,7 @@ class Autograd(Instrument):
             if value is not None
         ]
         parts = (_HEAD, b",".join(given), place(sys._getframe(2)))
-        return b'%b,"args":{%b},"where":%b' % parts
+        return BACKWARD % parts
 
 
 def _enter(em: Emitter) -> None:

@@ -19,6 +19,7 @@ from traincheck.collect import masking
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.observers.worker_rng import watched
 from traincheck.collect.stats.token_batch import token_facts
+from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, SAMPLES, TOKENS
 from traincheck.collect.tensors.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
 from traincheck.collect.tensors.reading import modes, unseen
 from traincheck.collect.tensors.summarize import dotted, dumps, encode
@@ -224,16 +225,16 @@ class Data(Instrument):
             for path, leaf in leaves.items()
         ]
         index = iterator._num_yielded - 1
-        body = b'%b,"index":%d,"leaves":{%b}' % (head, index, b",".join(texts))
+        body = BATCH % (head, index, b",".join(texts))
         if has_samples:
             first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
             if first is not None and is_plain_cpu(first):
-                body += b',"samples":' + orjson.dumps(row_fingerprints(first, MAX_SAMPLES))
+                body += SAMPLES + orjson.dumps(row_fingerprints(first, MAX_SAMPLES))
         body += drawn
         if isinstance(batch, Mapping) and not modes():
             tokens = token_facts(batch, session.tracker.special_ids)
             if tokens:
-                body += b',"tokens":' + dumps(tokens)
+                body += TOKENS + dumps(tokens)
         return body
 
 
@@ -312,14 +313,14 @@ def _drawn(iterator: Any) -> bytes:
         return b""
     if indices[1:-1].translate(None, _OF_INDICES):
         return b""
-    return b',"indices":%b,"drawn":%d' % (indices, len(drawn))
+    return INDICES % (indices, len(drawn))
 
 
 def _leaf(tensor: torch.Tensor, numbers: bytes | None, *, has_content: bool) -> bytes:
     text = encode(tensor)[:-1]
     digest = fingerprint(tensor) if has_content and tensor.is_cpu else None
     if digest is not None:
-        text += b',"fingerprint":"%b"' % digest.encode()
+        text += FINGERPRINT % digest.encode()
     if numbers is not None:
         text += b',"stats":' + numbers
     return text + b"}"

@@ -20,6 +20,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments.wrap import CallTemplates, function_wrapper, hiding
 from traincheck.collect.stats.activations import FUNCTIONS, Activation
 from traincheck.collect.stats.tensor_stats import FED, MASKED, SCORED, Numbers
+from traincheck.collect.templates import RESULT_IN_MODULE, WITH_IDENTITY
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.tracker import Tracker
@@ -242,7 +243,7 @@ def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:
         return encode(result)
     path = orjson.dumps(tracker.child(module, None))
     mode = b"true" if getattr(module, "training", True) else b"false"
-    return b'%b,"module":%b,"training":%b' % (encode(result), path, mode)
+    return RESULT_IN_MODULE % (encode(result), path, mode)
 
 
 def _identified(tracker: Tracker, em: Emitter, result: Any) -> bytes:
@@ -250,7 +251,7 @@ def _identified(tracker: Tracker, em: Emitter, result: Any) -> bytes:
     plain = encode(result)
     if not isinstance(result, torch.nn.Parameter) or not plain.endswith(b"}"):
         return plain
-    return b'%b,"identity":%d}' % (plain[:-1], tracker.identities.of(result))
+    return WITH_IDENTITY % (plain[:-1], tracker.identities.of(result))
 
 
 def _in(table: dict[Any, Any], value: Any) -> bool:

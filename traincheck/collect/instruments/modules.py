@@ -20,6 +20,7 @@ from traincheck.collect.observers.eval_weights import Evaluated
 from traincheck.collect.observers.model_inputs import Given
 from traincheck.collect.stats.next_token_labels import ONCE
 from traincheck.collect.stats.tensor_stats import with_fingerprint
+from traincheck.collect.templates import EXCEPTION, MODULE_CALL, MODULE_CALL_OF_ONE, WITH_PLACE
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.summarize import dotted, encode, encode_named, escaped
 from traincheck.collect.trace_writer.call_site import place
@@ -32,7 +33,6 @@ from traincheck.schema.apis import Families
 _SYNC = "require_backward_grad_sync"
 _MOST_PLANS = 1 << 16  # modules made in each step must not grow the training process
 
-_ONE_ARGUMENT = b',"training":%b,"args":{"0":%b},"result":%b%b'
 
 # Which module, state of the tree and whether it is outermost, head of its records, whether wanted,
 # template of those of a call with one argument, whether it wraps the one whose mode is told
@@ -266,7 +266,7 @@ class Modules(Instrument):
                     )
                     if body is not None:
                         if exception is not None:
-                            body += b',"exception":"%b"' % exception.encode()
+                            body += EXCEPTION % exception.encode()
                         em.call(*span, body)
                 elif found[3]:  # nearly all: one argument, of which nothing more is told
                     em.call(
@@ -317,7 +317,7 @@ class Modules(Instrument):
         sync = module.__dict__.get(_SYNC)
         if sync is not None:  # DDP decides in its forward whether backward exchanges gradients
             given.append(b'"%b":%b' % (_SYNC.encode(), encode(bool(sync))))
-        return b'%b,"training":%b,"args":{%b},"result":%b%b' % (
+        return MODULE_CALL % (
             head,
             b"true" if getattr(unwrap(module), "training", True) else b"false",
             b",".join(given),
@@ -328,7 +328,7 @@ class Modules(Instrument):
     def _tail(self, *, is_root: bool) -> bytes:
         """The circumstances of a call; of an outermost one also the line of the program."""
         known = b"" if is_grad_enabled() and not self.session.switch.autocast else context()
-        return b'%b,"where":%b' % (known, place(sys._getframe(1))) if is_root else known
+        return WITH_PLACE % (known, place(sys._getframe(1))) if is_root else known
 
     def _tell_apart(self, values: tuple[Any, ...], given: list[bytes]) -> None:
         """Add to the texts of a root's arguments what they are known by."""
@@ -357,7 +357,8 @@ class Modules(Instrument):
             known = self._known = (tracker.maps, is_root)
         wanted = self._wants(api, is_root=is_root)
         is_around = unwrap(module) is not module or _SYNC in module.__dict__
-        plan = weakref.ref(module), known, head, wanted, escaped(head) + _ONE_ARGUMENT, is_around
+        of_one = escaped(head) + MODULE_CALL_OF_ONE
+        plan = weakref.ref(module), known, head, wanted, of_one, is_around
         if path is not None:  # else it may be found later
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()

@@ -24,6 +24,7 @@ from traincheck.collect.instruments.wrap import Count, Describe, guarded, span_w
 from traincheck.collect.observers.external_writes import Between
 from traincheck.collect.observers.manual_updates import ByHand
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, RepeatCounter
+from traincheck.collect.templates import OPTIMIZER_STEP, ZERO_GRAD
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.summarize import dotted, encode, summarize_named
 from traincheck.collect.trace_writer.call_site import outside, place, where
@@ -417,7 +418,7 @@ class Optimizers(Instrument):
             given = b'"gradients":0'
         told = b"null" if result is None else encode(result)
         parts = (head, given, told, place(sys._getframe(2)))
-        return b'%b,"args":{%b},"result":%b,"where":%b' % parts
+        return OPTIMIZER_STEP % parts
 
     def _head(self, key: tuple[str | None, type, str], family: str) -> bytes:
         owner, cls, method = key
@@ -440,7 +441,7 @@ class Optimizers(Instrument):
             key = owner, type(optimizer), "zero_grad"
             head = self._heads.get(key) or self._head(key, Families.ZERO_GRAD)
             parts = (head, _set_to_none(args, kwargs), place(sys._getframe(2)))
-            return b'%b,"args":%b,"where":%b' % parts
+            return ZERO_GRAD % parts
 
         def count(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             if args and (owner := owner_of(args[0])) is not None:

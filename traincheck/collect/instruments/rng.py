@@ -15,6 +15,7 @@ import torch
 
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments.wrap import guarded
+from traincheck.collect.templates import GENERATOR_STATE
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -79,8 +80,7 @@ class Rng(Instrument):
         if not is_due:
             return
         found = fingerprint(torch.default_generator.get_state()) or ""
-        em.ready("rng", _STATE % found.encode())
+        em.ready("rng", GENERATOR_STATE % found.encode())
 
 
 _has_ranks: Callable[[], bool] = getattr(torch.distributed, "is_initialized", lambda: False)
-_STATE = b'"source":"torch","change":"state","fingerprint":"%b"'

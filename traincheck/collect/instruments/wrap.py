@@ -13,10 +13,11 @@ import orjson
 from torch import is_grad_enabled
 
 from traincheck.collect.masking import is_secret
+from traincheck.collect.templates import CALL_IN_SPAN, CALL_OUTSIDE, WITH_EXCEPTION
 from traincheck.collect.tensors.reading import has_mode, unseen
 from traincheck.collect.tensors.summarize import dumps, encode, escaped, summarize_named
 from traincheck.collect.trace_writer.compile_state import is_traced, state
-from traincheck.collect.trace_writer.emitter import BATCH, CALL_HEAD, Emitter, context, hidden
+from traincheck.collect.trace_writer.emitter import BATCH, Emitter, context, hidden
 from traincheck.schema.hidden import MASK
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _failed(
     if em.session.switch.on:
         fields = describe(em, args, kwargs, None)
         body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
-        em.call(*span, b'%b,"exception":"%b"' % (body, type(error).__name__.encode()))
+        em.call(*span, WITH_EXCEPTION % (body, type(error).__name__.encode()))
 
 
 def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the way costs
@@ -299,8 +300,8 @@ class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
         fields = b'"api":' + escaped(_dumps(self.api))
         fields += b',"args":{' + first + b'},"result":%b%b}'
         made = self[key] = (
-            CALL_HEAD + b'"parent":%d,"start":%d,' + fields,
-            CALL_HEAD + b'"start":%d,' + fields,
+            CALL_IN_SPAN + fields,
+            CALL_OUTSIDE + fields,
             b",".join([_slot(labels[0])[1:], *given[1:]]) if given else b"",
         )
         return made

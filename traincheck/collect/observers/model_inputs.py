@@ -12,6 +12,7 @@ import orjson
 import torch
 
 from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.templates import MARK
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.apis import Marks
 
@@ -55,4 +56,4 @@ class Given:
         if found:
             head = orjson.dumps({"model": model, "training": training})[:-1]
             data = b'%b,"inputs":{%b}}' % (head, b",".join(found))
-            em.ready("mark", b'"text":"%b","data":%b' % (Marks.GIVEN.encode(), data))
+            em.ready("mark", MARK % (Marks.GIVEN.encode(), data))

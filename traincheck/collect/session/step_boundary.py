@@ -10,6 +10,13 @@ import orjson
 
 from traincheck.collect.steps.pattern_counter import RepeatCounter, Repeated
 from traincheck.collect.steps.step_counter import StepCounter
+from traincheck.collect.templates import (
+    NOT_COMPLETE,
+    NOT_RECORDED,
+    RATES_AND_MODES,
+    SKIPPED_STEP,
+    STEP,
+)
 from traincheck.collect.tensors.reading import unseen
 from traincheck.schema.apis import EVAL_STAGE
 from traincheck.schema.claims import Schedule
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     from traincheck.collect.trace_writer.emitter import Emitter
 
 _LONGEST_WAIT_NS = 100_000_000
-_SKIPPED = b'{"k":"step","n":%d,"t":%d,%b,"counters":%b,"recorded":false}'
 
 
 class StepBoundary:
@@ -110,11 +116,11 @@ class StepBoundary:
         fields = session.live.take_step()
         if fields != self._last_fields:
             self._last_fields = fields
-            self._last_fields_json = b'"lr":%b,"modes":%b' % tuple(map(orjson.dumps, fields))
-        body = b'"counters":%b,%b' % (self._counters(self.steps.counters), self._last_fields_json)
+            self._last_fields_json = RATES_AND_MODES % tuple(map(orjson.dumps, fields))
+        body = STEP % (self._counters(self.steps.counters), self._last_fields_json)
         if self._faults.gap == session.clock.step:
-            body += b',"recorded":false'
-        em.ready("step", body if complete else body + b',"complete":false')
+            body += NOT_RECORDED
+        em.ready("step", body if complete else body + NOT_COMPLETE)
 
     def _end(self) -> None:
         session = self._session
@@ -205,7 +211,7 @@ class StepBoundary:
 
     def _put_skipped(self, em: Emitter, time_ns: int, counters: Mapping[str, int]) -> None:
         text, seq = self._counters(counters), em.seq
-        em.line(_SKIPPED % (seq, time_ns, self._session.clock.fields, text), seq)
+        em.line(SKIPPED_STEP % (seq, time_ns, self._session.clock.fields, text), seq)
 
     def _counters(self, counters: Mapping[str, int]) -> bytes:
         """Counters of a step, serialized once: one step is like the other."""

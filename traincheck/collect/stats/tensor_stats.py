@@ -20,6 +20,7 @@ from torch.linalg import vector_norm  # what Tensor.norm calls after ten microse
 from traincheck.collect.stats.activations import FUNCTIONS, MODULES, Activation, share_of_units
 from traincheck.collect.stats.next_token_labels import ONCE, Shifts
 from traincheck.collect.stats.update_size import Moves
+from traincheck.collect.templates import WITH_FINGERPRINT
 from traincheck.collect.tensors.fingerprint import PLAIN_TYPES, fingerprint
 from traincheck.collect.tensors.norms import has_norm
 from traincheck.collect.tensors.readable import (
@@ -382,7 +383,7 @@ def with_fingerprint(text: bytes, tensor: torch.Tensor) -> bytes:
     found = fingerprint(tensor)
     if found is None or not text.endswith(b"}"):
         return text
-    return b'%b,"fingerprint":"%b"}' % (text[:-1], found.encode())
+    return WITH_FINGERPRINT % (text[:-1], found.encode())
 
 
 def _with(plain: bytes, text: bytes) -> bytes:

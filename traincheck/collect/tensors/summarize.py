@@ -15,6 +15,7 @@ import orjson
 import torch
 
 from traincheck.collect import masking
+from traincheck.collect.templates import WITH_VALUE
 from traincheck.collect.tensors.reading import item, unseen
 from traincheck.handlers import give_back
 from traincheck.schema.hidden import MASK
@@ -90,7 +91,7 @@ def _found(tensor: torch.Tensor, home_key: _HomeKey) -> bytes:
     if head is not None:
         value = item(tensor)
         if type(value) is float and value - value == 0:
-            return b'%b,"value":%b}' % (head, orjson.dumps(value))
+            return WITH_VALUE % (head, orjson.dumps(value))
     key = _key_of(tensor)
     if not key[1]:
         if home_key[3]:
@@ -108,7 +109,7 @@ def _scalar_text(tensor: torch.Tensor, key: _Key) -> bytes:
     plain = _serialized(key, _scalars)
     if not tensor.is_cpu:  # reading it would wait for the device
         return plain
-    return b'%b,"value":%b}' % (plain[:-1], orjson.dumps(number(item(tensor))))
+    return WITH_VALUE % (plain[:-1], orjson.dumps(number(item(tensor))))
 
 
 _MASKED = orjson.dumps(MASK)

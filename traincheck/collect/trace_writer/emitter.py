@@ -20,6 +20,17 @@ import orjson
 import torch
 
 from traincheck.collect.launch.settings import Settings
+from traincheck.collect.templates import (
+    AUTOCAST,
+    CALL,
+    EVENT,
+    INNER_CALL,
+    NO_GRAD,
+    NUMBER,
+    STAGE_ALONE,
+    STATE,
+    STEP_AND_STAGE,
+)
 from traincheck.collect.tensors.reading import has_mode
 from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.event_file import EventFile
@@ -33,9 +44,6 @@ _SPANS_PER_THREAD = 1 << 40
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _dumps = orjson.dumps
-CALL_HEAD = b'{"k":"call","n":%d,"t":%d,%b,"id":%d,'
-_CALL = CALL_HEAD + b'"start":%d,%b}'
-_INNER_CALL = CALL_HEAD + b'"parent":%d,"start":%d,%b}'
 
 # The interpreter leaves frames of files whose name holds both words out when it counts
 # ``stacklevel``, so a warning raised below a wrapper still names the line that it names without us.
@@ -80,9 +88,9 @@ class Clock:
         self.step = step
         self.stage = stage
         if step is None:
-            self.fields = b'"s":null,"g":"%b"' % stage.encode()
+            self.fields = STAGE_ALONE % stage.encode()
         else:
-            self.fields = b'"s":%d,"g":"%b"' % (step, stage.encode())
+            self.fields = STEP_AND_STAGE % (step, stage.encode())
 
 
 class Writer(Protocol):
@@ -144,9 +152,9 @@ class Emitter:
         seq = self.seq
         now, place = monotonic_ns(), self.clock.fields
         if parent is None:
-            line = _CALL % (seq, now, place, span, start_ns, body)
+            line = CALL % (seq, now, place, span, start_ns, body)
         else:
-            line = _INNER_CALL % (seq, now, place, span, parent, start_ns, body)
+            line = INNER_CALL % (seq, now, place, span, parent, start_ns, body)
         if self.seq != seq:
             self.line(line, seq)
         else:  # `line`, inlined
@@ -158,9 +166,7 @@ class Emitter:
     def state(self, time_ns: int, body: bytes) -> None:
         """Record a state change whose own fields are already JSON."""
         seq = self.seq
-        self.line(
-            b'{"k":"state","n":%d,"t":%d,%b,%b}' % (seq, time_ns, self.clock.fields, body), seq
-        )
+        self.line(STATE % (seq, time_ns, self.clock.fields, body), seq)
 
     def event(self, kind: str, fields: dict[str, Any]) -> None:
         """Record any other event."""
@@ -170,7 +176,7 @@ class Emitter:
         """Record an event whose own fields are already JSON."""
         seq = self.seq
         head = (kind.encode(), seq, monotonic_ns(), self.clock.fields)
-        self.line(b'{"k":"%b","n":%d,"t":%d,%b%b%b}' % (*head, b"," if body else b"", body), seq)
+        self.line(EVENT % (*head, b"," if body else b"", body), seq)
 
     def now(self) -> bytes:
         """Time and common fields of a record."""
@@ -272,13 +278,13 @@ class Emitter:
 
 def _numbered(line: bytes, old: int, new: int) -> bytes:
     """A record under another number, which stands before all that a program may have named."""
-    return line.replace(b'"n":%d,' % old, b'"n":%d,' % new, 1)
+    return line.replace(NUMBER % old, NUMBER % new, 1)
 
 
 def context(is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled) -> bytes:
     """Grad mode and autocast as the end of a record, when they are not the default."""
-    text = b"" if is_grad_enabled() else b',"grad_enabled":false'
-    return text + b',"autocast":' + _dumps(_autocast_dtype()) if any_autocast() else text
+    text = b"" if is_grad_enabled() else NO_GRAD
+    return text + AUTOCAST + _dumps(_autocast_dtype()) if any_autocast() else text
 
 
 def _autocast_dtype() -> str | None:

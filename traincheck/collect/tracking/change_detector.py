@@ -17,6 +17,17 @@ from typing import Any
 import orjson
 import torch
 
+from traincheck.collect.templates import (
+    AFTER,
+    CHANGE,
+    CHANGE_WITH_SUMMARY,
+    FINGERPRINT,
+    NOT_ZERO,
+    STATE_HEAD,
+    STATS,
+    STORAGE,
+    ZERO,
+)
 from traincheck.collect.tensors.fingerprint import (
     LOW,
     fingerprint,
@@ -37,9 +48,7 @@ _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable it
 _ABSENT = frozenset({"gone", "cleared"})
 _CLEARED = ("cleared", None, False)
 _COUNTED = ("content", None, True), ("set", False, True)  # usual, with numbers
-_MARK = b',"fingerprint":"%b"'
-_STATS = b',"stats":%b'
-_ZERO = {None: b"", True: b',"zero":true', False: b',"zero":false'}
+_ZERO = {None: b"", True: ZERO, False: NOT_ZERO}
 _TENSOR = torch.Tensor
 
 
@@ -158,10 +167,10 @@ class Looker:
                         if usual is not None and is_new is is_gradient:
                             if is_new:
                                 variable.identity, variable.zero = id(tensor), False
-                            told = _STATS % stats if stats else b""
+                            told = STATS % stats if stats else b""
                             if exact:
                                 variable.digest = digest
-                                mark = _MARK % digest.encode() + told
+                                mark = FINGERPRINT % digest.encode() + told
                                 lines.append(usual % (seq, when, mark, span))
                             else:
                                 variable.probe, variable.digest = probed, None
@@ -403,10 +412,10 @@ class Looker:
             self._write_new(em, variable, change, digest, after)
             return
         # Nearly all records of a run: one template filled in place of four, and no call on the way
-        mark = b"" if digest is None else b',"fingerprint":"%b"' % digest.encode()
+        mark = b"" if digest is None else FINGERPRINT % digest.encode()
         if stats and change != "cleared":
             variable.stats = b""
-            mark += _STATS % stats
+            mark += STATS % stats
         key = (change, variable.zero, bool(mark))
         line = variable.lines.get(key)
         if line is None:
@@ -432,14 +441,14 @@ class Looker:
             variable.lines, variable.usual = NO_LINES, None
             fixed = _fixed(variable)
             if variable.storage:
-                fixed += b',"storage":%d' % variable.storage
-        span = b"" if after is None else b',"after":%d' % after
+                fixed += STORAGE % variable.storage
+        span = b"" if after is None else AFTER % after
         if change in _ABSENT:
-            em.state(monotonic_ns(), b'%b,"change":"%b"%b' % (fixed, change.encode(), span))
+            em.state(monotonic_ns(), CHANGE % (fixed, change.encode(), span))
             return
-        mark = b"" if digest is None else b',"fingerprint":"%b"' % digest.encode()
-        stats = _STATS % variable.stats if type(variable.stats) is bytes else b""
-        body = b'%b,"change":"%b","summary":%b%b%b%b}%b' % (
+        mark = b"" if digest is None else FINGERPRINT % digest.encode()
+        stats = STATS % variable.stats if type(variable.stats) is bytes else b""
+        body = CHANGE_WITH_SUMMARY % (
             fixed, change.encode(), variable.head, mark, _ZERO[variable.zero],
             stats if variable.stats else b"", span,
         )  # fmt: skip
@@ -464,7 +473,7 @@ def _tell_written(em: Emitter, after: int, names: list[str]) -> None:
 def _template(variable: Variable, change: str, zero: bool | None, is_marked: bool) -> bytes:
     """A record of a change, but for its number, time, place in the run, digest, stats and span."""
     fixed = variable.fixed or _fixed(variable)
-    line = b'{"k":"state","n":%d,"t":%b,' + escaped(fixed) + b',"change":"%b"' % change.encode()
+    line = STATE_HEAD + escaped(fixed) + b',"change":"%b"' % change.encode()
     if change != "cleared":
         mark = b"%b" if is_marked else b""
         line += b',"summary":' + escaped(variable.head) + mark + _ZERO[zero] + b"}"
