@@ -107,7 +107,7 @@ def test_steps_without_looks_are_taken_over_without_waiting(tmp_path, monkeypatc
         its = run.session.tracker.looker
         with torch.no_grad():
             model.weight.add_(1)
-        run.session.tracker.rebaseline(run.session.live.live_optimizers())
+        run.session.tracker.scans.rebaseline(run.session.live.live_optimizers())
         assert not waits
         assert its.pending
         model.bias.data.zero_()

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.collect.tensors.norms import norms_of
-from traincheck.collect.tracking import tracker
+from traincheck.collect.tracking import scans
 from traincheck.collect.tracking.change_detector import Looker
 
 
@@ -134,7 +134,7 @@ def test_no_change_is_missed_or_told_of_another_call(tmp_path, monkeypatch, prog
     for index in range(2):
         with monkeypatch.context() as patch:
             if index:
-                patch.setattr(tracker, "due", lambda em, live, is_kept, names: live)
+                patch.setattr(scans, "due", lambda em, live, is_kept, names: live)
             with recording(tmp_path / str(index)) as run:
                 program()
         fields = ("step", "role", "name", "change", "after")
@@ -196,7 +196,7 @@ def test_what_does_not_change_costs_little(tmp_path, monkeypatch, clears):
         return norms_of(tensors)
 
     monkeypatch.setattr(Looker, "look", looked)
-    monkeypatch.setattr(tracker, "norms_of", took)
+    monkeypatch.setattr(scans, "norms_of", took)
     with recording(tmp_path) as run:
         torch.manual_seed(0)
         model = Experts()

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
-from traincheck.collect.stats import tensor_stats
+from traincheck.collect.stats import activations, argument_stats, tensor_stats
 from traincheck.collect.tensors.norms import norms_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, some
@@ -260,7 +260,7 @@ def test_units_that_are_off():
     def dead(activation):
         function, kind = activation
         return round(
-            4 * float(tensor_stats.share_of_units(function(x), tensor_stats.FUNCTIONS[kind])[2])
+            4 * float(activations.share_of_units(function(x), activations.FUNCTIONS[kind])[2])
         )
 
     assert dead((F.relu, RELU)) == 2
@@ -269,12 +269,12 @@ def test_units_that_are_off():
     assert dead((F.elu, "torch.nn.functional.elu")) == 1
     images = torch.zeros(2, 3, 4, 4)
     images[:, 1, 0, 0] = 1
-    shares = tensor_stats.share_of_units(images, tensor_stats.FUNCTIONS[RELU])
+    shares = activations.share_of_units(images, activations.FUNCTIONS[RELU])
     assert float(shares[2]) == pytest.approx(2 / 3)
 
 
 def test_analysis_knows_the_same_functions():
-    assert set(tensor_stats.FUNCTIONS) == ACTIVATION_FUNCTIONS
+    assert set(activations.FUNCTIONS) == ACTIVATION_FUNCTIONS
 
 
 @pytest.mark.parametrize("name", ["relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_"])
@@ -414,4 +414,4 @@ def test_what_a_loss_is_given_as_a_subclass_of_tensors(tmp_path, cls):
 
 def test_subclasses_with_a_dispatch_of_their_own_are_left_alone():
     value = torch.Tensor._make_subclass(Odd, torch.zeros(4))
-    assert tensor_stats._as_plain(value) is None
+    assert argument_stats.as_plain(value) is None

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
-from traincheck.collect.stats import tensor_stats
+from traincheck.collect.stats import activations, argument_stats
 from traincheck.collect.stats.activations import MODULES
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.fingerprint import fingerprint
@@ -20,12 +20,12 @@ from traincheck.schema.claims import Needs
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 NUMBERS = {
-    "leaf": lambda t: tensor_stats._leaf(t, full=True),
-    "weights": tensor_stats._weights,
-    "argument": tensor_stats._argument,
-    "activation": lambda t: tensor_stats._activation(t, MODULES[nn.ReLU]),
-    "sigmoid": lambda t: tensor_stats._activation(t, MODULES[nn.Sigmoid]),
-    "hidden": lambda t: {"hidden": tensor_stats._hidden(t)},
+    "leaf": lambda t: argument_stats.of_leaf(t, full=True),
+    "weights": argument_stats.of_weights,
+    "argument": argument_stats.of_argument,
+    "activation": lambda t: activations.of_activation(t, MODULES[nn.ReLU]),
+    "sigmoid": lambda t: activations.of_activation(t, MODULES[nn.Sigmoid]),
+    "hidden": lambda t: {"hidden": argument_stats.share_hidden(t)},
 }
 
 
@@ -48,7 +48,7 @@ def test_a_wait_is_seen():
 @pytest.mark.parametrize("weights", [torch.ones(5, 5), torch.ones(6, 6).tril(), torch.eye(4)])
 def test_the_share_of_hidden_weights_is_that_of_those_above_the_diagonal(weights):
     above = weights[torch.ones_like(weights, dtype=torch.bool).triu(1)]
-    assert tensor_stats._hidden(weights) == (above == 0).to(torch.float32).mean()
+    assert argument_stats.share_hidden(weights) == (above == 0).to(torch.float32).mean()
 
 
 def test_statistics_of_a_batch_norm_that_saw_nothing():

@@ -40,7 +40,7 @@ class Autograd(Instrument):
         looks = (Broadcasts(self.session), Attention(self.session))
         self._graph_looks = [look.before for look in looks if look.is_wanted]
         self._kept = Kept(self.session)
-        self._glance = self.session.tracker.glance_gradients
+        self._glance = self.session.tracker.scans.glance_gradients
         self.replace(torch.autograd, "backward", self._wrap_backward)
         if self.wants_call(GRAD):
             names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
@@ -109,7 +109,7 @@ class Autograd(Instrument):
     def _after(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        self.session.tracker.look_gradients(em, span, norms=True)
+        self.session.tracker.scans.look_gradients(em, span, norms=True)
 
     def _describe(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any

@@ -175,7 +175,7 @@ class Checkpoint(Instrument):
         now = _digests(module)
         own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
         own.update(name for name, _ in module.named_buffers(remove_duplicate=False))
-        path = self.session.tracker.find(module)[0]
+        path = self.session.tracker.modules.find(module)[0]
         after = _ties(module)
         self._averages.follow(module, path, now)
         return {

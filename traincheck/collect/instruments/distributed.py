@@ -108,7 +108,7 @@ class Distributed(Instrument):
     def _exchanged(self, em: Emitter, wrapper: Any, named: dict[str, Any]) -> str:
         """Add whose gradients a DDP wrapper exchanges; the path of the model in it."""
         tracker = self.session.tracker
-        path, root = tracker.find(wrapper)
+        path, root = tracker.modules.find(wrapper)
         tracker.track(em, root)
         ignored = set(getattr(wrapper, "parameters_to_ignore", ()))
         inner = list(wrapper.module.named_parameters())

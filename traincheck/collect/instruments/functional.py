@@ -241,7 +241,7 @@ def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:
     module = em.module
     if module is None:
         return encode(result)
-    path = orjson.dumps(tracker.child(module, None))
+    path = orjson.dumps(tracker.modules.child(module, None))
     mode = b"true" if getattr(module, "training", True) else b"false"
     return RESULT_IN_MODULE % (encode(result), path, mode)
 

@@ -38,7 +38,7 @@ class Modes(Instrument):
             )
             return {
                 "api": Families.TRAIN if mode else Families.EVAL,
-                "module": self.session.tracker.find(args[0])[0],
+                "module": self.session.tracker.modules.find(args[0])[0],
                 "where": where(),
             }
 

@@ -19,7 +19,7 @@ from traincheck.collect.observers.eval_folding import Folding
 from traincheck.collect.observers.eval_weights import Evaluated
 from traincheck.collect.observers.model_inputs import Given
 from traincheck.collect.stats.next_token_labels import ONCE
-from traincheck.collect.stats.tensor_stats import with_fingerprint
+from traincheck.collect.stats.stats_text import with_fingerprint
 from traincheck.collect.templates import EXCEPTION, MODULE_CALL, MODULE_CALL_OF_ONE, WITH_PLACE
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.summarize import dotted, encode, encode_named, escaped
@@ -85,7 +85,7 @@ class Modules(Instrument):
 
     def _add(self, module: torch.nn.Module) -> None:
         try:
-            self.session.tracker.created.add(module)
+            self.session.tracker.modules.created.add(module)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._add, error)
 
@@ -176,7 +176,7 @@ class Modules(Instrument):
                     stage = "train" if grad else "eval"
                     if session.clock.stage != stage:
                         session.stage(em, stage)
-                    path, root = session.tracker.find(module)
+                    path, root = session.tracker.modules.find(module)
                     self._root = root
                     root.called()
                     session.live.models.setdefault(root.name, root.ref)
@@ -189,7 +189,7 @@ class Modules(Instrument):
                         if session.switch.looks or not root.is_tracked:
                             session.tracker.track(em, root)
                         else:
-                            session.tracker.look_flags(em, root)
+                            session.tracker.scans.look_flags(em, root)
                         if session.numbers.follows_batches:
                             session.numbers.look_for_shifts((*args, *kwargs.values()))
                     else:
@@ -222,7 +222,7 @@ class Modules(Instrument):
                 if is_open:
                     self._evaluated.leave(em, root)
                 else:
-                    tracker.look_buffers(em, span, root)
+                    tracker.scans.look_buffers(em, span, root)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._leave_root, error)
         finally:
@@ -249,7 +249,7 @@ class Modules(Instrument):
                 if (
                     found is None
                     or found[0]() is not module
-                    or found[1] != (session.tracker.maps, is_root)
+                    or found[1] != (session.tracker.modules.maps, is_root)
                 ):
                     found = self._plan(em, module, is_root=is_root)
                 numbers = session.numbers
@@ -347,14 +347,14 @@ class Modules(Instrument):
         tracker = self.session.tracker
         api = self._api(type(module))
         if is_root:
-            path: str | None = tracker.find(module)[0]
+            path: str | None = tracker.modules.find(module)[0]
         else:
-            path = tracker.child(module, self._root, em.module)
+            path = tracker.modules.child(module, self._root, em.module)
         head = self._head(api, path, is_root=is_root)
         # `child` may have found that modules changed. One tuple serves thousands of modules
         known = self._known
-        if known != (tracker.maps, is_root):
-            known = self._known = (tracker.maps, is_root)
+        if known != (tracker.modules.maps, is_root):
+            known = self._known = (tracker.modules.maps, is_root)
         wanted = self._wants(api, is_root=is_root)
         is_around = unwrap(module) is not module or _SYNC in module.__dict__
         of_one = escaped(head) + MODULE_CALL_OF_ONE

@@ -365,14 +365,14 @@ class Optimizers(Instrument):
             self._loose[owner] = not _has_gradient(optimizer)
         session.live.used_rates[owner] = rates_of(optimizer)
         session.tracker.updates(optimizer)
-        if session.switch.looks and session.tracker.has_other_gradients():
+        if session.switch.looks and session.tracker.scans.has_other_gradients():
             em.event("mark", {"text": Marks.REPLACED, "data": {"owner": owner}})
         if owner in self._between.seen:
             self._between.before(em, owner, optimizer)
         if not self._is_as_seen(owner, optimizer):
             self._groups(em, owner, optimizer)
         if session.numbers.moves.is_due:
-            session.tracker.before_update(em, self._trains(owner, optimizer))
+            session.tracker.scans.before_update(em, self._trains(owner, optimizer))
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -384,9 +384,9 @@ class Optimizers(Instrument):
             self._by_hand.stop()
         if session.switch.looks:
             if self._looks_at_parameters:
-                session.tracker.look_parameters(em, span, self._trains(owner, optimizer))
+                session.tracker.scans.look_parameters(em, span, self._trains(owner, optimizer))
             if self._looks_at_state:
-                session.tracker.look_optimizer(em, span, owner, optimizer)
+                session.tracker.scans.look_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
             self._between.after(owner, optimizer)
         for look in session.hooks.after_optimizer:
@@ -458,7 +458,7 @@ class Optimizers(Instrument):
             return {
                 "api": "torch.nn.Module.zero_grad",
                 "family": Families.ZERO_GRAD,
-                "module": self.session.tracker.find(args[0])[0],
+                "module": self.session.tracker.modules.find(args[0])[0],
                 "args": orjson.Fragment(_set_to_none(args, kwargs)),
                 "where": where(),
             }
@@ -498,11 +498,11 @@ class Optimizers(Instrument):
     ) -> None:
         tracker, cleared = self.session.tracker, args[0]
         if isinstance(cleared, torch.nn.Module):
-            names = frozenset({tracker.find(cleared)[1].name})
+            names = frozenset({tracker.modules.find(cleared)[1].name})
         else:
             owner = self.owner(cleared) or self._owner_inside(cleared)
             names = NO_ROOTS if owner is None else self._trains(owner, cleared)
-        tracker.look_gradients(em, span, names)
+        tracker.scans.look_gradients(em, span, names)
 
 
 def _has_gradient(optimizer: Optimizer) -> bool:

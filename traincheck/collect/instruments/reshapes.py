@@ -84,5 +84,5 @@ class Reshapes(Instrument):
             "where": where(),
         }
         if em.module is not None:
-            fields["module"] = self.session.tracker.child(em.module, None)
+            fields["module"] = self.session.tracker.modules.child(em.module, None)
         em.call(span, em.top, monotonic_ns(), dumps(fields)[1:-1] + context())

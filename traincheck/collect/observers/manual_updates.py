@@ -79,7 +79,7 @@ class ByHand:
         try:
             before = em.seq
             with unseen():
-                session.tracker.look_last(em, em.next_span - 1, root)
+                session.tracker.scans.look_last(em, em.next_span - 1, root)
             self._last = session.steps.step, self._died() + em.seq - before
         except Exception as error:  # raised in a finalizer, it would be shown on stderr
             session.fault(self.died, error)
@@ -102,7 +102,7 @@ class ByHand:
     def _changes(self, em: Emitter) -> int:
         """How many variables were found to differ."""
         tracker, before = self._session.tracker, em.seq
-        tracker.look_parameters(em, em.next_span - 1, NO_ROOTS)
+        tracker.scans.look_parameters(em, em.next_span - 1, NO_ROOTS)
         if tracker.looker.pending:  # on a device: the step is about to be written
             tracker.looker.resolve(em)
         return em.seq - before

@@ -34,7 +34,7 @@ class Kept:
         session, looker = self._session, self._session.tracker.looker
         owners, session.applied = session.applied, frozenset()
         looker.still.clear()
-        found = session.tracker.glance_gradients(em, after)
+        found = session.tracker.scans.glance_gradients(em, after)
         if owners:
             self._owners, looker.kept_after = owners, after
             self._names = [

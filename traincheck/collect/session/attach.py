@@ -82,16 +82,18 @@ def attach(session: Session, subjects: Subjects) -> None:
         with unseen():
             for model in subjects.models:
                 for module in model.modules():
-                    session.tracker.created.add(module)
+                    session.tracker.modules.created.add(module)
             for model in subjects.models:
-                _, root = session.tracker.find(model)
+                _, root = session.tracker.modules.find(model)
                 session.tracker.track(em, root)
                 session.live.models.setdefault(root.name, root.ref)
             for instrument in session.installed:
                 if isinstance(instrument, Optimizers):
                     for optimizer in subjects.optimizers:
                         instrument.adopt(optimizer)
-            session.tracker.rebaseline(session.live.live_optimizers())  # gradients may be there
+            session.tracker.scans.rebaseline(
+                session.live.live_optimizers()
+            )  # gradients may be there
             em.flush()
     finally:
         em.busy = busy

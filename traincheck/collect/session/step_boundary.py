@@ -88,7 +88,7 @@ class StepBoundary:
         if wanted is switch.on and wanted is not switch.idle:
             return
         if wanted and not switch.on:  # what was not looked at may have changed
-            session.tracker.rebaseline(session.live.live_optimizers())
+            session.tracker.scans.rebaseline(session.live.live_optimizers())
             session.applied = self.steps.applied
         if not wanted:  # what a stage is in steps that are not recorded is not looked at
             clock.set(clock.step, "train")
@@ -105,7 +105,7 @@ class StepBoundary:
         if self._thins_looks:
             looked, switch.looks = switch.looks, is_taken
             if is_taken and not looked:
-                session.tracker.rebaseline(session.live.live_optimizers())
+                session.tracker.scans.rebaseline(session.live.live_optimizers())
 
     def write_step(self, em: Emitter, *, complete: bool) -> None:
         """Write the record of the step that ends. complete: whether all of it was seen."""

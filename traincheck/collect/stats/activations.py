@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+SMALL = 1 << 16  # elements of a result from which shares are taken of the first ones only
 _SATURATED = 0.005  # of the range
 _IMAGE = 4  # dims of a batch of images: (N, C, H, W)
 
@@ -110,3 +111,20 @@ def share_of_units(
     most, least = tensor.amax(rest), tensor.amin(rest)
     off = (most <= activation.off) & (least >= activation.floor)
     return least.min(), most.max(), off.to(torch.float32).mean()
+
+
+def of_activation(tensor: torch.Tensor, activation: Activation) -> dict[str, torch.Tensor]:
+    """Numbers of the result of an activation, each of no dims."""
+    tensor = tensor.detach()
+    low, high, dead = share_of_units(tensor, activation)
+    some = tensor.reshape(-1)[:SMALL] if tensor.is_contiguous() else tensor
+    taken = {"min": low, "max": high, "nonfinite": high}
+    taken["zeros"] = (some == 0).to(torch.float32).mean()
+    if dead is not None:
+        taken["dead"] = dead
+    if activation.limits is not None:
+        bottom, top = activation.limits
+        near = (top - bottom) * activation.margin
+        flat = (some >= top - near) | (some <= bottom + near)
+        taken["saturated"] = flat.to(torch.float32).mean()
+    return taken

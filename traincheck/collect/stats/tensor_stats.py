@@ -8,48 +8,63 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import orjson
 import torch
-from torch.linalg import vector_norm  # what Tensor.norm calls after ten microseconds of Python
 
-from traincheck.collect.stats.activations import FUNCTIONS, MODULES, Activation, share_of_units
+from traincheck.collect.stats.activations import (
+    FUNCTIONS,
+    MODULES,
+    SMALL,
+    Activation,
+    of_activation,
+)
+from traincheck.collect.stats.argument_stats import (
+    Taken,
+    as_plain,
+    has_rows,
+    is_plain,
+    is_short_row,
+    of_argument,
+    of_leaf,
+    of_row,
+    of_weights,
+    share_alike,
+    share_hidden,
+)
 from traincheck.collect.stats.next_token_labels import ONCE, Shifts
+from traincheck.collect.stats.stats_text import (
+    exact,
+    finish,
+    finished,
+    with_fingerprint,
+    with_stats,
+)
 from traincheck.collect.stats.update_size import Moves
-from traincheck.collect.templates import WITH_FINGERPRINT
-from traincheck.collect.tensors.fingerprint import PLAIN_TYPES, fingerprint
+from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
 from traincheck.collect.tensors.norms import has_norm
 from traincheck.collect.tensors.readable import (
     FLOATS,
     FUNC,
     HALF,
-    INTS,
     is_countable,
     is_included,
 )
-from traincheck.collect.tensors.reading import detached, modes, unseen
+from traincheck.collect.tensors.reading import detached, modes
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Clock, Emitter
-from traincheck.schema.apis import ATTENTION, EMBEDDING, IGNORED_LABEL, MULTI_HEAD, SOFTMAXES
+from traincheck.schema.apis import ATTENTION, EMBEDDING, MULTI_HEAD, SOFTMAXES
 from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN, Needs, without_some
 
-SMALL = 1 << 16  # elements up to which arguments and parameters are looked at in every step
-LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
-_MOST_LABELS = 1000
 _SQUARES = 3  # dims of weights of attention at least
 _POSITIONS = 4  # from which a square of weights may be those of attention
-_MOST_POSITIONS = 256  # that are looked at: the first
-_NOTHING = 1e-12  # of a weight: what a mask of large numbers leaves, not only of infinity
-_MANY_ROWS = 8  # of a batch, from which they are compared
 _MOST_FIRST = 4  # layers in a step that may be the first of a model
 _MOST_LOOKS = 256  # at activations in one step: a step that never ends must not be slow for ever
 _LARGEST = 1 << 24  # elements of a parameter that is looked at when it is found
-DEAD_NORM = 1e-6  # of a row or filter that does nothing
 
 # The losses whose arguments are looked at when everything is recorded.
 LOSSES = frozenset(
@@ -78,10 +93,6 @@ EVERYTHING = (
 _FIRST_LAYERS = frozenset({torch.nn.Conv2d, torch.nn.Linear})
 _BRIGHT, _BYTE = 50, 255
 _ROWS = 2  # dims, and rows, of a batch
-
-_NO_DISPATCH = torch.Tensor.__torch_dispatch__
-
-Taken = dict[str, torch.Tensor]  # of no dims
 
 
 class Numbers:
@@ -149,15 +160,15 @@ class Numbers:
         for path, tensor in tensors.items():
             if not is_countable(tensor):
                 continue
-            if _is_short_row(tensor):
-                few = _of_row(tensor)
+            if is_short_row(tensor):
+                few = of_row(tensor)
                 if self.is_shifted(tensor):
                     few["shifted"] = ONCE
                 texts[path] = orjson.dumps(few)
             else:
-                taken = _leaf(tensor, full=self.is_sampled)
-                if self.is_sampled and _has_rows(tensor):
-                    taken["alike"] = _share_alike(tensor)
+                taken = of_leaf(tensor, full=self.is_sampled)
+                if self.is_sampled and has_rows(tensor):
+                    taken["alike"] = share_alike(tensor)
                 if self.is_shifted(tensor):
                     taken["shifted"] = torch.tensor(ONCE, device=tensor.device)
                 texts[path] = self._text(em, tensor, taken)
@@ -184,7 +195,7 @@ class Numbers:
             return text
         if not FEWEST_KNOWN <= value.numel() <= MOST_KNOWN:
             return text
-        if not is_countable(value) or _is_plain(value):
+        if not is_countable(value) or is_plain(value):
             return text
         return with_fingerprint(text, value)
 
@@ -195,13 +206,13 @@ class Numbers:
     def of_argument(self, em: Emitter, value: Any) -> bytes:
         """`encode` with the numbers of an argument."""
         plain = encode(value)
-        tensor = _as_plain(value)
+        tensor = as_plain(value)
         if tensor is None or not is_countable(tensor):
             return plain
         if tensor.numel() > SMALL and not self.is_sampled:
             return plain
-        taken = _argument(tensor) | self._shifts.of_argument(tensor)
-        text = _with(plain, self._text(em, tensor, taken))
+        taken = of_argument(tensor) | self._shifts.of_argument(tensor)
+        text = with_stats(plain, self._text(em, tensor, taken))
         return text if tensor.requires_grad else self.identified(text, value)
 
     def of_tokens(self, em: Emitter, value: Any) -> bytes:
@@ -231,7 +242,7 @@ class Numbers:
         hidden = self._shifts.are_hidden(value, hides=hides) if self.is_sampled else None
         if hidden is not None:
             taken["inverted"] = torch.tensor(int(hidden), device=value.device)
-        return _with(plain, self._text(em, value, taken)) if taken else plain
+        return with_stats(plain, self._text(em, value, taken)) if taken else plain
 
     def of_scores(self, em: Emitter, result: Any) -> bytes:
         """`encode` with how much of the weights of later positions is next to nothing.
@@ -247,8 +258,8 @@ class Numbers:
             return plain
         if not is_countable(result):
             return plain
-        hidden = _hidden(detached(result)[(0,) * (len(shape) - 2)])
-        return _with(plain, self._text(em, result, {"hidden": hidden}))
+        hidden = share_hidden(detached(result)[(0,) * (len(shape) - 2)])
+        return with_stats(plain, self._text(em, result, {"hidden": hidden}))
 
     def of_input(self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...]) -> bytes:
         """`encode` with the extremes of data that a layer is given, if they may be those of bytes.
@@ -266,7 +277,7 @@ class Numbers:
         low, high = torch.aminmax(value)
         if value.is_cpu and not (low.item() >= 0 and _BRIGHT < high.item() <= _BYTE):
             return b""
-        return _with(encode(value), self._text(em, value, {"min": low, "max": high}))
+        return with_stats(encode(value), self._text(em, value, {"min": low, "max": high}))
 
     def of_given(self, em: Emitter, value: torch.Tensor) -> bytes:
         """`encode` with the numbers of an input of several rows in floating point; else b""."""
@@ -274,7 +285,7 @@ class Numbers:
             return b""
         if not is_countable(value):
             return b""
-        return _with(encode(value), self._text(em, value, _leaf(value, full=True)))
+        return with_stats(encode(value), self._text(em, value, of_leaf(value, full=True)))
 
     def of_activation(self, em: Emitter, result: Any, activation: Activation) -> bytes:
         """`encode` with the numbers of an activation's result."""
@@ -287,9 +298,9 @@ class Numbers:
                 return plain
             self._left -= 1
             self.is_due = self._left > 0
-            text = self._text(em, result, _activation(result, activation))
+            text = self._text(em, result, of_activation(result, activation))
             self._last = (weakref.ref(result), text)
-        return _with(plain, text)
+        return with_stats(plain, text)
 
     def of_function(self, em: Emitter, result: Any, activation: Activation) -> bytes:
         """`of_activation` of a function, whose module is wanted for its name."""
@@ -312,7 +323,7 @@ class Numbers:
             return plain
         if not self.is_sampled and result.numel() > _ROOT:
             return plain
-        return _with(plain, self._broken(em, result))
+        return with_stats(plain, self._broken(em, result))
 
     def is_interesting(self, module: torch.nn.Module, span: int, told: bytes) -> bool:
         """Whether a module that no check asks for is recorded for its numbers.
@@ -332,16 +343,16 @@ class Numbers:
             device = torch.stack([v.detach().to(torch.float32) for v in values])
             return em.later(partial(finish, names), device)
         numbers = [value.item() for value in values]
-        found = _finished(names, numbers)
+        found = finished(names, numbers)
         if found.get("nonfinite"):
-            found = _exact(tensor)
+            found = exact(tensor)
         return orjson.dumps(found)
 
     def _broken(self, em: Emitter, tensor: torch.Tensor) -> bytes:
         total = detached(tensor).sum(dtype=torch.float32 if tensor.dtype in HALF else None)
         if not tensor.is_cpu:
             return em.later(partial(finish, ("sum",)), total.to(torch.float32).reshape(1))
-        return b"" if math.isfinite(total.item()) else orjson.dumps(_exact(tensor))
+        return b"" if math.isfinite(total.item()) else orjson.dumps(exact(tensor))
 
     # -- state
 
@@ -349,7 +360,7 @@ class Numbers:
         """Numbers of a parameter that is seen for the first time."""
         if not has_norm(tensor) or tensor.numel() > _LARGEST:
             return b""
-        return self._text(em, tensor, _weights(tensor))
+        return self._text(em, tensor, of_weights(tensor))
 
     def before_update(self, parameters: Iterable[torch.Tensor]) -> None:
         """An optimizer is about to step: `moves` tells later how far."""
@@ -361,174 +372,3 @@ class Numbers:
         if self.is_sampled or self.moves.has_any:
             return True
         return "parameter" in self._always_asked and size <= SMALL
-
-
-def finish(names: Sequence[str], numbers: Sequence[float]) -> bytes:
-    """Numbers that were read late, serialized. Of what is not finite at least one is counted."""
-    if tuple(names) == ("sum",):
-        return b'{"nonfinite":%d}' % (not math.isfinite(numbers[0]))
-    found = _finished(tuple(names), numbers)
-    return orjson.dumps({"nonfinite": 1} if found.get("nonfinite") else found)
-
-
-def _finished(names: tuple[str, ...], numbers: Sequence[float]) -> dict[str, float]:
-    found = dict(zip(names, numbers))
-    if "nonfinite" in found:
-        found["nonfinite"] = 0 if all(map(math.isfinite, numbers)) else 1
-    return found
-
-
-def with_fingerprint(text: bytes, tensor: torch.Tensor) -> bytes:
-    """The text of a tensor, and the fingerprint of what it holds."""
-    found = fingerprint(tensor)
-    if found is None or not text.endswith(b"}"):
-        return text
-    return WITH_FINGERPRINT % (text[:-1], found.encode())
-
-
-def _with(plain: bytes, text: bytes) -> bytes:
-    return plain if not text else plain[:-1] + b',"stats":' + text + b"}"
-
-
-def _as_plain(value: Any) -> torch.Tensor | None:
-    """The tensor itself, or what a subclass of tensors holds that leaves torch's dispatch alone."""
-    if type(value) in PLAIN_TYPES:
-        return value  # type: ignore[no-any-return]
-    if not isinstance(value, torch.Tensor) or type(value).__torch_dispatch__ is not _NO_DISPATCH:
-        return None
-    with unseen():
-        return value.as_subclass(torch.Tensor)
-
-
-def _leaf(tensor: torch.Tensor, *, full: bool) -> Taken:
-    tensor = detached(tensor)
-    taken = _extremes(tensor)
-    if tensor.dtype in FLOATS:
-        if full:  # a third of the time that all of it takes
-            some = tensor.reshape(-1)[:LARGE]
-            some = some.float() if some.dtype in HALF else some
-            taken["mean"] = some.mean()
-            taken["std"] = _std(some, taken["mean"])
-    elif _are_labels(tensor, taken):
-        taken["top"] = torch.bincount(tensor).max() / len(tensor)
-    return taken
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a program makes such a tensor itself: one value, or the numbers from 0 on."""
-    first, last = tensor.reshape(-1)[[0, -1]].tolist()
-    if first == last:
-        return bool((tensor == first).all())
-    is_counted = tensor.dim() == 1 and first == 0 and last == len(tensor) - 1
-    if not is_counted:
-        return False
-    counted = torch.arange(len(tensor), dtype=tensor.dtype, device=tensor.device)
-    return torch.equal(tensor, counted)
-
-
-def _has_rows(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of a batch holds samples that are compared."""
-    return tensor.is_cpu and tensor.dim() > 1 and len(tensor) >= _MANY_ROWS
-
-
-def _share_alike(batch: torch.Tensor) -> torch.Tensor:
-    """Share of rows that equal the first; if the last does not, nobody asks for the others."""
-    if not torch.equal(batch[0], batch[-1]):
-        return torch.tensor(1 / len(batch), device=batch.device)
-    return (batch == batch[:1]).flatten(1).all(1).to(torch.float32).mean()
-
-
-def _is_short_row(tensor: torch.Tensor) -> bool:
-    is_row = tensor.dtype is torch.int64 and tensor.dim() == 1
-    return is_row and len(tensor) <= _MOST_LABELS and tensor.is_cpu
-
-
-def _of_row(tensor: torch.Tensor) -> dict[str, float]:
-    """`_leaf` of a short row of integers, in Python: a third of the time that torch takes."""
-    counts = Counter(tensor.tolist())
-    found: dict[str, float] = {"min": min(counts), "max": max(counts)}
-    if found["min"] >= 0 and found["max"] < _MOST_LABELS:
-        found["top"] = max(counts.values()) / len(tensor)
-    return found
-
-
-def _are_labels(tensor: torch.Tensor, taken: Taken) -> bool:
-    is_row = tensor.is_cpu and tensor.dim() == 1 and tensor.dtype is torch.int64
-    return is_row and taken["min"].item() >= 0 and taken["max"].item() < _MOST_LABELS
-
-
-def _hidden(weights: torch.Tensor) -> torch.Tensor:
-    """Share of the weights of later positions that are next to nothing, of a matrix of them."""
-    head = weights[:_MOST_POSITIONS, :_MOST_POSITIONS]
-    # Sums, and no mask as an index: that waits for a device
-    nothing = (head < _NOTHING).triu(1).sum(dtype=torch.float32)
-    return nothing / torch.ones_like(head, dtype=torch.bool).triu(1).sum(dtype=torch.float32)
-
-
-def _weights(tensor: torch.Tensor) -> Taken:
-    """Of a parameter: what tells whether its filters live, and its rows differ."""
-    tensor = tensor.detach()
-    taken = _leaf(tensor, full=True)
-    whole = tensor.float() if tensor.dtype in HALF else tensor
-    taken["norm"] = vector_norm(whole)
-    if tensor.dim() > 1:
-        rows = whole.reshape(len(tensor), -1)
-        taken["dead"] = (vector_norm(rows, 2, 1) < DEAD_NORM).mean(dtype=torch.float32)
-        taken["alike"] = (rows == rows[:1]).all(1).mean(dtype=torch.float32)
-    return taken
-
-
-def _extremes(tensor: torch.Tensor) -> Taken:
-    low, high = torch.aminmax(tensor)
-    taken = {"min": low, "max": high}
-    if tensor.dtype in FLOATS:
-        taken["nonfinite"] = high  # a place for the answer: `_finished` looks at all
-    return taken
-
-
-def _std(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    spread: torch.Tensor = vector_norm(values - mean) / math.sqrt(values.numel())
-    return spread
-
-
-def _argument(tensor: torch.Tensor) -> Taken:
-    tensor = detached(tensor)
-    taken = _extremes(tensor)
-    if tensor.dtype in FLOATS and tensor.dim() > 1:
-        rows = tensor.sum(-1, dtype=torch.float32 if tensor.dtype in HALF else None)
-        taken["row_sum_min"], taken["row_sum_max"] = torch.aminmax(rows)
-    elif tensor.is_cpu and tensor.dtype in INTS and taken["min"].item() == IGNORED_LABEL:
-        taken["ignored"] = (tensor == IGNORED_LABEL).to(torch.float32).mean()
-    return taken
-
-
-def _activation(tensor: torch.Tensor, activation: Activation) -> Taken:
-    tensor = tensor.detach()
-    low, high, dead = share_of_units(tensor, activation)
-    some = tensor.reshape(-1)[:SMALL] if tensor.is_contiguous() else tensor
-    taken = {"min": low, "max": high, "nonfinite": high}
-    taken["zeros"] = (some == 0).to(torch.float32).mean()
-    if dead is not None:
-        taken["dead"] = dead
-    if activation.limits is not None:
-        bottom, top = activation.limits
-        near = (top - bottom) * activation.margin
-        flat = (some >= top - near) | (some <= bottom + near)
-        taken["saturated"] = flat.to(torch.float32).mean()
-    return taken
-
-
-def _exact(tensor: torch.Tensor) -> dict[str, float]:
-    """Numbers of a tensor that holds some that are none."""
-    tensor = tensor.detach()
-    finite = tensor[torch.isfinite(tensor)].double()
-    found: dict[str, float] = {"nonfinite": tensor.numel() - finite.numel()}
-    if finite.numel():
-        mean = finite.mean()
-        found |= {
-            "min": float(finite.min()),
-            "max": float(finite.max()),
-            "mean": float(mean),
-            "std": float(_std(finite, mean)),
-        }
-    return found

@@ -1,0 +1,58 @@
+"""Numbers of a tensor as the text of a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import orjson
+import torch
+
+from traincheck.collect.stats.argument_stats import std
+from traincheck.collect.templates import WITH_FINGERPRINT
+from traincheck.collect.tensors.fingerprint import fingerprint
+
+
+def finish(names: Sequence[str], numbers: Sequence[float]) -> bytes:
+    """Numbers that were read late, serialized. Of what is not finite at least one is counted."""
+    if tuple(names) == ("sum",):
+        return b'{"nonfinite":%d}' % (not math.isfinite(numbers[0]))
+    found = finished(tuple(names), numbers)
+    return orjson.dumps({"nonfinite": 1} if found.get("nonfinite") else found)
+
+
+def finished(names: tuple[str, ...], numbers: Sequence[float]) -> dict[str, float]:
+    """Numbers by name; what is not finite is counted as one."""
+    found = dict(zip(names, numbers))
+    if "nonfinite" in found:
+        found["nonfinite"] = 0 if all(map(math.isfinite, numbers)) else 1
+    return found
+
+
+def with_fingerprint(text: bytes, tensor: torch.Tensor) -> bytes:
+    """The text of a tensor, and the fingerprint of what it holds."""
+    found = fingerprint(tensor)
+    if found is None or not text.endswith(b"}"):
+        return text
+    return WITH_FINGERPRINT % (text[:-1], found.encode())
+
+
+def with_stats(plain: bytes, text: bytes) -> bytes:
+    """The text of a value, and its numbers."""
+    return plain if not text else plain[:-1] + b',"stats":' + text + b"}"
+
+
+def exact(tensor: torch.Tensor) -> dict[str, float]:
+    """Numbers of a tensor that holds some that are none."""
+    tensor = tensor.detach()
+    finite = tensor[torch.isfinite(tensor)].double()
+    found: dict[str, float] = {"nonfinite": tensor.numel() - finite.numel()}
+    if finite.numel():
+        mean = finite.mean()
+        found |= {
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+            "mean": float(mean),
+            "std": float(std(finite, mean)),
+        }
+    return found

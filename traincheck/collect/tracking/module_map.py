@@ -1,0 +1,124 @@
+"""Which module is a part of which model, and its path in there."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from traincheck.collect.tracking.naming import LiveModules, Parts, RootNames, table, unwrap
+from traincheck.collect.tracking.tracked_model import Root
+
+_FEW_MODULES = 512  # known ones, dead or alive
+
+
+class ModuleMap:
+    """Path and root of every module that was met.
+
+    Args:
+        on_death: called with a root whose model is about to go.
+
+    Attributes:
+        created: all modules that are alive.
+        maps: how often modules were given their paths.
+    """
+
+    def __init__(self, on_death: Callable[[Root], None]) -> None:
+        self.created = LiveModules()
+        self.maps = 0
+        self._on_death = on_death
+        self._names = RootNames()
+        self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], str, Root]] = {}
+        self._most_modules = _FEW_MODULES
+
+    def root_of(self, module: torch.nn.Module) -> Root | None:
+        """The root of a module, if it is known already."""
+        known = self._modules.get(id(module))
+        return known[2] if known is not None and known[0]() is module else None
+
+    def find(self, module: torch.nn.Module) -> tuple[str, Root]:
+        """Path and root of a module that is being called; one not seen before is a new root."""
+        found = self._modules.get(id(module))
+        if found is not None and found[0]() is module:
+            return found[1], found[2]
+        inner = unwrap(module)
+        if inner is not module:
+            path, root = self.find(inner)
+            self._modules[id(module)] = (weakref.ref(module), path, root)
+            return path, root
+        parents = self.parents()
+        root, _ = self.new(self.top(module, parents), parents)
+        return self._modules[id(module)][1], root
+
+    def new(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> tuple[Root, Parts]:
+        """A root for a model that was not seen before, with the paths of its parts."""
+        root = Root(top, self._name(top, parents), on_death=self._on_death)
+        parts = Parts(top, root.name)
+        self.map(root, parts)
+        return root, parts
+
+    def parents(self) -> dict[int, torch.nn.Module]:
+        """The module that holds another, by the identity of the other."""
+        live = list(self.created)
+        return {id(child): m for m in live for child in m._modules.values() if child is not None}
+
+    def _name(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> str:
+        """The name of a root. Of one class, the one made first has the first name.
+
+        Whichever is met first: a model that an optimizer forgets does not give its name away.
+        """
+        for other in self.created:
+            if type(other) is type(top) and id(other) not in parents:
+                self._names.name(other)
+        return self._names.name(top)
+
+    def top(self, module: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> torch.nn.Module:
+        """The outermost live module around this one: a part may be called before the whole."""
+        seen = {id(module)}
+        while id(module) in parents and id(parents[id(module)]) not in seen:
+            module = parents[id(module)]
+            seen.add(id(module))
+        return unwrap(module)
+
+    def child(
+        self, module: torch.nn.Module, root: Root | None, caller: torch.nn.Module | None = None
+    ) -> str | None:
+        """Path of a module called inside ``root``; None when it hangs nowhere below it.
+
+        caller: the module whose forward calls it. Not all of the root is searched for each of many
+        modules that are made where they are called.
+        """
+        found = self._modules.get(id(module))
+        if found is not None and found[0]() is module:
+            return found[1]
+        top = root.ref() if root is not None else None
+        if root is None or top is None:
+            return None
+        if root.checks:
+            root.checks -= 1
+        elif caller is None or not any(part is module for part in caller._modules.values()):
+            return None
+        if not root.is_current():
+            self.map(root, Parts(top, root.name))
+            root.is_tracked = False  # the next track must see what is new
+            found = self._modules.get(id(module))
+            if found is not None and found[0]() is module:
+                return found[1]
+        return None
+
+    def map(self, root: Root, parts: Parts) -> None:
+        """Remember which module stands at which path of ``root``."""
+        self.maps += 1
+        if len(self._modules) > self._most_modules:  # let go of those that are dead
+            self._modules = {i: m for i, m in self._modules.items() if m[0]() is not None}
+            self._most_modules = max(_FEW_MODULES, 2 * len(self._modules))
+        holders, modules = list[Any](), self._modules
+        for name, module in parts:
+            known = modules.get(id(module))
+            if known is None or known[0]() is not module or known[2] is root:
+                modules[id(module)] = (weakref.ref(module), name, root)
+            holders += (table(module._modules), table(module._parameters))
+        root.holders = holders
+        root.seen = root.look()

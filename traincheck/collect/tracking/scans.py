@@ -1,0 +1,304 @@
+"""Look at variables when an instrument says so, and only at those that may have changed.
+
+What tells that a tensor changed is the business of change_detector.py.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from typing import Protocol
+
+import torch
+
+from traincheck.collect.stats.tensor_stats import Numbers
+from traincheck.collect.tensors.norms import norms_of
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.tracking.change_detector import Looker
+from traincheck.collect.tracking.idle_models import NO_ROOTS, Rest, due
+from traincheck.collect.tracking.naming import Identities
+from traincheck.collect.tracking.optimizer_state_index import Plan
+from traincheck.collect.tracking.staggered_scan import Turns
+from traincheck.collect.tracking.tracked_model import Root
+from traincheck.collect.tracking.tracked_tensor import Variable
+
+
+class Variables(Protocol):
+    """The variables of a process, as scans see them.
+
+    names_version: another number when a parameter got another name.
+    """
+
+    identities: Identities
+    names_version: int
+
+    def live_roots(self) -> list[Root]:
+        """Models, and what optimizers hold besides, that this thread may look at."""
+
+    def held(
+        self, owner: str, optimizer: torch.optim.Optimizer
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Name and parameter of all that an optimizer holds."""
+
+    def class_of(self, parameter: torch.Tensor) -> str | None:
+        """The class of the module that owns a parameter."""
+
+
+class Scans:
+    """Scans of the parameters, gradients, buffers and optimizer state of one process.
+
+    Args:
+        variables: what is scanned.
+        looker: finds the changes and writes them.
+        turns: of large tensors, each is looked at in some steps.
+        numbers: which norms are taken.
+    """
+
+    def __init__(
+        self, variables: Variables, looker: Looker, turns: Turns, numbers: Numbers | None
+    ) -> None:
+        self._variables = variables
+        self._looker = looker
+        self._turns = turns
+        self._numbers = numbers
+        self._first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
+        self._optimizer_state: dict[str, dict[str, Variable]] = {}
+        self._plans: dict[str, Plan] = {}
+
+    def before_update(self, em: Emitter, names: AbstractSet[str]) -> None:
+        """An optimizer is about to step. names: of the roots that it trains."""
+        numbers = self._numbers
+        if numbers is not None:
+            numbers.before_update(
+                tensor
+                for root in due(em, self._variables.live_roots(), Rest.keeps_parameters, names)
+                for holder, key, _, _ in root.parameters.values()
+                if (tensor := holder.get(key)) is not None
+            )
+
+    def look_parameters(self, em: Emitter, after: int, names: AbstractSet[str]) -> None:
+        """Find the parameters of tracked roots that differ from the last look.
+
+        names: of the roots that an optimizer which has stepped trains.
+        """
+        numbers, live = self._numbers, self._variables.live_roots()
+        roots = due(em, live, Rest.keeps_parameters, names)
+        found = [
+            (variable, tensor)
+            for root in roots
+            for holder, key, variable, _ in root.parameters.values()
+            if (tensor := holder.get(key)) is not None
+        ]
+        found = self._turns.due(em.clock.step, found)
+        self._looker.still.clear()
+        size = sum(root.size for root in live)
+        if numbers is not None and numbers.parameter and numbers.takes_parameters(size):
+            self._look_with_norms(em, found, after)
+        else:
+            self._looker.look_all(em, found, after)
+        if self._looker.still:
+            self._explain_still(em, after, roots)
+        if len(live) > 1:
+            for root in roots:
+                if root.name in names:
+                    root.rest.trained()
+                root.rest.saw_parameters(em.clock.step, root.holders)
+
+    def look_last(self, em: Emitter, after: int, root: Root) -> None:
+        """Look at the parameters of a model that is about to go, but for those on a device."""
+        slots = [(v, holder.get(key)) for holder, key, v, _ in root.parameters.values()]
+        self._looker.look_all(em, [(v, t) for v, t in slots if t is not None and t.is_cpu], after)
+
+    def _explain_still(self, em: Emitter, after: int, roots: list[Root]) -> None:
+        still = self._looker.still
+        for root in roots:
+            for holder, key, parameter, gradient in root.parameters.values():
+                tensor = holder.get(key)  # None: the model has died meanwhile
+                if tensor is not None and id(parameter) in still and gradient.identity:
+                    self._looker.explain(em, gradient, tensor.grad, after)
+
+    def _look_with_norms(
+        self, em: Emitter, found: list[tuple[Variable, torch.Tensor]], after: int
+    ) -> None:
+        if self._numbers is not None:
+            holds = self._looker.holds  # unused or frozen: most of some models
+            found = [
+                (v, tensor)
+                for v, tensor in found
+                if tensor.grad is not None or not holds(v, tensor)
+            ]
+            norms = norms_of([tensor for _, tensor in found])
+            moves = self._numbers.moves
+            for (variable, tensor), norm in zip(found, norms):
+                variable.stats = moves.added(norm, tensor) if moves.has_any else norm
+            try:
+                self._looker.look_all(em, found, after)
+            finally:
+                for variable, _ in found:
+                    variable.stats = b""
+
+    def look_flags(self, em: Emitter, root: Root) -> None:
+        """Find parameters that were frozen or unfrozen, in a step in which no look is due."""
+        for holder, key, parameter, _ in root.parameters.values():
+            tensor = holder.get(key)
+            if tensor is not None and tensor.requires_grad is not parameter.requires_grad:
+                self._looker.flags(em, parameter, tensor, None)
+
+    def look_gradients(
+        self,
+        em: Emitter,
+        after: int,
+        names: AbstractSet[str] = NO_ROOTS,
+        *,
+        norms: bool = False,
+    ) -> None:
+        """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen.
+
+        names: of roots whose gradients were cleared.
+        """
+        live = self._variables.live_roots()
+        roots = due(em, live, Rest.keeps_gradients, names)
+        if norms and self._numbers is not None and self._numbers.gradient:
+            self._take_norms(roots)
+        found: list[tuple[Variable, torch.Tensor | None]] = []
+        for root in roots:
+            root.first_gradient = None
+            for holder, key, parameter, gradient in root.parameters.values():
+                tensor = holder.get(key)
+                if tensor is None:
+                    continue
+                if tensor.requires_grad is not parameter.requires_grad:
+                    self._looker.flags(em, parameter, tensor, after)
+                grad = tensor.grad
+                if grad is not None and root.first_gradient is None:
+                    root.first_gradient = weakref.ref(tensor), id(grad)
+                found.append((gradient, grad))
+        self._looker.look_all(em, found, after)
+        for gradient, _ in found:
+            gradient.stats = b""
+        self._first_gradient = next((r.first_gradient for r in live if r.first_gradient), None)
+        if len(live) > 1:
+            for root in roots:
+                root.rest.saw_gradients(em.clock.step, root.holders)
+
+    def has_other_gradients(self) -> bool:
+        """Whether a gradient is another tensor than at the last look: the program made its own."""
+        if self._first_gradient is None:
+            return False
+        parameter, known = self._first_gradient[0](), self._first_gradient[1]
+        grad = None if parameter is None else parameter.grad
+        return grad is not None and id(grad) != known
+
+    def _take_norms(self, roots: list[Root]) -> None:
+        """Of all gradients at once: the next look at each records them."""
+        found = [
+            (gradient, tensor.grad)
+            for root in roots
+            for holder, key, _, gradient in root.parameters.values()
+            if (tensor := holder.get(key)) is not None and tensor.grad is not None
+        ]
+        for (gradient, _), norm in zip(found, norms_of([g for _, g in found])):
+            gradient.stats = norm
+
+    def glance_gradients(
+        self, em: Emitter, after: int
+    ) -> list[tuple[Variable, torch.Tensor | None]]:
+        """Look at gradients that were cleared or written to by hand, before a backward pass.
+
+        The version counter is no hint: ``grad.data.zero_()`` leaves it as it was.
+        """
+        found: list[tuple[Variable, torch.Tensor | None]] = [
+            (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
+            for root in due(em, self._variables.live_roots(), Rest.keeps_gradients, NO_ROOTS)
+            for holder, key, _, gradient in root.parameters.values()
+            if gradient.identity
+        ]
+        if found:
+            self._looker.glance(em, found, after)
+        return found
+
+    def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
+        """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""
+        found = [
+            (variable, tensor)
+            for holder, key, variable in root.buffers.values()
+            if (tensor := holder.get(key)) is not None
+        ]
+        self._looker.look_all(em, self._turns.due(em.clock.step, found), after)
+
+    def look_optimizer(
+        self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Find the state tensors of an optimizer that appeared or changed."""
+        states = optimizer.state
+        plan = self._plans.get(owner)
+        if plan is None or not plan.fits(states, self._variables.names_version):
+            plan = self._plans[owner] = self._plan(em, after, owner, optimizer)
+        found = [
+            (variable, tensor)
+            for state, tensors in zip(states.values(), plan.tensors)
+            for key, variable in tensors
+            if isinstance(tensor := state.get(key), torch.Tensor)  # LBFGS keeps a number at times
+        ]
+        self._looker.look_all(em, found, after)
+
+    def _plan(self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer) -> Plan:
+        known = self._optimizer_state.setdefault(owner, {})
+        names = {id(parameter): name for name, parameter in self._variables.held(owner, optimizer)}
+        plan = Plan(self._variables.names_version, [], [], [])
+        for parameter, state in optimizer.state.items():
+            tensors: list[tuple[str, Variable]] = []
+            name = names.get(id(parameter))
+            for key, value in state.items() if name is not None else ():
+                # A counter for each parameter says no more of change than its moments do
+                skipped = key == "step" and not self._looker.exact
+                if isinstance(value, torch.Tensor) and not skipped:
+                    label = f"{name}/{key}"
+                    variable = known.get(label)
+                    if variable is None:
+                        cls = self._variables.class_of(parameter)
+                        variable = known[label] = Variable(label, "optimizer_state", cls, owner)
+                        variable.bind(self._variables.identities.of(value), value)
+                        self._looker.first(em, variable, value, "new", after)
+                    tensors.append((key, variable))
+            plan.held.append(id(parameter))
+            plan.sizes.append(len(state) if isinstance(state, dict) else 0)
+            plan.tensors.append(tensors)
+        return plan
+
+    def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
+        """After steps without looks: later looks compare with what is there now."""
+        self._first_gradient = None
+        rests = self._turns.rests
+        self._looker.baseline_all(pair for pair in self._followed(optimizers) if not rests(*pair))
+
+    def _followed(
+        self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]
+    ) -> Iterator[tuple[Variable, torch.Tensor]]:
+        """All variables that have a tensor now. Of gradients nothing is known but what is there."""
+        for root in self._variables.live_roots():
+            root.first_gradient = None
+            for holder, key, parameter, gradient in root.parameters.values():
+                tensor = holder.get(key)
+                if tensor is None or not (root.is_loose or isinstance(tensor, torch.nn.Parameter)):
+                    continue  # torch.func has put another in its place for a call
+                yield parameter, tensor
+                gradient.identity = 0 if tensor.grad is None else id(tensor.grad)
+                if tensor.grad is not None:
+                    yield gradient, tensor.grad
+            for holder, key, buffer in root.buffers.values():
+                if (tensor := holder.get(key)) is not None:
+                    yield buffer, tensor
+        for owner, optimizer in optimizers:
+            known = self._optimizer_state.get(owner, {})
+            for name, held in self._variables.held(owner, optimizer) if known else ():
+                for key, value in optimizer.state.get(held, {}).items():
+                    variable = known.get(f"{name}/{key}")
+                    if variable is not None and isinstance(value, torch.Tensor):
+                        yield variable, value
+
+    def forget_optimizer(self, owner: str) -> None:
+        """An optimizer is dead."""
+        self._optimizer_state.pop(owner, None)
+        self._plans.pop(owner, None)
