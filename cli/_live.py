@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from traincheck.api import conclude
 from traincheck.check.live import LiveEngine, Watched
-from traincheck.collect.launch.stop_program import Halt
+from traincheck.collect.launch.stop_program import ProgramStopper
 from traincheck.errors import OutputError
 from traincheck.store.tail import SILENT_S, TailReader
 from traincheck.store.thin import record_gap
@@ -62,7 +62,7 @@ class LiveCheck:
         self._halts = halts
         self._known = known
         self._limit = limit
-        self._halt: Halt | None = None
+        self._halt: ProgramStopper | None = None
         self._ended = threading.Event()
         self._is_abandoned = False
         self._is_partial = False
@@ -81,7 +81,7 @@ class LiveCheck:
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """The program runs."""
-        self._halt = Halt(process, self._directory)
+        self._halt = ProgramStopper(process, self._directory)
         self._reader = TailReader(
             self._directory,
             silent_s=self._stall_s,

@@ -24,7 +24,7 @@ from traincheck.cli import main as entry
 from traincheck.collect.launch import launcher as launching
 from traincheck.collect.launch.launcher import Outcome
 from traincheck.collect.launch.settings import Settings
-from traincheck.collect.launch.stop_program import Halt
+from traincheck.collect.launch.stop_program import ProgramStopper
 from traincheck.report import _run_summary as run_summary
 from traincheck.report._run_summary import RunSummary
 from traincheck.rules._table import RULES
@@ -380,7 +380,7 @@ def test_halt_stops_the_processes_of_the_run_and_no_others(tmp_path) -> None:
         for process in (child, stranger):
             (tmp_path / f"events-r0-p{process.pid}-t0.jsonl").touch()
         wait_for(lambda: str(tmp_path) in Path(f"/proc/{child.pid}/environ").read_text())
-        Halt(program, tmp_path)()
+        ProgramStopper(program, tmp_path)()
         assert program.wait(20) == child.wait(20) == -signal.SIGTERM
         assert stranger.poll() is None
     finally:
@@ -397,7 +397,7 @@ def test_halt_ends_what_does_not_listen(tmp_path) -> None:
     try:
         assert deaf.stdout is not None
         deaf.stdout.readline()
-        Halt(deaf, tmp_path, grace_s=0.05)()
+        ProgramStopper(deaf, tmp_path, grace_s=0.05)()
         assert deaf.wait(20) == -signal.SIGKILL
     finally:
         deaf.kill()

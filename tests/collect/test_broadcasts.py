@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.collect.recording import Recording, recording
 from traincheck.collect.observers import loss_broadcast
-from traincheck.collect.observers.loss_broadcast import Broadcasts
+from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 
@@ -310,6 +310,6 @@ def test_only_where_it_is_wanted(tmp_path: Path, needs: Needs | None, is_wanted:
 def test_torch_that_does_not_tell(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(loss_broadcast, "IS_TOLD", False)
     with recording(tmp_path) as run:
-        assert not Broadcasts(run.session).is_wanted
+        assert not LossBroadcastObserver(run.session).is_wanted
         grads(twice)
     assert told(run) == []

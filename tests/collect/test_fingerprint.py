@@ -21,7 +21,7 @@ from traincheck.collect.tensors.fingerprint import (
     zeros_digest,
     zeros_probe,
 )
-from traincheck.collect.tracking.tracked_tensor import Variable
+from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
 FLOAT8 = [
     f"float8_{kind}"
@@ -428,7 +428,7 @@ def test_zeros_are_known_without_a_tensor(dtype, shape):
 
 def test_variables_of_one_shape_share_what_is_known_of_it():
     """Else thousands of small parameters fill the garbage collector's lists."""
-    one, other = (Variable(name, "gradient", None) for name in ("a", "b"))
+    one, other = (TrackedTensor(name, "gradient", None) for name in ("a", "b"))
     tensors = torch.ones(3, 4), torch.ones(3, 4)
     for variable, tensor in zip((one, other), tensors, strict=True):
         assert variable.fits(tensor)

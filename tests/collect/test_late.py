@@ -12,8 +12,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from tests.collect.conftest import mix
 from tests.collect.recording import recording
 from traincheck.collect.tracking import change_detector, deferred_scan
-from traincheck.collect.tracking.deferred_scan import LateLook, LateLooks
-from traincheck.collect.tracking.tracked_tensor import Variable
+from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans
+from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
 X = torch.linspace(-1, 1, 24).view(6, 4)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -111,7 +111,9 @@ def test_steps_without_looks_are_taken_over_without_waiting(tmp_path, monkeypatc
         assert not waits
         assert its.pending
         model.bias.data.zero_()
-        its.look_all(run.session.local.em, [(Variable("new", "buffer", None), torch.ones(1))], 0)
+        its.look_all(
+            run.session.local.em, [(TrackedTensor("new", "buffer", None), torch.ones(1))], 0
+        )
         its.resolve(run.session.local.em)
         known = {
             v.name: v.digest
@@ -142,14 +144,14 @@ def test_a_gradient_that_is_cleared_in_its_step_is_set_before_and_after(tmp_path
 
 
 def of(name, role="parameter"):
-    return Variable(name, role, None)
+    return TrackedTensor(name, role, None)
 
 
 def look_at(*tensors):
     """Fingerprints, and which are zero, by looks that begin together."""
-    looks = LateLooks()
+    looks = DeferredScans()
     for tensor in tensors:
-        assert looks.add(LateLook(variable=of("x"), after=0), tensor)
+        assert looks.add(DeferredScan(variable=of("x"), after=0), tensor)
     looks.begin()
     assert looks
     found = list(looks.read())
@@ -185,8 +187,8 @@ def test_a_sign_is_no_zero():
 
 
 def test_nothing_is_kept_of_the_tensors():
-    looks, tensor = LateLooks(), torch.ones(100, 100)
-    looks.add(LateLook(variable=of("x"), after=0), tensor)
+    looks, tensor = DeferredScans(), torch.ones(100, 100)
+    looks.add(DeferredScan(variable=of("x"), after=0), tensor)
     looks.begin()
     expected, kept = mix(tensor), weakref.ref(tensor.untyped_storage())
     tensor.zero_()
@@ -196,11 +198,11 @@ def test_nothing_is_kept_of_the_tensors():
 
 
 def test_numbers_that_are_on_devices_are_read_with_them():
-    looks = LateLooks()
+    looks = DeferredScans()
     one, other = of("one"), of("other")
     one.stats = torch.tensor(3.0)
     for variable in (other, one):
-        looks.add(LateLook(variable=variable, after=0), torch.ones(2))
+        looks.add(DeferredScan(variable=variable, after=0), torch.ones(2))
     assert one.stats == b""
     looks.begin()
     assert [found.stats for found in looks.read()] == [b"", b'{"norm":3.0,"nonfinite":0}']
@@ -231,8 +233,8 @@ def test_what_is_captured_is_neither_waited_for_nor_remembered(tmp_path, monkeyp
 
 
 def test_looks_that_are_begun_before_a_capture_are_lost_if_it_lasts(monkeypatch):
-    looks = LateLooks()
-    looks.add(LateLook(variable=of("x"), after=0), torch.ones(2))
+    looks = DeferredScans()
+    looks.add(DeferredScan(variable=of("x"), after=0), torch.ones(2))
     looks.begin()
     monkeypatch.setattr(deferred_scan, "is_capturing", lambda: True)
     monkeypatch.setattr(deferred_scan, "read", None)
@@ -286,13 +288,13 @@ def test_on_a_gpu_looks_find_what_they_do_on_the_cpu(tmp_path):
 @pytest.mark.gpu
 @needs_gpu
 def test_on_a_gpu_nothing_waits_before_all_is_read():
-    looks, tensors = LateLooks(), [torch.ones(3, i + 1, device="cuda") for i in range(300)]
+    looks, tensors = DeferredScans(), [torch.ones(3, i + 1, device="cuda") for i in range(300)]
     expected = [mix(tensor.cpu()) for tensor in tensors]
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for tensor in (*tensors, tensors[0].t(), torch.ones(5, 2, device="cuda").t()):
-            looks.add(LateLook(variable=of("x"), after=0), tensor)
+            looks.add(DeferredScan(variable=of("x"), after=0), tensor)
         looks.begin()
         for tensor in tensors:
             tensor.zero_()
@@ -305,8 +307,8 @@ def test_on_a_gpu_nothing_waits_before_all_is_read():
 @pytest.mark.gpu
 @needs_gpu
 def test_on_a_gpu_a_capture_goes_on():
-    looks, tensor = LateLooks(), torch.ones(3, device="cuda")
-    look = LateLook(variable=of("x"), after=0)
+    looks, tensor = DeferredScans(), torch.ones(3, device="cuda")
+    look = DeferredScan(variable=of("x"), after=0)
     graph = torch.cuda.CUDAGraph()
     looks.add(look, tensor)
     looks.begin()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.stats.update_size import STEPS, Moves
+from traincheck.collect.stats.update_size import STEPS, UpdateSize
 from traincheck.schema.claims import Needs
 
 ASKED = Needs(
@@ -62,7 +62,7 @@ def test_what_rounds_updates_away_is_left_out(tmp_path):
     ],
 )
 def test_odd_tensors_are_left_alone(odd):
-    moves = Moves(is_asked=True)
+    moves = UpdateSize(is_asked=True)
     moves.turn(0)
     moves.before([odd])
     assert not moves.has_any
@@ -71,7 +71,7 @@ def test_odd_tensors_are_left_alone(odd):
 
 def test_a_large_parameter_is_sampled_and_a_broken_one_is_not_told():
     large, broken = nn.Parameter(torch.zeros(100_000)), nn.Parameter(torch.zeros(3))
-    moves = Moves(is_asked=True)
+    moves = UpdateSize(is_asked=True)
     moves.turn(0)
     moves.before([large, broken])
     with torch.no_grad():

@@ -11,13 +11,13 @@ from torch import nn
 from tests.collect.recording import recording
 from traincheck.collect.tracking.naming import (
     Identities,
-    RootNames,
+    ModelNames,
     class_of,
     clean_path,
     unwrap,
     walk,
 )
-from traincheck.collect.tracking.tracked_model import Root
+from traincheck.collect.tracking.tracked_model import TrackedModel
 
 try:
     from torch.distributed.fsdp import FSDPModule
@@ -130,13 +130,13 @@ def test_a_missing_part_is_left_out():
 
 
 def test_two_roots_of_one_class():
-    names, one, two = RootNames(), Net(), Net()
+    names, one, two = ModelNames(), Net(), Net()
     assert [names.name(one), names.name(two), names.name(one)] == ["Net", "Net#2", "Net"]
     assert names.name(nn.Linear(1, 1)) == "Linear"
 
 
 def test_a_replaced_root_has_the_name_of_the_dead_one():
-    names, one = RootNames(), Net()
+    names, one = ModelNames(), Net()
     assert names.name(one) == "Net"
     alive = Net()
     assert names.name(alive) == "Net#2"
@@ -178,8 +178,10 @@ class Unregistered(nn.Module):
 
 
 def test_modules_that_hang_nowhere_are_not_searched_for_each_time(tmp_path, monkeypatch):
-    is_current, asked = Root.is_current, []
-    monkeypatch.setattr(Root, "is_current", lambda self: asked.append(self) or is_current(self))
+    is_current, asked = TrackedModel.is_current, []
+    monkeypatch.setattr(
+        TrackedModel, "is_current", lambda self: asked.append(self) or is_current(self)
+    )
     model, x = Unregistered(), torch.ones(2, requires_grad=True)
     with recording(tmp_path) as run:
         for step in range(14):

@@ -19,7 +19,7 @@ from tests.collect.recording import recording
 from tests.collect.test_steps import LOOPS
 from traincheck.collect.session import step_boundary
 from traincheck.collect.steps import pattern_counter
-from traincheck.collect.steps.pattern_counter import LAST, LEFT, RepeatCounter
+from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.steps.step_counter import StepCounter
 
@@ -42,7 +42,7 @@ class Loop:
         self.counted = 0  # signs that were not only compared
         ends = self._ended, lambda done: set(self.alive)
         if compares:
-            self.counter = RepeatCounter(*ends, self._skipped, self._caught_up)
+            self.counter = PatternStepCounter(*ends, self._skipped, self._caught_up)
         else:
             self.counter = StepCounter(*ends)
 
@@ -362,7 +362,7 @@ def other_kinds(run):
 def test_programs_are_told_as_if_all_were_counted(tmp_path, monkeypatch, program):
     with recording(tmp_path / "compared", every=6) as compared:
         program()
-    monkeypatch.setattr(step_boundary, "RepeatCounter", lambda *ends: StepCounter(*ends[:2]))
+    monkeypatch.setattr(step_boundary, "PatternStepCounter", lambda *ends: StepCounter(*ends[:2]))
     with recording(tmp_path / "counted", every=6) as counted:
         program()
     assert told(compared) == told(counted)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import read_folder, recording
-from traincheck.collect.instruments.import_hook import WhenImported
+from traincheck.collect.instruments.import_hook import ImportHook
 from traincheck.collect.launch import run_manifest
 from traincheck.collect.trace_writer import event_file
 from traincheck.collect.trace_writer.event_file import reserved
@@ -314,7 +314,7 @@ def test_an_argument_that_is_no_text_loses_one_record_only(tmp_path, monkeypatch
 
 
 def test_a_finder_of_imports_can_be_removed_twice():
-    finder = WhenImported(lambda name: False, lambda module: None, lambda action, error: None)
+    finder = ImportHook(lambda name: False, lambda module: None, lambda action, error: None)
     finder.install()
     assert finder in sys.meta_path
     finder.remove()

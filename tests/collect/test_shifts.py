@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
-from traincheck.collect.stats.next_token_labels import Shifts
+from traincheck.collect.stats.next_token_labels import NextTokenMatcher
 from traincheck.schema.values import tensors_in
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
@@ -27,7 +27,7 @@ def logits():
 
 
 def told(given, target, labels=NEXT, tokens=TOKENS):
-    shifts = Shifts()
+    shifts = NextTokenMatcher()
     shifts.look([tokens, labels])
     assert shifts.of_argument(given) == {}
     found = shifts.of_argument(target).get("shifted")
@@ -83,7 +83,7 @@ def test_labels_that_equal_the_inputs_are_not_ahead_until_the_model_moves_them_o
 
 
 def test_a_target_of_tokens_needs_no_labels_beside_them():
-    shifts = Shifts()
+    shifts = NextTokenMatcher()
     shifts.look([TOKENS])
     assert shifts.of_argument(logits().flatten(0, 1)) == {}
     assert shifts.of_argument(NEXT.flatten()) == {"shifted": torch.tensor(1)}
@@ -96,7 +96,7 @@ def test_a_target_of_tokens_needs_no_labels_beside_them():
 
 
 def test_texts_may_lie_in_columns():
-    shifts = Shifts()
+    shifts = NextTokenMatcher()
     shifts.look([TOKENS.t().contiguous()])
     one = torch.tensor(1)
     assert shifts.of_argument(NEXT.t().flatten()) == {"shifted": one, "columns": one}
@@ -108,7 +108,7 @@ def test_texts_may_lie_in_columns():
 
 
 def test_next_tokens_of_one_input_count_before_those_of_another():
-    shifts = Shifts()
+    shifts = NextTokenMatcher()
     shifts.look([NEXT])  # an encoder
     shifts.look([TOKENS])  # its decoder
     assert shifts.of_argument(NEXT.flatten()) == {"shifted": torch.tensor(1)}
@@ -124,7 +124,7 @@ def test_next_tokens_of_one_input_count_before_those_of_another():
     ],
 )
 def test_tensors_that_cannot_tell(tokens):
-    shifts = Shifts()
+    shifts = NextTokenMatcher()
     shifts.look([tokens, tokens.roll(-1, 1)])
     assert not shifts.is_next(tokens)
     assert not shifts._labels
@@ -133,7 +133,7 @@ def test_tensors_that_cannot_tell(tokens):
 def test_ignored_labels_are_passed_over():
     labels = NEXT.clone()
     labels[:, :3] = -100
-    shifts = Shifts()
+    shifts = NextTokenMatcher()
     shifts.look([TOKENS, labels])
     assert shifts.is_next(labels)
     labels = NEXT.clone()
@@ -148,7 +148,7 @@ IS_PADDING = PADDED == 0
 
 
 def hides(mask, text=PADDED, *, true_hides=True):
-    shifts = Shifts()
+    shifts = NextTokenMatcher()
     shifts.feed(text)
     return shifts.are_hidden(mask, hides=true_hides)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.collect.tracking import staggered_scan
-from traincheck.collect.tracking.tracked_tensor import Variable
+from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 from traincheck.schema.claims import Needs
 
 CALM = 8
@@ -67,13 +67,13 @@ def test_frozen_layers_are_read_in_turns(tmp_path, monkeypatch, needs, low):
     """Wherever they lie: in interpreters that have a fixed place, small ones lie low."""
     monkeypatch.setattr(staggered_scan, "LOW", low)
     read: Counter[str] = Counter()
-    exact_digest = Variable.exact_digest
+    exact_digest = TrackedTensor.exact_digest
 
     def counted(variable, tensor):
         read[variable.name] += 1
         return exact_digest(variable, tensor)
 
-    monkeypatch.setattr(Variable, "exact_digest", counted)
+    monkeypatch.setattr(TrackedTensor, "exact_digest", counted)
     with recording(tmp_path, needs=needs, every=1) as run:
         train(steps=60)
     frozen = [count for name, count in read.items() if ".base." in name]

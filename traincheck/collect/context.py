@@ -7,12 +7,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from traincheck.collect.stats.tensor_stats import Numbers
+from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.steps.step_counter import StepCounter
 from traincheck.collect.trace_writer.emitter import Emitter, Writer
-from traincheck.collect.trace_writer.process_end import Ending
-from traincheck.collect.trace_writer.thread_state import Local
+from traincheck.collect.trace_writer.process_end import ProcessEnd
+from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.schema.claims import Needs
@@ -45,15 +45,15 @@ class Recorder(Writer, Protocol):
     """
 
     needs: Needs | None
-    local: Local
-    numbers: Numbers
+    local: ThreadState
+    numbers: TensorStats
     tracker: Tracker
     live: LiveObjects
     hooks: Hooks
     applied: AbstractSet[str]
     installed: list[Any]
     instruments: dict[str, str]
-    ending: Ending
+    ending: ProcessEnd
     is_rng_set: bool
     is_worker: bool
 

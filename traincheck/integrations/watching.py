@@ -47,7 +47,7 @@ from traincheck.schema.shown import report_html
 from traincheck.store.tail import PollReader
 
 if TYPE_CHECKING:
-    from traincheck.collect.session.attach import Subjects
+    from traincheck.collect.session.attach import WatchedObjects
     from traincheck.collect.session.session import Session
 
 __all__ = ["Options", "TrainingHalted", "Watch", "watch"]
@@ -204,9 +204,9 @@ class Watch:
         Raises:
             UsageError: something else was given.
         """
-        from traincheck.collect.session.attach import Subjects, attach
+        from traincheck.collect.session.attach import WatchedObjects, attach
 
-        more = Subjects()
+        more = WatchedObjects()
         more.add_all(subjects, is_strict=True)
         if self._joined is not None:
             self._joined.add(*subjects)
@@ -228,9 +228,9 @@ class Watch:
         if CURRENT.session is not None:
             self._join()
             return
-        from traincheck.collect.session.attach import Subjects, optimizers_of
+        from traincheck.collect.session.attach import WatchedObjects, optimizers_of
 
-        subjects = Subjects()
+        subjects = WatchedObjects()
         subjects.add_all(self._given, is_strict=True)
         if self._seeks and not subjects.optimizers:
             subjects.add_all(optimizers_of(subjects.models), is_strict=True)
@@ -290,9 +290,9 @@ class Watch:
 
         @functools.wraps(function)
         def watched(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            from traincheck.collect.session.attach import Subjects
+            from traincheck.collect.session.attach import WatchedObjects
 
-            passed = Subjects()
+            passed = WatchedObjects()
             passed.add_all([*args, *kwargs.values()], is_strict=False)
             subjects = [*self._given, *passed.models, *passed.optimizers]
             with Watch(subjects, self._options) as run:
@@ -313,7 +313,7 @@ class Watch:
 class _Running:
     """The session of a watch that goes on, and the engine that it feeds."""
 
-    def __init__(self, options: Options, subjects: Subjects) -> None:
+    def __init__(self, options: Options, subjects: WatchedObjects) -> None:
         from traincheck.collect.session.attach import attach
         from traincheck.collect.session.session import Session
 

@@ -16,9 +16,9 @@ from traincheck.collect.instruments.wrap import (
     guarded,
     span_wrapper,
 )
-from traincheck.collect.observers.attention_softmax import Attention
-from traincheck.collect.observers.loss_broadcast import Broadcasts
-from traincheck.collect.observers.stale_gradients import Kept
+from traincheck.collect.observers.attention_softmax import AttentionSoftmaxObserver
+from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
+from traincheck.collect.observers.stale_gradients import StaleGradientObserver
 from traincheck.collect.templates import BACKWARD
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.call_site import place, where
@@ -37,9 +37,9 @@ class Autograd(Instrument):
 
     def install(self) -> None:
         self._looks_at_gradients = self.session.tracker.wants("gradient", "backward")
-        looks = (Broadcasts(self.session), Attention(self.session))
+        looks = (LossBroadcastObserver(self.session), AttentionSoftmaxObserver(self.session))
         self._graph_looks = [look.before for look in looks if look.is_wanted]
-        self._kept = Kept(self.session)
+        self._kept = StaleGradientObserver(self.session)
         self._glance = self.session.tracker.scans.glance_gradients
         self.replace(torch.autograd, "backward", self._wrap_backward)
         if self.wants_call(GRAD):

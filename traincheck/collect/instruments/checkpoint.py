@@ -16,10 +16,10 @@ from torch.optim import lr_scheduler
 
 from traincheck.collect import masking
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.instruments.import_hook import WhenImported
+from traincheck.collect.instruments.import_hook import ImportHook
 from traincheck.collect.instruments.wrap import guarded
-from traincheck.collect.observers.loaded_averages import Averages
-from traincheck.collect.observers.state_dicts import MadeStates
+from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
+from traincheck.collect.observers.state_dicts import StateDictObserver
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
@@ -71,11 +71,11 @@ class Checkpoint(Instrument):
 
     def install(self) -> None:
         self._nested = False  # loading one thing may load its parts
-        self._averages = Averages(self.session)
+        self._averages = LoadedAverageObserver(self.session)
         self._averages.install()
-        self._made = MadeStates()
+        self._made = StateDictObserver()
         self.replace(torch, "save", self._wrap_save)
-        self._imports = WhenImported(_SAVERS.__contains__, self._wrap_savers, self.session.fault)
+        self._imports = ImportHook(_SAVERS.__contains__, self._wrap_savers, self.session.fault)
         self._imports.install()
         for name in _SAVERS.keys() & sys.modules.keys():
             self._wrap_savers(sys.modules[name])

@@ -12,7 +12,7 @@ from torch import distributed
 from torch.nn import utils
 
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.instruments.import_hook import WhenImported
+from traincheck.collect.instruments.import_hook import ImportHook
 from traincheck.collect.instruments.wrap import Describe, span_wrapper
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
@@ -30,15 +30,13 @@ class Clipping(Instrument):
     families = (Families.CLIP_NORM, Families.CLIP_VALUE, Families.FSDP_CLIP)
 
     def install(self) -> None:
-        self._imports: WhenImported | None = None
+        self._imports: ImportHook | None = None
         if distributed.is_available():
             known = sys.modules.get(_SHARDED)
             if known is not None:
                 self._wrap_sharded(known)
             else:
-                self._imports = WhenImported(
-                    _SHARDED.__eq__, self._wrap_sharded, self.session.fault
-                )
+                self._imports = ImportHook(_SHARDED.__eq__, self._wrap_sharded, self.session.fault)
                 self._imports.install()
         self.replace(utils, "clip_grad_norm_", self._wrap(Families.CLIP_NORM, "max_norm"))
         self.replace(utils, "clip_grad_value_", self._wrap(Families.CLIP_VALUE, "clip_value"))

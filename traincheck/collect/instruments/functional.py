@@ -19,7 +19,7 @@ from torch.nn import init
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments.wrap import CallTemplates, function_wrapper, hiding
 from traincheck.collect.stats.activations import FUNCTIONS, Activation
-from traincheck.collect.stats.tensor_stats import FED, MASKED, SCORED, Numbers
+from traincheck.collect.stats.tensor_stats import FED, MASKED, SCORED, TensorStats
 from traincheck.collect.templates import RESULT_IN_MODULE, WITH_IDENTITY
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Emitter
@@ -218,7 +218,7 @@ class Functional(Instrument):
                     )
 
 
-def _argument(numbers: Numbers, api: str) -> Callable[[Emitter], Callable[[Any], bytes]] | None:
+def _argument(numbers: TensorStats, api: str) -> Callable[[Emitter], Callable[[Any], bytes]] | None:
     """What gives how arguments of ``api`` are encoded, if not plainly."""
     if api not in numbers.asked or api in SCORED:
         return None
@@ -232,7 +232,7 @@ def _argument(numbers: Numbers, api: str) -> Callable[[Emitter], Callable[[Any],
     return lambda em: functools.partial(told, em) if numbers.is_sampled else encode
 
 
-def _outcome(numbers: Numbers, activation: Activation, em: Emitter, result: Any) -> bytes:
+def _outcome(numbers: TensorStats, activation: Activation, em: Emitter, result: Any) -> bytes:
     return numbers.of_function(em, result, activation)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-class WhenImported(importlib.abc.MetaPathFinder):
+class ImportHook(importlib.abc.MetaPathFinder):
     """A meta path finder. Modules that are there already are for its owner to look after.
 
     Args:
@@ -50,7 +50,7 @@ class WhenImported(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, finder: WhenImported) -> None:
+    def __init__(self, loader: Any, finder: ImportHook) -> None:
         self._loader = loader
         self._finder = finder
 

@@ -14,10 +14,10 @@ import torch
 from torch import is_grad_enabled
 
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.observers.auxiliary_models import Untrained
-from traincheck.collect.observers.eval_folding import Folding
-from traincheck.collect.observers.eval_weights import Evaluated
-from traincheck.collect.observers.model_inputs import Given
+from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
+from traincheck.collect.observers.eval_folding import EvalFolding
+from traincheck.collect.observers.eval_weights import EvalWeightObserver
+from traincheck.collect.observers.model_inputs import ModelInputObserver
 from traincheck.collect.stats.next_token_labels import ONCE
 from traincheck.collect.stats.stats_text import with_fingerprint
 from traincheck.collect.templates import EXCEPTION, MODULE_CALL, MODULE_CALL_OF_ONE, WITH_PLACE
@@ -27,7 +27,7 @@ from traincheck.collect.trace_writer.call_site import place
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
 from traincheck.collect.tracking.naming import unwrap
-from traincheck.collect.tracking.tracked_model import Root
+from traincheck.collect.tracking.tracked_model import TrackedModel
 from traincheck.schema.apis import Families
 
 _SYNC = "require_backward_grad_sync"
@@ -53,11 +53,11 @@ class Modules(Instrument):
         self._heads: dict[tuple[str, bool], bytes] = {}  # of modules without a path
         self._known = (0, False)
         self._plans: dict[int, _Plan] = {}
-        self._root: Root | None = None
-        self._evaluated = Evaluated(self.session)
-        self._untrained = Untrained(self.session)
-        self._given = Given(self.session)
-        self._folding = Folding(self.session)
+        self._root: TrackedModel | None = None
+        self._evaluated = EvalWeightObserver(self.session)
+        self._untrained = AuxiliaryModelObserver(self.session)
+        self._given = ModelInputObserver(self.session)
+        self._folding = EvalFolding(self.session)
         self._looks_at_buffers = self.session.tracker.wants("buffer", "forward")
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)

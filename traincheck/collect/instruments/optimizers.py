@@ -21,9 +21,9 @@ from torch.optim import Optimizer
 
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments.wrap import Count, Describe, guarded, span_wrapper
-from traincheck.collect.observers.external_writes import Between
-from traincheck.collect.observers.manual_updates import ByHand
-from traincheck.collect.steps.pattern_counter import LAST, LEFT, RepeatCounter
+from traincheck.collect.observers.external_writes import ExternalWriteObserver
+from traincheck.collect.observers.manual_updates import ManualUpdateObserver
+from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
 from traincheck.collect.templates import OPTIMIZER_STEP, ZERO_GRAD
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.summarize import dotted, encode, summarize_named
@@ -96,9 +96,9 @@ class Optimizers(Instrument):
         self._stepping: set[int] = set()
         # Those that hold tensors of no model: whether there was no gradient at all at the last step
         self._loose: dict[str, bool] = {}
-        self._by_hand = ByHand(self.session)
+        self._by_hand = ManualUpdateObserver(self.session)
         self._awaits_update = True
-        self._between = Between(self.session)
+        self._between = ExternalWriteObserver(self.session)
         wants = self.session.tracker.wants
         self._looks_at_cleared = wants("gradient", "zero_grad")
         self._looks_at_parameters = wants("parameter", "step")
@@ -330,7 +330,7 @@ class Optimizers(Instrument):
     ) -> Callable[..., Any]:
         """A step that is only compared while it is the one expected. counted: else."""
         session, steps, switch = self.session, self.session.steps, self.session.switch
-        if not isinstance(steps, RepeatCounter):
+        if not isinstance(steps, PatternStepCounter):
             return counted
 
         def step(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> Any:
@@ -480,7 +480,7 @@ class Optimizers(Instrument):
             looks=True,
             count=count,
         )
-        if not isinstance(steps, RepeatCounter):
+        if not isinstance(steps, PatternStepCounter):
             return counted
 
         def zero_grad(*args: Any, **kwargs: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments.functional import signature
-from traincheck.collect.instruments.import_hook import WhenImported
+from traincheck.collect.instruments.import_hook import ImportHook
 from traincheck.collect.instruments.wrap import CallTemplates, function_wrapper
 
 
@@ -24,7 +24,7 @@ class Packages(Instrument):
         return bool(self.session.settings.packages)
 
     def install(self) -> None:
-        self._imports = WhenImported(self.covers, self.wrap_module, self.session.fault)
+        self._imports = ImportHook(self.covers, self.wrap_module, self.session.fault)
         self._imports.install()
         for name, module in list(sys.modules.items()):
             if self.covers(name):

@@ -22,7 +22,7 @@ from traincheck.schema.hidden import MASK
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
-    from traincheck.collect.stats.tensor_stats import Numbers
+    from traincheck.collect.stats.tensor_stats import TensorStats
 
 _dumps = orjson.dumps
 
@@ -162,7 +162,7 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
     is_rare: bool = False,
     argument: Callable[[Emitter], Callable[[Any], bytes]] | None = None,
     outcome: Encode | None = None,
-    sampled: Numbers | None = None,
+    sampled: TensorStats | None = None,
 ) -> Callable[..., Any]:
     """Wrap a stateless function: `span_wrapper` inlined, as nine calls in ten pass here.
 

@@ -19,7 +19,7 @@ from traincheck.schema.reading import read_regular
 GRACE_S = 10.0
 
 
-class Halt:
+class ProgramStopper:
     """Ends a program and all processes of its run that left events.
 
     Args:

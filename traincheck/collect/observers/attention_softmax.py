@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inputs, kind, signed
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.apis import Marks
@@ -55,13 +55,13 @@ class _Weights(NamedTuple):
     summed: int
 
 
-class Attention:
+class AttentionSoftmaxObserver:
     """Looks at the graph of a loss before its backward pass."""
 
     def __init__(self, session: Recorder) -> None:
         self._session = session
         self.is_wanted = IS_TOLD and session.tracker.wants("loss", MOMENT)
-        self._use = Use(_CALLS, _SCHEDULE)
+        self._use = UseSchedule(_CALLS, _SCHEDULE)
 
     def before(self, em: Emitter, args: tuple[Any, ...]) -> None:
         """A backward pass begins, called with ``args``."""

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
-from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.fingerprint import fingerprint, hex128
 from traincheck.collect.tensors.readable import is_countable
@@ -34,17 +34,17 @@ _LARGEST = 1 << 14  # elements of each of them
 _MOST_NORMS = 4  # batch norms of a model
 
 
-class Untrained:
+class AuxiliaryModelObserver:
     """Looks at models that are called without grad."""
 
     def __init__(self, session: Recorder) -> None:
         self._session = session
         self.is_wanted = session.tracker.wants("parameter", MOMENT)
-        self._uses: dict[tuple[str, bool], Use] = {}  # by path and mode
+        self._uses: dict[tuple[str, bool], UseSchedule] = {}  # by path and mode
 
     def enter(self, em: Emitter, module: torch.nn.Module, path: str, *, training: bool) -> None:
         """A forward without grad begins. path: of the module; training: its mode."""
-        use = self._uses.setdefault((path, training), Use(1))
+        use = self._uses.setdefault((path, training), UseSchedule(1))
         if not use.is_due(self._session.steps.step):
             return
         weights = self._weights(module)

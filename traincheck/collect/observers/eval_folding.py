@@ -15,13 +15,13 @@ from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
-    from traincheck.collect.tracking.tracked_model import Root
+    from traincheck.collect.tracking.tracked_model import TrackedModel
 
 COMPLETE_FORWARDS = 32  # of a model in a step that are recorded with the calls within them,
 EVERY_NTH = 32  # and which of those that follow
 
 
-class Folding:
+class EvalFolding:
     """Counts the forwards without grad of each model in a step.
 
     Does nothing where the settings do not ask for it, nor where several ranks run: collectives
@@ -35,7 +35,7 @@ class Folding:
         self._times: dict[str, int] = {}
         self._is_marked = False
 
-    def folds(self, em: Emitter, root: Root) -> bool:
+    def folds(self, em: Emitter, root: TrackedModel) -> bool:
         """Whether the forward without grad that begins is recorded as one call."""
         if not self._is_wanted:
             return False

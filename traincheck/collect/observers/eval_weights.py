@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.tensors.reading import detached, modes
 from traincheck.collect.trace_writer.emitter import Emitter
@@ -17,7 +17,7 @@ from traincheck.schema.apis import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
-    from traincheck.collect.tracking.tracked_model import Root
+    from traincheck.collect.tracking.tracked_model import TrackedModel
 
 MOMENT = "evaluation"  # in ``parameter@evaluation``
 _FORWARDS = 2  # of an evaluation that is looked at: the first may initialize or normalize
@@ -33,11 +33,11 @@ class _Model:
     """One model. written: by the first forward of an evaluation."""
 
     def __init__(self) -> None:
-        self.use = Use(_FORWARDS)
+        self.use = UseSchedule(_FORWARDS)
         self.written: set[str] = set()
 
 
-class Evaluated:
+class EvalWeightObserver:
     """Looks at the trained parameters of a model around forwards without grad.
 
     is_open: whether such a forward is running.
@@ -53,7 +53,7 @@ class Evaluated:
         self._digests: list[str | None] = []
         self._trained_so_far = (0, 0, 0)
 
-    def enter(self, em: Emitter, root: Root, *, training: bool) -> None:
+    def enter(self, em: Emitter, root: TrackedModel, *, training: bool) -> None:
         """A forward begins. training: the mode of its model."""
         self.is_open = False
         step, so_far = self._session.clock.step, self._progress()
@@ -80,7 +80,7 @@ class Evaluated:
         self._copies = {name: self._found[name].detach().clone() for name in model.written}
         self._trained_so_far, self.is_open = so_far, True
 
-    def leave(self, em: Emitter, root: Root) -> None:
+    def leave(self, em: Emitter, root: TrackedModel) -> None:
         """The forward has ended."""
         self.is_open = False
         found, self._found = self._found, {}
@@ -107,7 +107,7 @@ class Evaluated:
         steps = self._session.steps
         return steps.step, steps.counters["optimizer_step"], steps.counters["backward"]
 
-    def _trained(self, root: Root) -> _Found:
+    def _trained(self, root: TrackedModel) -> _Found:
         """Parameters of a model that an optimizer updates, by name, up to so many elements."""
         held = self._session.live.optimized_ids()
         found: _Found = {}

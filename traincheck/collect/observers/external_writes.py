@@ -32,7 +32,7 @@ class _Seen(NamedTuple):
     digests: dict[str, str | None]
 
 
-class Between:
+class ExternalWriteObserver:
     """Looks after a step of an optimizer, and before the next one.
 
     seen: what the optimizers left behind that are to be looked at before their next step.

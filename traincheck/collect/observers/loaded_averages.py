@@ -43,7 +43,7 @@ class _Loaded:
     ends: int = 0
 
 
-class Averages:
+class LoadedAverageObserver:
     """Follows models for a few steps after each load: the cost ends there."""
 
     def __init__(self, session: Recorder) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inputs, kind
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.apis import Marks
@@ -42,13 +42,13 @@ _ELEMENTWISE = frozenset({
 _FOLLOWED = _REDUCTIONS | _ELEMENTWISE
 
 
-class Broadcasts:
+class LossBroadcastObserver:
     """Looks at what a loss is made of before its backward pass."""
 
     def __init__(self, session: Recorder) -> None:
         self._session = session
         self.is_wanted = IS_TOLD and session.tracker.wants("loss", MOMENT)
-        self._use = Use(_CALLS, _SCHEDULE)
+        self._use = UseSchedule(_CALLS, _SCHEDULE)
 
     def before(self, em: Emitter, args: tuple[Any, ...]) -> None:
         """A backward pass begins, called with ``args``."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.idle_models import NO_ROOTS
-from traincheck.collect.tracking.tracked_model import Root, this_thread
+from traincheck.collect.tracking.tracked_model import TrackedModel, this_thread
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LOOKS_WITHOUT_UPDATE = 12  # in a row
 
 
-class ByHand:
+class ManualUpdateObserver:
     """Looks at parameters at the end of steps, until an optimizer steps."""
 
     def __init__(self, session: Recorder) -> None:
@@ -69,7 +69,7 @@ class ByHand:
         finally:
             em.busy = busy
 
-    def died(self, root: Root) -> None:
+    def died(self, root: TrackedModel) -> None:
         """A model is about to go, as at the end of ``main()``: its tensors are still there."""
         session = self._session
         em = session.local.em

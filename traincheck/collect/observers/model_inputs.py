@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import torch
 
-from traincheck.collect.steps.use_schedule import Use
+from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.templates import MARK
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.apis import Marks
@@ -24,13 +24,13 @@ _CALLS = 4  # of a step in which is looked
 _MOST = 2  # tensors of a call
 
 
-class Given:
+class ModelInputObserver:
     """Looks at the inputs of models that are called from outside."""
 
     def __init__(self, session: Recorder) -> None:
         self._session = session
         self.is_wanted = session.tracker.wants("input", MOMENT)
-        self._uses: dict[tuple[str, bool], Use] = {}
+        self._uses: dict[tuple[str, bool], UseSchedule] = {}
 
     def enter(
         self,
@@ -44,7 +44,7 @@ class Given:
         """A forward begins: in training mode with grad, or in evaluation mode without."""
         if not self.is_wanted:
             return
-        use = self._uses.setdefault((model, training), Use(_CALLS))
+        use = self._uses.setdefault((model, training), UseSchedule(_CALLS))
         if not use.is_due(self._session.clock.step):
             return
         found: list[bytes] = []

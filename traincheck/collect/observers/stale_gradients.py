@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
 
-class Kept:
+class StaleGradientObserver:
     """Told when a recorded step follows others, it looks at the gradients that are still there."""
 
     def __init__(self, session: Recorder) -> None:

@@ -17,7 +17,7 @@ from traincheck.handlers import give_back
 _MOST_TENSORS = 64  # whose versions are summed
 
 
-class Made(NamedTuple):
+class StateDict(NamedTuple):
     """A state that `Module.state_dict` returned. where: the line that called it."""
 
     ref: weakref.ref[Any]
@@ -25,11 +25,11 @@ class Made(NamedTuple):
     where: str | None
 
 
-class MadeStates:
+class StateDictObserver:
     """Remembers states while they live, by identity. Keeps none alive and changes none."""
 
     def __init__(self) -> None:
-        self._made: dict[int, Made] = {}
+        self._made: dict[int, StateDict] = {}
 
     def wrap(self, original: Callable[..., Any], is_on: Callable[[], bool]) -> Callable[..., Any]:
         """`Module.state_dict`, whose outermost calls are remembered."""
@@ -55,7 +55,7 @@ class MadeStates:
         try:
             identity = id(state)
             ref = weakref.ref(state, lambda _: self._made.pop(identity, None))
-            self._made[identity] = Made(ref, _versions(state.values()), where())
+            self._made[identity] = StateDict(ref, _versions(state.values()), where())
         except Exception as error:  # an override returns something else, or has no weak reference
             give_back(error)
 

@@ -24,7 +24,7 @@ _MAX_DEPTH = 3
 _MAX_ITEMS = 64  # of a container that is only looked through
 
 
-class Subjects:
+class WatchedObjects:
     """Models and optimizers to watch."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Subjects:
             known.append(found)
 
 
-def attach(session: Session, subjects: Subjects) -> None:
+def attach(session: Session, subjects: WatchedObjects) -> None:
     """Record these from now on. The session runs already."""
     if distributed.is_available() and distributed.is_initialized():
         session.set_rank(distributed.get_rank())
@@ -102,7 +102,7 @@ def attach(session: Session, subjects: Subjects) -> None:
 def optimizers_of(models: Iterable[torch.nn.Module]) -> list[Optimizer]:
     """The live optimizers that hold a parameter of these models."""
     held = {id(parameter) for model in models for parameter in model.parameters()}
-    found = Subjects()
+    found = WatchedObjects()
     # Not isinstance: objects that pretend to be others may do anything when they are asked.
     for candidate in [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]:
         optimizer = innermost(candidate)

@@ -28,7 +28,7 @@ _REPLACING = ("execv", "execve")
 _OURS = f"{Path(__file__).parents[2]}{os.sep}"
 
 
-class Leaving:
+class ProcessExit:
     """Replaces these functions; the originals are put back when the session stops."""
 
     def __init__(self, session: Recorder) -> None:

@@ -24,15 +24,15 @@ from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.session.emitters import Emitters
 from traincheck.collect.session.faults import Faults, leave_mark
-from traincheck.collect.session.process_exit import Leaving
+from traincheck.collect.session.process_exit import ProcessExit
 from traincheck.collect.session.step_boundary import StepBoundary
-from traincheck.collect.stats.tensor_stats import Numbers
+from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.tensors.reading import unseen
-from traincheck.collect.trace_writer.emitter import Clock, Emitter, Switch
+from traincheck.collect.trace_writer.emitter import Clock, Emitter, RecordingFlags
 from traincheck.collect.trace_writer.event_file import write_file
-from traincheck.collect.trace_writer.process_end import Ending
-from traincheck.collect.trace_writer.thread_state import Local
+from traincheck.collect.trace_writer.process_end import ProcessEnd
+from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
@@ -48,9 +48,9 @@ class Session:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.switch = Switch()
+        self.switch = RecordingFlags()
         self.clock = Clock()
-        self.local = Local()
+        self.local = ThreadState()
         self.rank = int(os.environ.get("RANK", "0") or 0)
         needs = settings.needs
         thin = None if settings.whole or settings.every > 1 else needs
@@ -60,7 +60,7 @@ class Session:
             needs = needs.settled(calls=thins_calls, looks=thins_looks)
         self.needs = needs
         schedule = THIN if thins_calls or thins_looks else Schedule()
-        self.numbers = Numbers(needs, self.clock, every=settings.every)
+        self.numbers = TensorStats(needs, self.clock, every=settings.every)
         self.tracker = Tracker(needs, numbers=self.numbers)
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.live = LiveObjects()
@@ -71,9 +71,9 @@ class Session:
         self.is_rng_set = False  # in this step, as far as the instruments see
         self.is_worker = False  # a process that serves another one's loop: it has no steps
         self.installed: list[Any] = []
-        self._leaving = Leaving(self)
+        self._leaving = ProcessExit(self)
         self.faults = Faults(self)
-        self.ending = Ending()
+        self.ending = ProcessEnd()
         self._emitters = Emitters(self, schedule)
         self._boundary = StepBoundary(
             self,

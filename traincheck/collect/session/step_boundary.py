@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from traincheck.collect.steps.pattern_counter import RepeatCounter, Repeated
+from traincheck.collect.steps.pattern_counter import PatternStepCounter, RepeatedSteps
 from traincheck.collect.steps.step_counter import StepCounter
 from traincheck.collect.templates import (
     NOT_COMPLETE,
@@ -61,7 +61,7 @@ class StepBoundary:
         self.steps = (
             StepCounter(*ends)
             if session.sampling.is_all
-            else RepeatCounter(*ends, self._skipped, self._caught_up)
+            else PatternStepCounter(*ends, self._skipped, self._caught_up)
         )
         self._last_fields: tuple[dict[str, list[float]], dict[str, bool]] | None = None
         self._last_fields_json = b""
@@ -191,7 +191,7 @@ class StepBoundary:
             return 0
         return session.sampling.skipped(self.steps.step)
 
-    def _caught_up(self, found: Repeated) -> None:
+    def _caught_up(self, found: RepeatedSteps) -> None:
         """Such steps have ended."""
         session, clock = self._session, self._session.clock
         if found.times_ns and not self._faults.is_storage_lost:

@@ -41,7 +41,7 @@ _SLICE = "SliceBackward0"
 Taken = dict[str, torch.Tensor]  # of no dims
 
 
-class Shifts:
+class NextTokenMatcher:
     """What one step holds of such labels."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ from traincheck.collect.stats.argument_stats import (
     share_alike,
     share_hidden,
 )
-from traincheck.collect.stats.next_token_labels import ONCE, Shifts
+from traincheck.collect.stats.next_token_labels import ONCE, NextTokenMatcher
 from traincheck.collect.stats.stats_text import (
     exact,
     finish,
@@ -43,7 +43,7 @@ from traincheck.collect.stats.stats_text import (
     with_fingerprint,
     with_stats,
 )
-from traincheck.collect.stats.update_size import Moves
+from traincheck.collect.stats.update_size import UpdateSize
 from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
 from traincheck.collect.tensors.norms import has_norm
 from traincheck.collect.tensors.readable import (
@@ -95,7 +95,7 @@ _BRIGHT, _BYTE = 50, 255
 _ROWS = 2  # dims, and rows, of a batch
 
 
-class Numbers:
+class TensorStats:
     """Which numbers one session takes, and the taking.
 
     asked: as in `Needs.stats`, however often; those of everything when all is recorded.
@@ -120,8 +120,8 @@ class Numbers:
         self._last: tuple[weakref.ref[torch.Tensor] | None, bytes] = (None, b"")
         self.compares_ranks = False
         self._has_loader = False
-        self._shifts = Shifts()
-        self.moves = Moves(is_asked="update" in self.asked)
+        self._shifts = NextTokenMatcher()
+        self.moves = UpdateSize(is_asked="update" in self.asked)
         self.is_sampled = True  # before the first step
         self.turn(is_taken=True)
 

@@ -17,7 +17,7 @@ _SAMPLE = 1024  # elements of a parameter, evenly spread
 _EXACT = frozenset({torch.float32, torch.float64})  # in others an update is lost in rounding
 
 
-class Moves:
+class UpdateSize:
     """Keeps samples from before an update until the looks after it. On the CPU only.
 
     is_asked: whether updates are still to be looked at. is_due: whether those of this step are.

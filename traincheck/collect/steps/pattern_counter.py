@@ -51,7 +51,7 @@ class _Pattern(NamedTuple):
     last: int
 
 
-class Repeated(NamedTuple):
+class RepeatedSteps(NamedTuple):
     """Steps that have ended and went as one that was counted.
 
     first: their first number. times_ns: when each was at its last optimizer step.
@@ -62,7 +62,7 @@ class Repeated(NamedTuple):
     counters: dict[str, int]
 
 
-class RepeatCounter(StepCounter):
+class PatternStepCounter(StepCounter):
     """As `StepCounter`, but steps that are not recorded are only compared while they are alike.
 
     Where a step begins with the same sign and in the same state as one before, it is counted alike
@@ -90,7 +90,7 @@ class RepeatCounter(StepCounter):
         on_end: Callable[[], None],
         optimizers: Callable[[AbstractSet[str]], set[str]],
         skipped: Callable[[], int],
-        on_caught_up: Callable[[Repeated], None],
+        on_caught_up: Callable[[RepeatedSteps], None],
     ) -> None:
         super().__init__(on_end, optimizers)
         self._skipped = skipped
@@ -238,4 +238,4 @@ class RepeatCounter(StepCounter):
         self._signs = signs[: last + 1]
         for sign in self._signs:
             sign.method(self, *sign.given)
-        self._on_caught_up(Repeated(first, times, counters))
+        self._on_caught_up(RepeatedSteps(first, times, counters))

@@ -26,7 +26,7 @@ NOTHING: Callable[[], object] = repeat(None).__next__
 class StepCounter:
     """Decides where one step ends and the next begins.
 
-    Signs come with a ``token``, by which `RepeatCounter` knows them again.
+    Signs come with a ``token``, by which `PatternStepCounter` knows them again.
 
     Args:
         on_end: called at the end of a step, before its number changes.

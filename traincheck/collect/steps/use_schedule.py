@@ -5,7 +5,7 @@ from __future__ import annotations
 from traincheck.schema.claims import USES, Schedule
 
 
-class Use:
+class UseSchedule:
     """Counts steps with a use, and the uses of the last of them.
 
     Args:

@@ -46,7 +46,7 @@ Digest: TypeAlias = tuple[int, int, bool]  # two words, and whether every bit is
 
 
 @dataclass(slots=True)
-class Started:
+class PendingDigests:
     """Digests that devices work on.
 
     chunks: for each the tensors that its pieces belong to, and a row of three words for each piece:
@@ -59,12 +59,12 @@ class Started:
     streams: set[torch.cuda.Stream] = field(default_factory=set)
 
 
-def start(parts: Sequence[torch.Tensor], *, chunk: int = _CHUNK) -> Started:
+def start(parts: Sequence[torch.Tensor], *, chunk: int = _CHUNK) -> PendingDigests:
     """Begin to digest dense, detached tensors, of any dtype and strides. Waits for no device.
 
     They are read as they are now, whatever the program does to them next on the same stream.
     """
-    started = Started(len(parts))
+    started = PendingDigests(len(parts))
     with unseen(), _no_dispatch(), _no_transforms():
         for device in dict.fromkeys(part.device for part in parts):
             here = {i: p for i, p in enumerate(parts) if p.device == device and p.numel()}
@@ -79,7 +79,7 @@ def start(parts: Sequence[torch.Tensor], *, chunk: int = _CHUNK) -> Started:
     return started
 
 
-def read(batches: Sequence[Started]) -> list[list[Digest]]:
+def read(batches: Sequence[PendingDigests]) -> list[list[Digest]]:
     """One digest for each tensor of each batch. Waits for the devices, with one copy from each."""
     with unseen(), _no_dispatch(), _no_transforms():
         sums: dict[torch.device, list[torch.Tensor]] = {}
@@ -108,7 +108,7 @@ def host(numbers: torch.Tensor) -> torch.Tensor:
     return pinned
 
 
-def _added(batch: Started, found: dict[torch.device, Iterator[list[int]]]) -> list[Digest]:
+def _added(batch: PendingDigests, found: dict[torch.device, Iterator[list[int]]]) -> list[Digest]:
     """The digests of a batch, of which the rows are next."""
     totals = [[0, 0, 0] for _ in range(batch.count)]
     for owners, sums in batch.chunks:
@@ -186,7 +186,7 @@ def _joined(
 
 
 def _mixed(words: torch.Tensor, pieces: tuple[Piece, ...], device: torch.device) -> torch.Tensor:
-    """The rows of `Started` for one chunk."""
+    """The rows of `PendingDigests` for one chunk."""
     first = pieces[0][1] + 1
     position = torch.arange(first, first + words.numel(), dtype=torch.int64, device=device)
     last = None

@@ -34,7 +34,7 @@ from traincheck.collect.templates import (
 from traincheck.collect.tensors.reading import has_mode
 from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.event_file import EventFile
-from traincheck.collect.trace_writer.pending_numbers import Finish, Placeholders
+from traincheck.collect.trace_writer.pending_numbers import Finish, PendingNumbers
 from traincheck.handlers import give_back
 from traincheck.schema.layout import event_file_name
 
@@ -57,7 +57,7 @@ def hidden(function: _F) -> _F:
     return function
 
 
-class Switch:
+class RecordingFlags:
     """What every wrapper looks at first. One object a session, so that turning it is one store.
 
     on: records are wanted. idle: nothing is recorded and no boundary is awaited. inner, looks: also
@@ -100,7 +100,7 @@ class Writer(Protocol):
     """
 
     settings: Settings
-    switch: Switch
+    switch: RecordingFlags
     clock: Clock
     rank: int
 
@@ -145,7 +145,7 @@ class Emitter:
         self.buffer: list[bytes] = []
         self.file = EventFile(self._path)
         self._handed = 0  # records that were handed to the file
-        self._late = Placeholders()
+        self._late = PendingNumbers()
 
     def call(self, span: int, parent: int | None, start_ns: int, body: bytes) -> None:
         """Record a call whose own fields are already JSON."""

@@ -17,7 +17,7 @@ _PLACE = re.compile(rb"\0(\d+)\0")
 Finish = Callable[[Sequence[float]], bytes]  # makes JSON of numbers
 
 
-class Placeholders:
+class PendingNumbers:
     """Numbers of one thread's records that wait for devices.
 
     A signal handler of the program may add or read some at any time. So each has a number of its

@@ -10,7 +10,7 @@ from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.apis import Marks
 
 
-class Ending:
+class ProcessEnd:
     """The exception that ends a process, if one does."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from traincheck.collect.trace_writer.emitter import Emitter
 
 
-class Local(threading.local):
+class ThreadState(threading.local):
     """The emitter of the running thread; None until its first record."""
 
     em: Emitter | None = None

@@ -38,8 +38,8 @@ from traincheck.collect.tensors.fingerprint import (
 )
 from traincheck.collect.tensors.summarize import escaped
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.collect.tracking.deferred_scan import LateLook, LateLooks
-from traincheck.collect.tracking.tracked_tensor import NO_LINES, PARAMETER, Variable, kind_of
+from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans
+from traincheck.collect.tracking.tracked_tensor import NO_LINES, PARAMETER, TrackedTensor, kind_of
 from traincheck.handlers import give_back
 from traincheck.schema.apis import Marks
 
@@ -52,7 +52,7 @@ _ZERO = {None: b"", True: ZERO, False: NOT_ZERO}
 _TENSOR = torch.Tensor
 
 
-class Looker:
+class ChangeDetector:
     """Compares tensors with what was last seen of them and records what differs.
 
     Args:
@@ -70,12 +70,12 @@ class Looker:
         self.exact = exact
         self._usual = ("content", None, exact), ("set", False, exact)
         self.compares_ranks = False
-        self.pending = LateLooks()
+        self.pending = DeferredScans()
         self.still: set[int] = set()
         self.kept_after, self.kept = 0, list[str]()
         self._is_glance = False
 
-    def baseline(self, variable: Variable, tensor: torch.Tensor) -> None:
+    def baseline(self, variable: TrackedTensor, tensor: torch.Tensor) -> None:
         """Remember what ``tensor`` holds without recording anything."""
         odd = not variable.fits(tensor)
         variable.digest = fingerprint(tensor) if odd else variable.exact_digest(tensor)
@@ -89,7 +89,7 @@ class Looker:
     def first(
         self,
         em: Emitter,
-        variable: Variable,
+        variable: TrackedTensor,
         tensor: torch.Tensor,
         change: str,
         after: int | None = None,
@@ -98,7 +98,7 @@ class Looker:
         self.baseline(variable, tensor)
         self.write(em, variable, change, variable.digest, after)
 
-    def baseline_all(self, found: Iterable[tuple[Variable, torch.Tensor]]) -> None:
+    def baseline_all(self, found: Iterable[tuple[TrackedTensor, torch.Tensor]]) -> None:
         """As `baseline` of many, without waiting for devices: `resolve` does."""
         try:
             for variable, tensor in found:
@@ -109,16 +109,16 @@ class Looker:
         finally:
             self.pending.begin()
 
-    def _rebase(self, variable: Variable, tensor: torch.Tensor) -> None:
+    def _rebase(self, variable: TrackedTensor, tensor: torch.Tensor) -> None:
         if not is_on_device(tensor):
             self.baseline(variable, tensor)
             return
         variable.fits(tensor)
         variable.exact_only = True
-        self.pending.add(LateLook(variable=variable, after=None, is_told=False), tensor)
+        self.pending.add(DeferredScan(variable=variable, after=None, is_told=False), tensor)
 
     def look_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
-        self, em: Emitter, found: Iterable[tuple[Variable, torch.Tensor | None]], after: int
+        self, em: Emitter, found: Iterable[tuple[TrackedTensor, torch.Tensor | None]], after: int
     ) -> None:
         """Record which of many differ from the last look; None for gradients that are not there.
 
@@ -197,7 +197,7 @@ class Looker:
             self.pending.begin()
 
     def glance(
-        self, em: Emitter, found: list[tuple[Variable, torch.Tensor | None]], after: int
+        self, em: Emitter, found: list[tuple[TrackedTensor, torch.Tensor | None]], after: int
     ) -> None:
         """`look_all` at gradients before a backward pass: which are not as the last one left them.
 
@@ -213,7 +213,7 @@ class Looker:
             em, after, [v.name for (v, _), known in zip(found, before) if _is_written(v, *known)]
         )
 
-    def holds(self, variable: Variable, tensor: torch.Tensor) -> bool:
+    def holds(self, variable: TrackedTensor, tensor: torch.Tensor) -> bool:
         """Whether a tensor that is not a gradient is just as it was: a look records nothing."""
         is_exact = self.exact or variable.exact_only
         if (
@@ -232,7 +232,7 @@ class Looker:
             self.still.add(id(variable))
         return is_same
 
-    def look(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
+    def look(self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int) -> None:
         """Record the tensor when it differs from the last look."""
         if not variable.fits(tensor):
             self._look_odd(em, variable, tensor, after)
@@ -254,7 +254,7 @@ class Looker:
         self._changed(em, variable, tensor, exact, after)
 
     def _look_closer(
-        self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int
+        self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int
     ) -> None:
         """A probe found nothing: if it did not read all, the exact fingerprint decides."""
         digest = None if variable.is_small else variable.exact_digest(tensor)
@@ -269,14 +269,18 @@ class Looker:
         else:
             self._unchanged(em, variable, tensor, after)
 
-    def _unchanged(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
+    def _unchanged(
+        self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int
+    ) -> None:
         self.still.add(id(variable))
         if tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
             self.flags(em, variable, tensor, after)
 
-    def _look_odd(self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int) -> None:
+    def _look_odd(
+        self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int
+    ) -> None:
         if is_on_device(tensor):
-            self.pending.add(LateLook(variable=variable, after=after), tensor)
+            self.pending.add(DeferredScan(variable=variable, after=after), tensor)
             return
         digest = fingerprint(tensor)
         if digest is None:  # its memory is given back for now: nothing is known of it
@@ -291,7 +295,7 @@ class Looker:
     def _changed(
         self,
         em: Emitter,
-        variable: Variable,
+        variable: TrackedTensor,
         tensor: torch.Tensor,
         digest: str | None,
         after: int | None,
@@ -304,7 +308,7 @@ class Looker:
         self.write(em, variable, "content", digest, after)
 
     def explain(
-        self, em: Emitter, gradient: Variable, tensor: torch.Tensor | None, after: int
+        self, em: Emitter, gradient: TrackedTensor, tensor: torch.Tensor | None, after: int
     ) -> None:
         """Record why an update had no effect: a gradient taken away by hand, or one of zeros.
 
@@ -322,7 +326,7 @@ class Looker:
             self.write(em, gradient, "content", gradient.digest, after)
 
     def flags(
-        self, em: Emitter, variable: Variable, tensor: torch.Tensor, after: int | None
+        self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int | None
     ) -> None:
         """Record that a variable requires grad now, or no longer."""
         variable.requires_grad = tensor.requires_grad
@@ -331,12 +335,12 @@ class Looker:
     # -- gradients: they come and go
 
     def _look_gradient(
-        self, em: Emitter, variable: Variable, gradient: torch.Tensor, after: int
+        self, em: Emitter, variable: TrackedTensor, gradient: torch.Tensor, after: int
     ) -> None:
         if is_on_device(gradient):
             variable.fits(gradient)
             is_new = variable.identity != id(gradient)
-            look = LateLook(
+            look = DeferredScan(
                 variable=variable, after=after, is_new=is_new, is_glance=self._is_glance
             )
             if self.pending.add(look, gradient):
@@ -350,7 +354,7 @@ class Looker:
             self.look(em, variable, gradient, after)
 
     def _appeared(
-        self, em: Emitter, variable: Variable, gradient: torch.Tensor, after: int
+        self, em: Emitter, variable: TrackedTensor, gradient: torch.Tensor, after: int
     ) -> None:
         if not variable.fits(gradient):
             variable.digest = fingerprint(gradient)
@@ -401,7 +405,7 @@ class Looker:
     def write(
         self,
         em: Emitter,
-        variable: Variable,
+        variable: TrackedTensor,
         change: str,
         digest: str | None,
         after: int | None = None,
@@ -430,7 +434,7 @@ class Looker:
     def _write_new(
         self,
         em: Emitter,
-        variable: Variable,
+        variable: TrackedTensor,
         change: str,
         digest: str | None,
         after: int | None,
@@ -456,7 +460,9 @@ class Looker:
         em.state(monotonic_ns(), body)
 
 
-def _is_written(variable: Variable, identity: int, probe: int | None, digest: str | None) -> bool:
+def _is_written(
+    variable: TrackedTensor, identity: int, probe: int | None, digest: str | None
+) -> bool:
     """Whether a gradient on the CPU, not zero, is another than it was. The rest: what was known."""
     if not variable.identity or variable.zero is not False:
         return False
@@ -470,7 +476,7 @@ def _tell_written(em: Emitter, after: int, names: list[str]) -> None:
         em.event("mark", {"text": Marks.WRITTEN, "data": data})
 
 
-def _template(variable: Variable, change: str, zero: bool | None, is_marked: bool) -> bytes:
+def _template(variable: TrackedTensor, change: str, zero: bool | None, is_marked: bool) -> bytes:
     """A record of a change, but for its number, time, place in the run, digest, stats and span."""
     fixed = variable.fixed or _fixed(variable)
     line = STATE_HEAD + escaped(fixed) + b',"change":"%b"' % change.encode()
@@ -485,7 +491,7 @@ def is_on_device(tensor: torch.Tensor) -> bool:
     return not tensor.is_cpu
 
 
-def _fixed(variable: Variable) -> bytes:
+def _fixed(variable: TrackedTensor) -> bytes:
     """The fields of a variable that stay the same from look to look, serialized once."""
     fields: dict[str, Any] = {"name": variable.name, "role": variable.role}
     if variable.requires_grad:

@@ -14,7 +14,7 @@ import torch
 
 from traincheck.collect.tensors.device_fingerprint import (
     Digest,
-    Started,
+    PendingDigests,
     finish,
     is_capturing,
     read,
@@ -25,11 +25,11 @@ from traincheck.collect.tensors.norms import read_norms
 from traincheck.collect.tensors.reading import unseen
 
 if TYPE_CHECKING:
-    from traincheck.collect.tracking.tracked_tensor import Variable
+    from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
 
 @dataclass(slots=True, kw_only=True)
-class LateLook:
+class DeferredScan:
     """A look at a variable whose digest is made on a device.
 
     after: the span after which it was.
@@ -39,7 +39,7 @@ class LateLook:
     seed: of dtype and shape. prefix: of the fingerprint.
     """
 
-    variable: Variable
+    variable: TrackedTensor
     after: int | None
     is_new: bool = False
     is_told: bool = True
@@ -56,24 +56,24 @@ class Found(NamedTuple):
     is_zero: every bit of it is; what has a sign is not.
     """
 
-    look: LateLook
+    look: DeferredScan
     fingerprint: str | None
     is_zero: bool
     stats: bytes
 
 
-class LateLooks:
+class DeferredScans:
     """Looks that wait for devices, in their order. variables: ids of what they are at."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[LateLook, list[torch.Tensor]]] = []
-        self._begun: list[tuple[Started, list[LateLook]]] = []
+        self._waiting: list[tuple[DeferredScan, list[torch.Tensor]]] = []
+        self._begun: list[tuple[PendingDigests, list[DeferredScan]]] = []
         self.variables: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._begun)
 
-    def add(self, look: LateLook, tensor: torch.Tensor) -> bool:
+    def add(self, look: DeferredScan, tensor: torch.Tensor) -> bool:
         """Look at a tensor, when `begin` is called; False where there is nothing to look at.
 
         Work that is captured in a graph is done later, or never: nothing is known of its results.
@@ -92,14 +92,14 @@ class LateLooks:
         self._put(look, parts)
         return True
 
-    def clear(self, variable: Variable, after: int) -> bool:
+    def clear(self, variable: TrackedTensor, after: int) -> bool:
         """A gradient is gone: whether looks at it wait, so that this comes after them."""
         if id(variable) not in self.variables:
             return False
-        self._put(LateLook(variable=variable, after=after), [])
+        self._put(DeferredScan(variable=variable, after=after), [])
         return True
 
-    def _put(self, look: LateLook, parts: list[torch.Tensor]) -> None:
+    def _put(self, look: DeferredScan, parts: list[torch.Tensor]) -> None:
         self._waiting.append((look, parts))
         self.variables.add(id(look.variable))
 
@@ -127,7 +127,7 @@ class LateLooks:
                 yield _found(look, list(islice(digests, len(look.are_values))), next(stats))
 
 
-def _found(look: LateLook, digests: list[Digest], stats: bytes) -> Found:
+def _found(look: DeferredScan, digests: list[Digest], stats: bytes) -> Found:
     if not digests:
         return Found(look, None, is_zero=False, stats=b"")
     values = [digest for digest, is_value in zip(digests, look.are_values) if is_value]

@@ -29,15 +29,15 @@ Seen = tuple[int | None, list[Any]]  # in which step, and what
 
 
 class _Resting(Protocol):
-    """A `Root`. holders: dicts of parts and, behind each, of parameters."""
+    """A `TrackedModel`. holders: dicts of parts and, behind each, of parameters."""
 
     name: str
-    rest: Rest
+    rest: IdleState
     holders: list[Any]
 
 
 _R = TypeVar("_R", bound=_Resting)
-Keeps = Callable[["Rest", "int | None", Sequence[Any]], bool]
+Keeps = Callable[["IdleState", "int | None", Sequence[Any]], bool]
 
 
 def due(
@@ -50,7 +50,7 @@ def due(
     return [r for r in live if r.name in names or not is_kept(r.rest, step, r.holders[1::2])]
 
 
-class Rest:
+class IdleState:
     """Of one model: whether an optimizer trains it, and what was seen of it since.
 
     It is at rest from a step of its optimizer until it is called.

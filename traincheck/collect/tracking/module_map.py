@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.tracking.naming import LiveModules, Parts, RootNames, table, unwrap
-from traincheck.collect.tracking.tracked_model import Root
+from traincheck.collect.tracking.naming import LiveModules, ModelNames, Parts, table, unwrap
+from traincheck.collect.tracking.tracked_model import TrackedModel
 
 _FEW_MODULES = 512  # known ones, dead or alive
 
@@ -25,20 +25,20 @@ class ModuleMap:
         maps: how often modules were given their paths.
     """
 
-    def __init__(self, on_death: Callable[[Root], None]) -> None:
+    def __init__(self, on_death: Callable[[TrackedModel], None]) -> None:
         self.created = LiveModules()
         self.maps = 0
         self._on_death = on_death
-        self._names = RootNames()
-        self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], str, Root]] = {}
+        self._names = ModelNames()
+        self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], str, TrackedModel]] = {}
         self._most_modules = _FEW_MODULES
 
-    def root_of(self, module: torch.nn.Module) -> Root | None:
+    def root_of(self, module: torch.nn.Module) -> TrackedModel | None:
         """The root of a module, if it is known already."""
         known = self._modules.get(id(module))
         return known[2] if known is not None and known[0]() is module else None
 
-    def find(self, module: torch.nn.Module) -> tuple[str, Root]:
+    def find(self, module: torch.nn.Module) -> tuple[str, TrackedModel]:
         """Path and root of a module that is being called; one not seen before is a new root."""
         found = self._modules.get(id(module))
         if found is not None and found[0]() is module:
@@ -52,9 +52,11 @@ class ModuleMap:
         root, _ = self.new(self.top(module, parents), parents)
         return self._modules[id(module)][1], root
 
-    def new(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> tuple[Root, Parts]:
+    def new(
+        self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]
+    ) -> tuple[TrackedModel, Parts]:
         """A root for a model that was not seen before, with the paths of its parts."""
-        root = Root(top, self._name(top, parents), on_death=self._on_death)
+        root = TrackedModel(top, self._name(top, parents), on_death=self._on_death)
         parts = Parts(top, root.name)
         self.map(root, parts)
         return root, parts
@@ -83,7 +85,10 @@ class ModuleMap:
         return unwrap(module)
 
     def child(
-        self, module: torch.nn.Module, root: Root | None, caller: torch.nn.Module | None = None
+        self,
+        module: torch.nn.Module,
+        root: TrackedModel | None,
+        caller: torch.nn.Module | None = None,
     ) -> str | None:
         """Path of a module called inside ``root``; None when it hangs nowhere below it.
 
@@ -108,7 +113,7 @@ class ModuleMap:
                 return found[1]
         return None
 
-    def map(self, root: Root, parts: Parts) -> None:
+    def map(self, root: TrackedModel, parts: Parts) -> None:
         """Remember which module stands at which path of ``root``."""
         self.maps += 1
         if len(self._modules) > self._most_modules:  # let go of those that are dead

@@ -203,7 +203,7 @@ class Identities:
         return number
 
 
-class RootNames:
+class ModelNames:
     """``Net``, and ``Net#2`` for a second live root of the same class."""
 
     def __init__(self) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.collect.tracking.tracked_tensor import Variable
+from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 from traincheck.handlers import give_back
 
 
 @dataclass(slots=True)
-class Plan:
+class StateIndex:
     """Which tensors an optimizer keeps, in the order of its state; no reference to any of them.
 
     While ids of the parameters and sizes of the entries are the same, so are the names.
@@ -20,7 +20,7 @@ class Plan:
     names: int
     held: list[int]
     sizes: list[int]
-    tensors: list[list[tuple[str, Variable]]]
+    tensors: list[list[tuple[str, TrackedTensor]]]
 
     def fits(self, states: Mapping[Any, Any], names: int) -> bool:
         # `map` over whole dicts stays in C: a tenth of the time of a look at each entry

@@ -12,16 +12,16 @@ from typing import Protocol
 
 import torch
 
-from traincheck.collect.stats.tensor_stats import Numbers
+from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.tensors.norms import norms_of
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.collect.tracking.change_detector import Looker
-from traincheck.collect.tracking.idle_models import NO_ROOTS, Rest, due
+from traincheck.collect.tracking.change_detector import ChangeDetector
+from traincheck.collect.tracking.idle_models import NO_ROOTS, IdleState, due
 from traincheck.collect.tracking.naming import Identities
-from traincheck.collect.tracking.optimizer_state_index import Plan
-from traincheck.collect.tracking.staggered_scan import Turns
-from traincheck.collect.tracking.tracked_model import Root
-from traincheck.collect.tracking.tracked_tensor import Variable
+from traincheck.collect.tracking.optimizer_state_index import StateIndex
+from traincheck.collect.tracking.staggered_scan import StaggeredScan
+from traincheck.collect.tracking.tracked_model import TrackedModel
+from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
 
 class Variables(Protocol):
@@ -33,7 +33,7 @@ class Variables(Protocol):
     identities: Identities
     names_version: int
 
-    def live_roots(self) -> list[Root]:
+    def live_roots(self) -> list[TrackedModel]:
         """Models, and what optimizers hold besides, that this thread may look at."""
 
     def held(
@@ -56,15 +56,19 @@ class Scans:
     """
 
     def __init__(
-        self, variables: Variables, looker: Looker, turns: Turns, numbers: Numbers | None
+        self,
+        variables: Variables,
+        looker: ChangeDetector,
+        turns: StaggeredScan,
+        numbers: TensorStats | None,
     ) -> None:
         self._variables = variables
         self._looker = looker
         self._turns = turns
         self._numbers = numbers
         self._first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
-        self._optimizer_state: dict[str, dict[str, Variable]] = {}
-        self._plans: dict[str, Plan] = {}
+        self._optimizer_state: dict[str, dict[str, TrackedTensor]] = {}
+        self._plans: dict[str, StateIndex] = {}
 
     def before_update(self, em: Emitter, names: AbstractSet[str]) -> None:
         """An optimizer is about to step. names: of the roots that it trains."""
@@ -72,7 +76,7 @@ class Scans:
         if numbers is not None:
             numbers.before_update(
                 tensor
-                for root in due(em, self._variables.live_roots(), Rest.keeps_parameters, names)
+                for root in due(em, self._variables.live_roots(), IdleState.keeps_parameters, names)
                 for holder, key, _, _ in root.parameters.values()
                 if (tensor := holder.get(key)) is not None
             )
@@ -83,7 +87,7 @@ class Scans:
         names: of the roots that an optimizer which has stepped trains.
         """
         numbers, live = self._numbers, self._variables.live_roots()
-        roots = due(em, live, Rest.keeps_parameters, names)
+        roots = due(em, live, IdleState.keeps_parameters, names)
         found = [
             (variable, tensor)
             for root in roots
@@ -105,12 +109,12 @@ class Scans:
                     root.rest.trained()
                 root.rest.saw_parameters(em.clock.step, root.holders)
 
-    def look_last(self, em: Emitter, after: int, root: Root) -> None:
+    def look_last(self, em: Emitter, after: int, root: TrackedModel) -> None:
         """Look at the parameters of a model that is about to go, but for those on a device."""
         slots = [(v, holder.get(key)) for holder, key, v, _ in root.parameters.values()]
         self._looker.look_all(em, [(v, t) for v, t in slots if t is not None and t.is_cpu], after)
 
-    def _explain_still(self, em: Emitter, after: int, roots: list[Root]) -> None:
+    def _explain_still(self, em: Emitter, after: int, roots: list[TrackedModel]) -> None:
         still = self._looker.still
         for root in roots:
             for holder, key, parameter, gradient in root.parameters.values():
@@ -119,7 +123,7 @@ class Scans:
                     self._looker.explain(em, gradient, tensor.grad, after)
 
     def _look_with_norms(
-        self, em: Emitter, found: list[tuple[Variable, torch.Tensor]], after: int
+        self, em: Emitter, found: list[tuple[TrackedTensor, torch.Tensor]], after: int
     ) -> None:
         if self._numbers is not None:
             holds = self._looker.holds  # unused or frozen: most of some models
@@ -138,7 +142,7 @@ class Scans:
                 for variable, _ in found:
                     variable.stats = b""
 
-    def look_flags(self, em: Emitter, root: Root) -> None:
+    def look_flags(self, em: Emitter, root: TrackedModel) -> None:
         """Find parameters that were frozen or unfrozen, in a step in which no look is due."""
         for holder, key, parameter, _ in root.parameters.values():
             tensor = holder.get(key)
@@ -158,10 +162,10 @@ class Scans:
         names: of roots whose gradients were cleared.
         """
         live = self._variables.live_roots()
-        roots = due(em, live, Rest.keeps_gradients, names)
+        roots = due(em, live, IdleState.keeps_gradients, names)
         if norms and self._numbers is not None and self._numbers.gradient:
             self._take_norms(roots)
-        found: list[tuple[Variable, torch.Tensor | None]] = []
+        found: list[tuple[TrackedTensor, torch.Tensor | None]] = []
         for root in roots:
             root.first_gradient = None
             for holder, key, parameter, gradient in root.parameters.values():
@@ -190,7 +194,7 @@ class Scans:
         grad = None if parameter is None else parameter.grad
         return grad is not None and id(grad) != known
 
-    def _take_norms(self, roots: list[Root]) -> None:
+    def _take_norms(self, roots: list[TrackedModel]) -> None:
         """Of all gradients at once: the next look at each records them."""
         found = [
             (gradient, tensor.grad)
@@ -203,14 +207,14 @@ class Scans:
 
     def glance_gradients(
         self, em: Emitter, after: int
-    ) -> list[tuple[Variable, torch.Tensor | None]]:
+    ) -> list[tuple[TrackedTensor, torch.Tensor | None]]:
         """Look at gradients that were cleared or written to by hand, before a backward pass.
 
         The version counter is no hint: ``grad.data.zero_()`` leaves it as it was.
         """
-        found: list[tuple[Variable, torch.Tensor | None]] = [
+        found: list[tuple[TrackedTensor, torch.Tensor | None]] = [
             (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
-            for root in due(em, self._variables.live_roots(), Rest.keeps_gradients, NO_ROOTS)
+            for root in due(em, self._variables.live_roots(), IdleState.keeps_gradients, NO_ROOTS)
             for holder, key, _, gradient in root.parameters.values()
             if gradient.identity
         ]
@@ -218,7 +222,7 @@ class Scans:
             self._looker.glance(em, found, after)
         return found
 
-    def look_buffers(self, em: Emitter, after: int, root: Root) -> None:
+    def look_buffers(self, em: Emitter, after: int, root: TrackedModel) -> None:
         """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""
         found = [
             (variable, tensor)
@@ -243,12 +247,14 @@ class Scans:
         ]
         self._looker.look_all(em, found, after)
 
-    def _plan(self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer) -> Plan:
+    def _plan(
+        self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
+    ) -> StateIndex:
         known = self._optimizer_state.setdefault(owner, {})
         names = {id(parameter): name for name, parameter in self._variables.held(owner, optimizer)}
-        plan = Plan(self._variables.names_version, [], [], [])
+        plan = StateIndex(self._variables.names_version, [], [], [])
         for parameter, state in optimizer.state.items():
-            tensors: list[tuple[str, Variable]] = []
+            tensors: list[tuple[str, TrackedTensor]] = []
             name = names.get(id(parameter))
             for key, value in state.items() if name is not None else ():
                 # A counter for each parameter says no more of change than its moments do
@@ -258,7 +264,9 @@ class Scans:
                     variable = known.get(label)
                     if variable is None:
                         cls = self._variables.class_of(parameter)
-                        variable = known[label] = Variable(label, "optimizer_state", cls, owner)
+                        variable = known[label] = TrackedTensor(
+                            label, "optimizer_state", cls, owner
+                        )
                         variable.bind(self._variables.identities.of(value), value)
                         self._looker.first(em, variable, value, "new", after)
                     tensors.append((key, variable))
@@ -275,7 +283,7 @@ class Scans:
 
     def _followed(
         self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]
-    ) -> Iterator[tuple[Variable, torch.Tensor]]:
+    ) -> Iterator[tuple[TrackedTensor, torch.Tensor]]:
         """All variables that have a tensor now. Of gradients nothing is known but what is there."""
         for root in self._variables.live_roots():
             root.first_gradient = None

@@ -13,18 +13,18 @@ from typing import TypeAlias
 import torch
 
 from traincheck.collect.tensors.fingerprint import LOW, has_memory
-from traincheck.collect.tracking.tracked_tensor import BUFFER, PARAMETER, Variable
+from traincheck.collect.tracking.tracked_tensor import BUFFER, PARAMETER, TrackedTensor
 from traincheck.handlers import give_back
 
 _LARGE = 1 << 20  # bytes; reading less takes no longer than the tests made here
 _SHARE = 32 << 20  # bytes that are read in a step: 1.5 ms
 _CALM = 8  # steps of full looks before the first that is left out
 
-Found: TypeAlias = list[tuple[Variable, torch.Tensor]]
+Found: TypeAlias = list[tuple[TrackedTensor, torch.Tensor]]
 Hints: TypeAlias = tuple[object, ...]
 
 
-class Rested:
+class LargeTensor:
     """What was seen of a large tensor, and in how many steps in a row.
 
     turn: in which step, by count, it was last looked at.
@@ -36,7 +36,7 @@ class Rested:
         self.hints, self.digest, self.turn, self.steps = hints, digest, turn, 0
 
 
-class Turns:
+class StaggeredScan:
     """Which large tensors need no look in this step."""
 
     def __init__(self) -> None:
@@ -57,11 +57,11 @@ class Turns:
         left_out = self._left_out([pair for pair in found if self.rests(*pair)])
         return [pair for pair in found if id(pair[0]) not in left_out]
 
-    def rests(self, variable: Variable, tensor: torch.Tensor) -> bool:
+    def rests(self, variable: TrackedTensor, tensor: torch.Tensor) -> bool:
         """Whether a large tensor has been as it is for so long that a look may be left out."""
         if not self._has_large or not _is_left_alone(variable, tensor):
             return False
-        known: Rested | None = variable.rested
+        known: LargeTensor | None = variable.rested
         hints = _hints(variable, tensor)
         if hints is None:
             return False
@@ -71,7 +71,7 @@ class Turns:
             or known.digest != variable.digest
             or known.hints != hints
         ):
-            variable.rested = Rested(hints, variable.digest, self._turn)
+            variable.rested = LargeTensor(hints, variable.digest, self._turn)
             return False
         if known.turn != self._turn and known.steps < _CALM:
             known.turn, known.steps = self._turn, known.steps + 1
@@ -100,14 +100,14 @@ def _size(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _is_left_alone(variable: Variable, tensor: torch.Tensor) -> bool:
+def _is_left_alone(variable: TrackedTensor, tensor: torch.Tensor) -> bool:
     """Whether it is large, and no optimizer changes it: without a gradient they pass it by."""
     if variable.role == PARAMETER:
         return tensor.grad is None and _size(tensor) >= _LARGE
     return variable.role == BUFFER and _size(tensor) >= _LARGE
 
 
-def _hints(variable: Variable, tensor: torch.Tensor) -> Hints | None:
+def _hints(variable: TrackedTensor, tensor: torch.Tensor) -> Hints | None:
     """What differs after nearly every write; None of tensors that do not tell."""
     try:
         address, version = tensor.data_ptr(), tensor._version

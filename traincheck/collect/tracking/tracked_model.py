@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from traincheck.collect.tracking.idle_models import Rest
-from traincheck.collect.tracking.tracked_tensor import Variable
+from traincheck.collect.tracking.idle_models import IdleState
+from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
 _ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
 _MOST_CHECKS = 256  # and then one in each forward
@@ -23,7 +23,7 @@ _values: Any = methodcaller("values")  # not of dict: TorchScript modules have s
 Slot: TypeAlias = tuple[MutableMapping[str, Any], str]
 
 
-class Root:
+class TrackedModel:
     """An outermost module and the variables below it; or tensors that an optimizer holds loose.
 
     It keeps dicts of modules, never a module, and lets go of them, and so of the tensors in them,
@@ -47,7 +47,7 @@ class Root:
         name: str,
         *,
         is_loose: bool = False,
-        on_death: Callable[[Root], None] | None = None,
+        on_death: Callable[[TrackedModel], None] | None = None,
     ) -> None:
         own = weakref.ref(self)
         forget = _forget  # models that a package holds outlive the names of this file
@@ -58,15 +58,17 @@ class Root:
         self.thread = this_thread()
         self.is_tracked = False
         self.is_lent = False
-        self.rest = Rest()
+        self.rest = IdleState()
         self.checks = _MOST_CHECKS
         self.size = 0
         self.first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
         # Dicts of its modules, and what was in them: how many, under which keys, which objects
         self.holders: list[Any] = []
         self.seen: tuple[list[int], list[str], list[int]] = ([], [], [])
-        self.parameters: dict[str, tuple[MutableMapping[str, Any], str, Variable, Variable]] = {}
-        self.buffers: dict[str, tuple[MutableMapping[str, Any], str, Variable]] = {}
+        self.parameters: dict[
+            str, tuple[MutableMapping[str, Any], str, TrackedTensor, TrackedTensor]
+        ] = {}
+        self.buffers: dict[str, tuple[MutableMapping[str, Any], str, TrackedTensor]] = {}
 
     def called(self) -> None:
         """A forward begins."""
@@ -102,7 +104,7 @@ def still_there(threads: Iterable[int]) -> set[int]:
     return {thread for thread in threads if thread in _ACTIVE}
 
 
-def _forget(root: Root | None) -> None:
+def _forget(root: TrackedModel | None) -> None:
     """A root is dead: what replaces it may ask for names, nobody for tensors."""
     if root is None:
         return

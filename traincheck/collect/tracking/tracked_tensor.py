@@ -91,7 +91,7 @@ def _head(tensor: torch.Tensor) -> bytes:
     return orjson.dumps(fields)[:-1]
 
 
-class Variable:
+class TrackedTensor:
     """One named tensor and what was last seen of it.
 
     digest: exact fingerprint last seen, None when not known.
@@ -144,7 +144,7 @@ class Variable:
         # The one for what nearly all looks find: other content, or a gradient that is not zero
         self.usual: bytes | None = None
         self.stats: Any = b""  # numbers for the next record; a tensor while they are on a device
-        self.rested: Any = None  # of `Turns`
+        self.rested: Any = None  # of `StaggeredScan`
 
     def describe(self, tensor: torch.Tensor, *, is_odd: bool) -> None:
         """Take over shape and dtype, which fingerprints contain. is_odd: it is not plain."""

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from traincheck.collect.stats.tensor_stats import Numbers
+from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.collect.tracking.change_detector import Looker
+from traincheck.collect.tracking.change_detector import ChangeDetector
 from traincheck.collect.tracking.model_structure import structure
 from traincheck.collect.tracking.module_map import ModuleMap
 from traincheck.collect.tracking.naming import (
@@ -27,9 +27,9 @@ from traincheck.collect.tracking.naming import (
     members,
 )
 from traincheck.collect.tracking.scans import Scans
-from traincheck.collect.tracking.staggered_scan import Turns
-from traincheck.collect.tracking.tracked_model import Root, Slot, still_there, this_thread
-from traincheck.collect.tracking.tracked_tensor import BUFFER, GRADIENT, PARAMETER, Variable
+from traincheck.collect.tracking.staggered_scan import StaggeredScan
+from traincheck.collect.tracking.tracked_model import Slot, TrackedModel, still_there, this_thread
+from traincheck.collect.tracking.tracked_tensor import BUFFER, GRADIENT, PARAMETER, TrackedTensor
 from traincheck.schema.apis import Marks, is_loose
 from traincheck.schema.claims import Needs
 
@@ -42,18 +42,20 @@ class Tracker:
         numbers: which norms are taken.
     """
 
-    def __init__(self, needs: Needs | None, *, numbers: Numbers | None = None) -> None:
+    def __init__(self, needs: Needs | None, *, numbers: TensorStats | None = None) -> None:
         self._numbers = numbers
         self.identities = Identities()
-        self.looker = Looker(exact=needs is None or needs.exact)
-        self._turns = Turns()
+        self.looker = ChangeDetector(exact=needs is None or needs.exact)
+        self._turns = StaggeredScan()
         self.modules = ModuleMap(self._died)
         self.scans = Scans(self, self.looker, self._turns, numbers)
-        self.roots: dict[str, Root] = {}
+        self.roots: dict[str, TrackedModel] = {}
         self._needs = needs
         self._by_parameter: dict[int, tuple[weakref.ref[torch.Tensor], str, str | None]] = {}
         self._trainers: set[int] = set()  # threads that compute gradients or update
-        self.on_death: Callable[[Root], None] | None = None  # told of a model that is about to go
+        self.on_death: Callable[[TrackedModel], None] | None = (
+            None  # told of a model that is about to go
+        )
         self.names_version = 0  # another number when a parameter got another name
         # Ids of special tokens that configurations of models name; None where they differ.
         self.special_ids: dict[str, int | None] = {}
@@ -79,7 +81,7 @@ class Tracker:
                 for _, _, parameter, _ in root.parameters.values() if not root.is_loose else ():
                     parameter.exact_only = True
 
-    def track(self, em: Emitter, root: Root, parts: Parts | None = None) -> None:
+    def track(self, em: Emitter, root: TrackedModel, parts: Parts | None = None) -> None:
         """Begin to follow the variables of ``root``, or find out what changed in its structure.
 
         parts: what was mapped just now.
@@ -124,15 +126,15 @@ class Tracker:
 
     def _follow_parameter(
         self, em: Emitter, name: str, slot: Slot, cls: str | None, known: Any
-    ) -> tuple[MutableMapping[str, Any], str, Variable, Variable]:
+    ) -> tuple[MutableMapping[str, Any], str, TrackedTensor, TrackedTensor]:
         """A parameter, and its gradient: another one where another object has the name."""
         variable = self._follow(em, name, PARAMETER, slot, cls, known)
         is_same = known is not None and variable is known[2]
-        return (*slot, variable, known[3] if is_same else Variable(name, GRADIENT, cls))
+        return (*slot, variable, known[3] if is_same else TrackedTensor(name, GRADIENT, cls))
 
     def _follow(
         self, em: Emitter, name: str, role: str, slot: Slot, cls: str | None, known: Any
-    ) -> Variable:
+    ) -> TrackedTensor:
         tensor = slot[0][slot[1]]
         identity = self.identities.of(tensor)
         self._turns.meet(tensor)
@@ -141,9 +143,9 @@ class Tracker:
                 self.names_version += 1
             self._by_parameter[id(tensor)] = (weakref.ref(tensor), name, cls)
         if known is not None and known[2].identity == identity:
-            variable: Variable = known[2]
+            variable: TrackedTensor = known[2]
             return variable
-        variable = Variable(name, role, cls)
+        variable = TrackedTensor(name, role, cls)
         variable.bind(identity, tensor)
         numbers = self._numbers
         if numbers is not None and numbers.parameter and role == PARAMETER:
@@ -203,11 +205,11 @@ class Tracker:
             }
             root = self.roots.get(name)
             if root is None and loose:
-                root = self.roots[name] = Root(optimizer, name, is_loose=True)
+                root = self.roots[name] = TrackedModel(optimizer, name, is_loose=True)
             if root is not None and (loose or root.parameters):
                 self._hold(em, root, loose)
 
-    def _hold(self, em: Emitter, root: Root, loose: dict[str, torch.Tensor]) -> None:
+    def _hold(self, em: Emitter, root: TrackedModel, loose: dict[str, torch.Tensor]) -> None:
         old, root.parameters = root.parameters, {}
         slots: MutableMapping[str, Any] = weakref.WeakValueDictionary(loose)
         for name in loose:
@@ -217,7 +219,7 @@ class Tracker:
         root.size = sum(tensor.numel() for tensor in loose.values())
         self._gone(em, old, root.parameters)
 
-    def _died(self, root: Root) -> None:
+    def _died(self, root: TrackedModel) -> None:
         if self.on_death is not None and self.roots.get(root.name) is root:
             self.on_death(root)
 
@@ -231,7 +233,7 @@ class Tracker:
             self._by_parameter = {i: p for i, p in self._by_parameter.items() if p[1] not in names}
             self.names_version += 1
 
-    def live_roots(self) -> list[Root]:
+    def live_roots(self) -> list[TrackedModel]:
         """Those that this thread may look at: not while another computes gradients for them.
 
         Autograd writes gradients without the interpreter's lock; to read one meanwhile is a crash.
