@@ -27,12 +27,12 @@ from traincheck.schema.findings import (
     Finding,
     Subject,
     Symptom,
+    Topic,
     Violation,
 )
 from traincheck.schema.places import where
 from traincheck.schema.words import joined
 
-_SOME_CALLS = re.compile(r"[1-9]\d* calls?\b")
 _SHOWN_EVENTS = 6
 _SHOWN_NAMES = 8
 # What is asked of each step anew, so that one step may lack it and the next have it.
@@ -267,12 +267,12 @@ def _called_beside(fault: Fault) -> str:
     if fault.symptom is Symptom.EVAL_MODE:
         return ""  # there calls are made, and not counted
     apis: dict[tuple[str, str], set[str]] = {}  # by what stands before and behind their names
-    for check, symptom, tally in fault.explained:
+    for _, symptom, tally in fault.explained:
         api = tally.first.subject.api
         if symptom is fault.symptom or symptom not in _CALLED or not api or _is_landmark(api):
             continue
-        if not check.startswith("order"):  # what it misses may be called, in another place
-            how = _how_often(check, symptom, tally.first)
+        if tally.first.topic is not Topic.ORDER:  # what it misses may be called in another place
+            how = _how_often(symptom, tally.first)
             apis.setdefault(how, set()).add(_short_api(api) or "")
     return "".join(
         f" Unlike the reference runs, this one {verb} {joined(sorted(names), 3)}{often}."
@@ -280,12 +280,12 @@ def _called_beside(fault: Fault) -> str:
     )
 
 
-def _how_often(check: str, symptom: Symptom, violation: Violation) -> tuple[str, str]:
+def _how_often(symptom: Symptom, violation: Violation) -> tuple[str, str]:
     """``calls`` and `` more often``, around the name of what is called."""
-    if check.startswith("count"):  # of calls that the reference makes
+    if violation.topic is Topic.COUNT:  # of calls that the reference makes
         if symptom is Symptom.EXTRA_CALL:
             return "calls", " more often"
-        if _SOME_CALLS.match(violation.observed):
+        if violation.measured:
             return "calls", " less often"
     return _CALLED[symptom], ""
 

@@ -128,6 +128,7 @@ class _Part:
         violation = tally.first
         effect = Effect(
             subject=violation.subject,
+            topic=violation.topic,
             said=f"{violation.expected} {violation.observed}",
             cause_subject=self.first.first.subject,
             variables=self.bases,
