@@ -27,7 +27,6 @@ class Effect:
 
     subject: Subject
     topic: Topic | None
-    said: str
     cause_subject: Subject
     variables: Collection[str]
     lag: int

@@ -129,7 +129,6 @@ class _Part:
         effect = Effect(
             subject=violation.subject,
             topic=violation.topic,
-            said=f"{violation.expected} {violation.observed}",
             cause_subject=self.first.first.subject,
             variables=self.bases,
             lag=lag,
