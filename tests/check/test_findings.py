@@ -63,7 +63,17 @@ def groups(findings: Iterable[Finding]) -> list[tuple[object, ...]]:
     """Which violations became one finding, and which of them leads; no sentences."""
     return [
         (
-            *(f.id, f.check, f.severity, f.subject, f.rank, f.stage, f.first_step, f.last_step),
+            *(
+                f.id,
+                f.check,
+                f.severity,
+                f.subject,
+                f.topic,
+                f.rank,
+                f.stage,
+                f.first_step,
+                f.last_step,
+            ),
             *(f.violations, f.steps, f.variables, f.explains),
             *((one.check, one.first_step, one.violations, one.subjects) for one in f.also),
         )

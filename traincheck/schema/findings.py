@@ -219,11 +219,11 @@ class Also:
 class Finding:
     """Violations of one cause folded together, as reported.
 
-    id: of check and subject, the same in every run. variables: all names concerned, sorted;
-    explains: ids of checks it explains; also: what these say. beside: what a reference run did and
-    what this one did, or what two ranks did; sides: whose they are. steps: in how many of them it
-    was seen, at least. accepted: why it is not reported, if it is not. provisional: later events
-    may withdraw it, so no program is stopped for it.
+    id: of check and subject, the same in every run. topic: of the violation that heads the group.
+    variables: all names concerned, sorted; explains: ids of checks it explains; also: what these
+    say. beside: what a reference run did and what this one did, or what two ranks did; sides: whose
+    they are. steps: in how many of them it was seen, at least. accepted: why it is not reported, if
+    it is not. provisional: later events may withdraw it, so no program is stopped for it.
     """
 
     id: str
@@ -242,6 +242,7 @@ class Finding:
     subject: Subject
     expected: str
     observed: str
+    topic: Topic | None = None
     evidence: tuple[Event, ...] = ()
     likely_cause: str = ""
     fix: str = ""
