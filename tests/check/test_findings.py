@@ -9,7 +9,7 @@ import pytest
 
 from traincheck.check.causes import EXPLAINS, RANK
 from traincheck.check.findings import FindingBook
-from traincheck.check.wording import WORDING
+from traincheck.check.wording.symptoms import WORDING
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Topic, Violation
