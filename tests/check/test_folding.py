@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
@@ -13,6 +16,7 @@ from tests.learning import learn
 from tests.relations.test_loss import updates
 from tests.rules.tc951.test_tc951 import SCHEDULER
 from tests.rules.window import schedule
+from traincheck.check import causes, differences, folding
 from traincheck.check import engine as engines
 from traincheck.check.engine import Engine
 from traincheck.check.findings import FindingBook
@@ -42,6 +46,7 @@ def warned(steps: int = 4) -> list[Event]:
     return trace.build()
 
 
+SENTENCES = {"expected", "observed", "message", "title", "likely_cause", "fix", "headline"}
 # The reference run, the run at fault, and the topic that makes one fault of two violations.
 RUNS = {
     "a scheduler is stepped without its optimizer": (
@@ -99,3 +104,9 @@ def test_without_its_topic_a_violation_is_a_fault_of_its_own(
     found = found_in(broken, invariants)
     give(monkeypatch, lambda v: replace(v, topic=None) if v.topic is topic else v)
     assert len(found_in(broken, invariants)) > len(found)
+
+
+@pytest.mark.parametrize("module", [causes, differences, folding])
+def test_grouping_reads_no_sentence(module: ModuleType) -> None:
+    nodes = ast.walk(ast.parse(inspect.getsource(module)))
+    assert not {node.attr for node in nodes if isinstance(node, ast.Attribute)} & SENTENCES
