@@ -14,7 +14,7 @@ from traincheck.check.findings import FindingBook
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Finding, Symptom, Violation
+from traincheck.schema.findings import CheckInfo, Finding, Symptom, Topic, Violation
 
 S = Symptom
 SCALER = "torch.amp.GradScaler"
@@ -27,19 +27,21 @@ NUMBER = "the smallest element of input is below 0"
 PAIRS = {
     "the same loss": (
         violation("TC311", S.LOSS_INPUT, api=BCE),
-        violation("bounded", S.WRONG_VALUE, api=BCE, expected=NUMBER),
+        violation("bounded", S.WRONG_VALUE, api=BCE, expected=NUMBER, topic=Topic.MAGNITUDE),
     ),
     "the activation before a loss": (
         violation("TC312", S.LOSS_INPUT, api="torch.nn.functional.nll_loss"),
-        violation("count", S.MISSING_CALL, api="torch.nn.functional.log_softmax"),
+        violation(
+            "count", S.MISSING_CALL, api="torch.nn.functional.log_softmax", topic=Topic.COUNT
+        ),
     ),
     "a computation that gives NaN": (
         violation("TC701", S.NON_FINITE, api="torch.autograd.backward"),
-        violation("count", S.MISSING_CALL, api=SOFTPLUS),
+        violation("count", S.MISSING_CALL, api=SOFTPLUS, topic=Topic.COUNT),
     ),
     "a scaler that is not there": (
         violation("TC804", S.PRECISION, module="Net"),
-        violation("count", S.MISSING_CALL, api=f"{SCALER}.step"),
+        violation("count", S.MISSING_CALL, api=f"{SCALER}.step", topic=Topic.COUNT),
     ),
     "methods of one class": (
         violation("a", S.MISSING_CALL, api=f"{SCALER}.scale"),
@@ -47,11 +49,11 @@ PAIRS = {
     ),
     "a loss that is used twice": (
         violation("TC212", S.APPLIED_TWICE, api="torch.autograd.backward"),
-        violation("count", S.EXTRA_CALL, api="torch.autograd.backward"),
+        violation("count", S.EXTRA_CALL, api="torch.autograd.backward", topic=Topic.COUNT),
     ),
     "a scheduler": (
         violation("TC213", S.SCHEDULE, api=SCHEDULER, step=6),
-        violation("count", S.EXTRA_CALL, api=SCHEDULER, step=6),
+        violation("count", S.EXTRA_CALL, api=SCHEDULER, step=6, topic=Topic.COUNT),
     ),
     "another copy of the model": (
         violation("TC101", S.NOT_IN_OPTIMIZER, "Net#2.fc.weight"),
@@ -71,7 +73,13 @@ PAIRS = {
     ),
     "the numbers of another computation": (
         violation("a", S.MISSING_CALL, api="torch.nn.functional.log_softmax"),
-        violation("b", S.WRONG_VALUE, api="torch.nn.functional.nll_loss", expected=NUMBER),
+        violation(
+            "b",
+            S.WRONG_VALUE,
+            api="torch.nn.functional.nll_loss",
+            expected=NUMBER,
+            topic=Topic.MAGNITUDE,
+        ),
     ),
     "a model that is called more often, and what it calls": (
         violation("a", S.EXTRA_CALL, module="Net", api=FORWARD),
@@ -83,7 +91,7 @@ PAIRS = {
     ),
     "a model that is called more often, and its rows": (
         violation("a", S.EXTRA_CALL, module="Net", api=FORWARD),
-        violation("b", S.WRONG_VALUE, module="Net", observed="2 times as many rows"),
+        violation("b", S.WRONG_VALUE, module="Net", topic=Topic.ROWS),
     ),
     "initial values": (
         violation("TC708", S.INITIALIZATION, "Net.fc.weight"),
@@ -106,23 +114,35 @@ INDEPENDENT = {
     ),
     "dropout and numbers": (
         violation("a", S.MISSING_CALL, api="torch.nn.functional.dropout"),
-        violation("b", S.WRONG_VALUE, api="torch.nn.functional.nll_loss", expected=NUMBER),
+        violation(
+            "b",
+            S.WRONG_VALUE,
+            api="torch.nn.functional.nll_loss",
+            expected=NUMBER,
+            topic=Topic.MAGNITUDE,
+        ),
     ),
     "another loss": (
         violation("TC311", S.LOSS_INPUT, api=BCE),
-        violation("bounded", S.WRONG_VALUE, api="torch.nn.functional.mse_loss", expected=NUMBER),
+        violation(
+            "bounded",
+            S.WRONG_VALUE,
+            api="torch.nn.functional.mse_loss",
+            expected=NUMBER,
+            topic=Topic.MAGNITUDE,
+        ),
     ),
     "dropout and a loss": (
         violation("TC312", S.LOSS_INPUT, api="torch.nn.functional.nll_loss"),
-        violation("count", S.MISSING_CALL, api="torch.nn.functional.dropout"),
+        violation("count", S.MISSING_CALL, api="torch.nn.functional.dropout", topic=Topic.COUNT),
     ),
     "dropout and NaN": (
         violation("TC701", S.NON_FINITE, api="torch.autograd.backward"),
-        violation("count", S.MISSING_CALL, api="torch.nn.functional.dropout"),
+        violation("count", S.MISSING_CALL, api="torch.nn.functional.dropout", topic=Topic.COUNT),
     ),
     "a computation that changed later": (
         violation("TC701", S.NON_FINITE, api="torch.autograd.backward"),
-        violation("count", S.MISSING_CALL, api=SOFTPLUS, step=5),
+        violation("count", S.MISSING_CALL, api=SOFTPLUS, step=5, topic=Topic.COUNT),
     ),
     "functions are no class": (
         violation("a", S.MISSING_CALL, api="torch.nn.functional.relu"),
@@ -130,11 +150,11 @@ INDEPENDENT = {
     ),
     "a setting is no number that is computed": (
         violation("TC201", S.MISSING_ZERO_GRAD, api="zero_grad"),
-        violation("constant", S.WRONG_VALUE, api="torch.optim.adam.Adam", expected="betas"),
+        violation("constant", S.WRONG_VALUE, api="torch.optim.adam.Adam", expected=NUMBER),
     ),
     "a scaler and a scheduler": (
         violation("TC804", S.PRECISION, module="Net"),
-        violation("count", S.MISSING_CALL, api=SCHEDULER),
+        violation("count", S.MISSING_CALL, api=SCHEDULER, topic=Topic.COUNT),
     ),
     "another variable": (
         violation("TC401", S.RANKS_DIFFER, "Net.a"),
@@ -204,9 +224,24 @@ def test_what_the_reference_computes_is_told_with_the_cause() -> None:
     assert "reference runs" not in finding.likely_cause
 
 
+@pytest.mark.parametrize(("measured", "told"), [(0, "does not call softplus."), (2, "less often.")])
+def test_calls_that_were_counted_are_told_as_fewer(measured: int, told: str) -> None:
+    cause = violation("TC701", S.NON_FINITE, api="torch.autograd.backward")
+    effect = violation("count", S.MISSING_CALL, api=SOFTPLUS, topic=Topic.COUNT, measured=measured)
+    assert fold(cause, effect)[0].likely_cause.endswith(told)
+
+
+def test_calls_in_another_order_are_not_said_to_be_missing() -> None:
+    cause = violation("TC701", S.NON_FINITE, api="torch.autograd.backward")
+    effect = violation("order", S.MISSING_CALL, api=SOFTPLUS, topic=Topic.ORDER)
+    assert "reference runs" not in fold(cause, effect)[0].likely_cause
+
+
 def test_calls_that_are_not_counted_in_evaluation_mode_are_not_said_to_be_missing() -> None:
     cause = violation("TC301", S.EVAL_MODE, api="Net.forward")
-    effect = violation("count", S.MISSING_CALL, api="torch.nn.functional.cross_entropy")
+    effect = violation(
+        "count", S.MISSING_CALL, api="torch.nn.functional.cross_entropy", topic=Topic.COUNT
+    )
     (finding,) = fold(cause, effect)
     assert finding.check == "TC301"
     assert "reference runs" not in finding.likely_cause

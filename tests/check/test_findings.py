@@ -9,13 +9,14 @@ import pytest
 
 from traincheck.check.causes import EXPLAINS, RANK
 from traincheck.check.findings import FindingBook
-from traincheck.check.wording import WORDING
+from traincheck.check.wording.symptoms import WORDING
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Violation
+from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Topic, Violation
 from traincheck.schema.places import where
 
 S = Symptom
+OPTIMIZER_STEP = "torch.optim.Optimizer.step"
 
 
 def violation(
@@ -31,6 +32,8 @@ def violation(
     observed: str = "seen",
     message: str = "a claim",
     where: str | None = None,
+    topic: Topic | None = None,
+    measured: int | None = None,
 ) -> Violation:
     place = CallEvent(0, 0, step, "train", rank, "p1-t0", api="x", span=0, where=where)
     return Violation(
@@ -43,12 +46,50 @@ def violation(
         message=message,
         expected=expected,
         observed=observed,
+        topic=topic,
+        measured=measured,
         evidence=(place,) if where else (),
     )
 
 
+def blind(violation: Violation) -> Violation:
+    """The violation with other sentences: what it is about stays."""
+    return replace(
+        violation, message="x", expected="x", observed="x", title="x", likely_cause="x", fix="x"
+    )
+
+
+def groups(findings: Iterable[Finding]) -> list[tuple[object, ...]]:
+    """Which violations became one finding, and which of them leads; no sentences."""
+    return [
+        (
+            *(
+                f.id,
+                f.check,
+                f.severity,
+                f.subject,
+                f.topic,
+                f.rank,
+                f.stage,
+                f.first_step,
+                f.last_step,
+            ),
+            *(f.violations, f.steps, f.variables, f.explains),
+            *((one.check, one.first_step, one.violations, one.subjects) for one in f.also),
+        )
+        for f in findings
+    ]
+
+
 def fold(*violations: Violation, severity: str = "error") -> list[Finding]:
-    """Findings; a check whose id begins with TC is a rule."""
+    """Findings; a check whose id begins with TC is a rule. Other sentences give the same groups."""
+    found = _fold(violations, severity)
+    assert groups(_fold(map(blind, violations), severity)) == groups(found)
+    return found
+
+
+def _fold(violations: Iterable[Violation], severity: str) -> list[Finding]:
+    violations = list(violations)
     infos = {}
     for v in violations:
         is_rule = v.check_id.startswith("TC")
@@ -155,9 +196,7 @@ def test_an_optimizer_made_anew_is_told_by_the_schedule_that_it_leaves_behind() 
 
 def test_an_optimizer_that_does_not_step_makes_its_scheduler_come_too_early() -> None:
     missing = violation("TC202", S.MISSING_STEP, "Net.a", 3)
-    early = replace(
-        violation("order", S.SCHEDULE, step=9), expected="Optimizer.step between LRScheduler.step"
-    )
+    early = violation("order", S.SCHEDULE, step=9, api=OPTIMIZER_STEP, topic=Topic.ORDER)
     assert shape(fold(missing, early)) == [("TC202", ("order",))]
     other = fold(missing, violation("TC213", S.SCHEDULE, step=9))
     assert [finding.check for finding in other] == ["TC202", "TC213"]
@@ -202,11 +241,31 @@ def test_a_fault_of_the_step_explains_all_variables(cause: Symptom, effect: Symp
         ),
         (
             violation("cause", S.EVAL_MODE, module="Net"),
-            violation("effect", S.WRONG_VALUE, api="x", expected="training is True"),
+            violation("effect", S.WRONG_VALUE, api="x", topic=Topic.MODE),
         ),
         (
             violation("cause", S.FROZEN, "Net.a"),
-            violation("effect", S.WRONG_VALUE, api="x", expected="result requires_grad is True"),
+            violation("effect", S.WRONG_VALUE, api="x", topic=Topic.REQUIRES_GRAD),
+        ),
+        (
+            violation("cause", S.UNMASKED, api="attention"),
+            violation("effect", S.WRONG_VALUE, api="x", topic=Topic.MASK),
+        ),
+        (
+            violation("cause", S.WRONG_ORDER, api="clip"),
+            violation("effect", S.WARNED, api="x", topic=Topic.CLIPPING),
+        ),
+        (
+            violation("cause", S.STEPS_SKIPPED, api="scaler"),
+            violation("effect", S.WARNED, api="x", topic=Topic.SCHEDULER),
+        ),
+        (
+            violation("cause", S.NO_GRADIENT, "Net.a"),
+            violation("effect", S.WARNED, api="x", topic=Topic.REQUIRES_GRAD),
+        ),
+        (
+            violation("cause", S.PRECISION, api="autocast"),
+            violation("effect", S.WARNED, api="x", topic=Topic.AUTOCAST),
         ),
     ],
 )
@@ -223,10 +282,18 @@ def test_a_cause_explains_calls_and_values(cause: Violation, effect: Violation) 
         ),
         (
             violation("cause", S.EVAL_MODE, module="Net"),
-            violation("effect", S.WRONG_VALUE, api="x", expected="dtype is float32"),
+            violation("effect", S.WRONG_VALUE, api="x", topic=Topic.MASK),
         ),
         (
-            violation("cause", S.WRONG_VALUE, api="x", expected="training"),
+            violation("cause", S.MISSING_STEP, "Net.a"),
+            violation("effect", S.SCHEDULE, api="scheduler", topic=Topic.ORDER),
+        ),
+        (
+            violation("cause", S.PRECISION, api="autocast"),
+            violation("effect", S.WARNED, api="x", observed="Disabling autocast"),
+        ),
+        (
+            violation("cause", S.WRONG_VALUE, api="x", topic=Topic.MODE),
             violation("effect", S.NOT_UPDATED, "Net.a"),
         ),
     ],
@@ -404,7 +471,7 @@ def test_what_is_frozen_beside_a_parameter_outside_the_optimizer_is_told_with_it
         violation("gradient", S.FROZEN, "Net.fc1.weight"),
         violation("gradient", S.FROZEN, "Net.fc3.weight"),
         violation("update", S.NOT_UPDATED, "Net.fc1.weight"),
-        violation("value", S.WRONG_VALUE, api="x", observed="requires_grad=False"),
+        violation("value", S.WRONG_VALUE, api="x", topic=Topic.REQUIRES_GRAD),
         violation("TC101", S.NOT_IN_OPTIMIZER, "Net.bn.weight"),
     )
     assert shape(found) == [("TC101", ("gradient", "update", "value"))]

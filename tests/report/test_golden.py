@@ -23,6 +23,7 @@ from traincheck.schema.findings import (
     Presentation,
     Report,
     Subject,
+    Topic,
     Verdict,
 )
 
@@ -282,7 +283,7 @@ FINDING = {
     "likely_cause",
     "fix",
 }
-BESIDE = {"variables", "where", "excerpt", "also_broke"}  # told beside the contract
+BESIDE = {"variables", "topic", "where", "excerpt", "also_broke"}  # told beside the contract
 CONTRACT = ["schema_version", "summary", "first_violation", "findings"]
 
 
@@ -307,6 +308,14 @@ def test_json_has_the_keys_of_the_contract_first(name: str) -> None:
         assert set(finding) == FINDING | BESIDE
         assert set(finding["subject"]) == {"api", "variable", "module"}
         assert all({"k", "n", "t", "s", "g"} <= set(event) for event in finding["evidence"])
+
+
+def test_json_names_the_topic_of_a_finding() -> None:
+    report = several()
+    first, *others = report.findings
+    report = replace(report, findings=(replace(first, topic=Topic.MASK), *others))
+    topics = [finding["topic"] for finding in json.loads(written("json", report))["findings"]]
+    assert topics == ["mask", *[None for _ in others]]
 
 
 def test_json_tells_what_the_text_notes() -> None:

@@ -12,7 +12,7 @@ from tests.checking import BY_CODE
 from tests.rules.test_contract import BROKEN
 from tests.texts import findings
 from traincheck.check.findings import FindingBook
-from traincheck.check.wording import WORDING
+from traincheck.check.wording.symptoms import WORDING
 from traincheck.rules._table import RULES
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from traincheck.schema.apis import Families
-from traincheck.schema.findings import Subject, Symptom
+from traincheck.schema.findings import Subject, Symptom, Topic
 
 _UNOWNED = re.compile(r"opt\d+\[\d+\]")  # a parameter that no known module owns: opt0[0].3
 
@@ -21,12 +21,12 @@ _UNOWNED = re.compile(r"opt\d+\[\d+\]")  # a parameter that no known module owns
 class Effect:
     """A possible effect beside its possible cause.
 
-    subject, said: of the effect. cause_subject, variables: of the cause, names without the part
+    subject, topic: of the effect. cause_subject, variables: of the cause, names without the part
     behind a slash. lag: steps from the cause's first to the effect's first.
     """
 
     subject: Subject
-    said: str
+    topic: Topic | None
     cause_subject: Subject
     variables: Collection[str]
     lag: int
@@ -74,9 +74,13 @@ def calls(*parts: str) -> Link:
     return lambda effect: any(part in (effect.subject.api or "") for part in parts)
 
 
-def _says(*words: str) -> Link:
-    """What was expected or seen speaks of any of ``words``."""
-    return lambda effect: any(word in effect.said for word in words)
+def about(*topics: Topic) -> Link:
+    """The effect is about one of ``topics``."""
+    return lambda effect: effect.topic in topics
+
+
+def _order_of_updates(effect: Effect) -> bool:
+    return effect.topic is Topic.ORDER and effect.subject.api == Families.OPTIMIZER_STEP
 
 
 _S = Symptom
@@ -109,7 +113,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_UPDATED: _anything,
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _UPDATES,
-        _S.WARNED: _says("lr_scheduler"),
+        _S.WARNED: about(Topic.SCHEDULER),
     },
     _S.GRADIENT_LOST: {
         _S.GRADIENT_LOST: _same_onset,
@@ -142,7 +146,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.FROZEN: _same_onset,  # which of the parts is trained was mixed up: one fault
         _S.SILENT_WRITE: _same_variable,
         _S.DETACHED: _anything,
-        _S.WRONG_VALUE: _says("requires_grad"),
+        _S.WRONG_VALUE: about(Topic.REQUIRES_GRAD),
     },
     _S.FROZEN: {
         _S.NOT_LEARNING: _anything,
@@ -151,7 +155,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_UPDATED: _same_variable,
         _S.STATE_UNCHANGED: _same_variable,
         _S.DETACHED: _anything,
-        _S.WRONG_VALUE: _says("requires_grad"),
+        _S.WRONG_VALUE: about(Topic.REQUIRES_GRAD),
     },
     _S.STRUCTURE: {
         _S.STRUCTURE: _same_onset,
@@ -170,13 +174,13 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_UPDATED: _anything,
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _UPDATES,
-        _S.SCHEDULE: _says("Optimizer.step"),
-        _S.WARNED: _says("lr_scheduler"),
+        _S.SCHEDULE: _order_of_updates,
+        _S.WARNED: about(Topic.SCHEDULER),
     },
     _S.WRONG_ORDER: {
         _S.WRONG_ORDER: _same_api,
         _S.MISSING_CALL: calls("clip_grad", "GradScaler", "lr_scheduler"),
-        _S.WARNED: _says("lr_scheduler", "empty generator"),
+        _S.WARNED: about(Topic.SCHEDULER, Topic.CLIPPING),
     },
     _S.APPLIED_TWICE: {_S.APPLIED_TWICE: _same_onset},
     _S.SCHEDULE: {
@@ -205,22 +209,22 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.TRAINING_MODE: _same_onset,
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _MODES,
-        _S.WRONG_VALUE: _says("training"),
+        _S.WRONG_VALUE: about(Topic.MODE),
     },
     _S.TRAINING_MODE: {
         _S.TRAINING_MODE: _same_onset,
         _S.STATE_UNCHANGED: _anything,
         _S.MISSING_CALL: _MODES,
-        _S.WRONG_VALUE: _says("training"),
+        _S.WRONG_VALUE: about(Topic.MODE),
     },
     _S.NO_GRADIENT: {
         _S.NOT_LEARNING: _anything,
         _S.NO_GRADIENT: _same_onset,
         _S.NOT_UPDATED: _same_variable,
         _S.STATE_UNCHANGED: _same_variable,
-        _S.WARNED: _says("requires_grad"),
+        _S.WARNED: about(Topic.REQUIRES_GRAD),
         _S.DETACHED: _anything,
-        _S.WRONG_VALUE: _says("requires_grad"),
+        _S.WRONG_VALUE: about(Topic.REQUIRES_GRAD),
     },
     _S.DETACHED: {_S.NOT_LEARNING: _anything, _S.DETACHED: _same_onset},
     _S.NOT_SYNCHRONIZED: {
@@ -233,7 +237,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.UNMASKED: _same_onset,
         _S.LOSS_INPUT: _same_onset,
         _S.NON_FINITE: _anything,
-        _S.WRONG_VALUE: _says("causal", "mask"),
+        _S.WRONG_VALUE: about(Topic.MASK),
     },
     _S.BATCH_CONTENT: {_S.BATCH_CONTENT: _same_onset, _S.LOSS_INPUT: _same_onset},
     _S.LOSS_INPUT: {
@@ -241,13 +245,12 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.GRADIENT_SIZE: _anything,
         _S.NOT_LEARNING: _anything,
         _S.LOSS_INPUT: _same_api,
-        _S.WARNED: _says("broadcast"),
     },
     _S.REPEATED_DATA: {_S.REPEATED_DATA: _same_onset},
     _S.PRECISION: {
         _S.NON_FINITE: _anything,
         _S.PRECISION: _same_call,
-        _S.WARNED: _says("autocast"),
+        _S.WARNED: about(Topic.AUTOCAST),
     },
     _S.INITIALIZATION: {
         _S.INITIALIZATION: _same_onset,

@@ -9,25 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from traincheck.check.causes import Effect, Link, base_name, calls
+from traincheck.check.causes import Effect, Link, about, base_name, calls
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS
-from traincheck.schema.findings import Symptom
+from traincheck.schema.findings import Symptom, Topic
 
 _COPY = re.compile(r"#\d+")  # Net#2 is another object of the class of Net
 _MIN_WORD = 4
-_NUMBERS = ("element of", "the norm of", "the value of", "share of", "the mean of", "the loss")
 _ACTIVATIONS = ("softmax", "sigmoid", "softplus", "tanh", "torch.nn.modules.activation.")
 # What a program may leave out without any other sign of it.
 _OWN_FAULTS = ("dropout", "_norm", "norm.", "attention", "torch.nn.init.")
+# A number that is out of its range, as all are that are computed from what is wrong.
+_numbers = about(Topic.MAGNITUDE)
 
 
 def _at_once(effect: Effect) -> bool:
     return abs(effect.lag) <= 1
-
-
-def _numbers(effect: Effect) -> bool:
-    """A number that is out of its range, as all are that are computed from what is wrong."""
-    return any(word in effect.said for word in _NUMBERS)
 
 
 def _same_numbers(effect: Effect) -> bool:
@@ -85,7 +81,7 @@ def _within_model(effect: Effect) -> bool:
     if model is None or "." in model or not _at_once(effect):
         return False
     if module is not None:
-        return module.startswith(f"{model}.") or (module == model and "as many" in effect.said)
+        return module.startswith(f"{model}.") or (module == model and effect.topic is Topic.ROWS)
     return _is_computation(effect.subject.api or "")
 
 

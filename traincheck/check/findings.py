@@ -9,15 +9,14 @@ at the end.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from traincheck.check.call_tree import LANDMARKS
 from traincheck.check.decorating import Decorating
 from traincheck.check.folding import Fault, Tally, fold, in_order
 from traincheck.check.witness import Witness, is_near
-from traincheck.check.wording import WORDING
+from traincheck.check.wording.sentences import Filler, beside, message, since, with_all_names
+from traincheck.check.wording.symptoms import WORDING
 from traincheck.schema.events import Event
 from traincheck.schema.findings import (
     SEVERITIES,
@@ -30,11 +29,8 @@ from traincheck.schema.findings import (
     Violation,
 )
 from traincheck.schema.places import where
-from traincheck.schema.words import joined
 
-_SOME_CALLS = re.compile(r"[1-9]\d* calls?\b")
 _SHOWN_EVENTS = 6
-_SHOWN_NAMES = 8
 # What is asked of each step anew, so that one step may lack it and the next have it.
 _OF_A_STEP = frozenset(
     {
@@ -45,8 +41,6 @@ _OF_A_STEP = frozenset(
         Symptom.NO_BACKWARD,
     }
 )
-_BY_NUMBER = re.compile(r"\{([\w ]+)\|([\w ]+)\}")  # {is|are}: of one variable, and of several
-_CALLED = {Symptom.MISSING_CALL: "does not call", Symptom.EXTRA_CALL: "calls"}
 
 Accept = Callable[[Violation, CheckInfo], Acceptance | None]
 
@@ -162,6 +156,7 @@ def _bare(fault: Fault, info: CheckInfo) -> Finding:
         subject=head.subject,
         expected=head.expected,
         observed=head.observed,
+        topic=head.topic,
         variables=tuple(fault.variables),
         likely_cause=head.likely_cause or info.likely_cause,
         fix=head.fix or info.fix,
@@ -190,7 +185,7 @@ def _also_broke(info: CheckInfo, tallies: Sequence[Tally]) -> Also:
     first, names = tallies[0], {tally.first.subject.variable for tally in tallies}
     variables = sorted(name for name in names if name is not None)
     step = min(tally.first_step for tally in tallies)
-    fill = Filler(variables, first.first, first.first.subject, step, _since(step), None)
+    fill = Filler(variables, first.first, first.first.subject, step, since(step), None)
     return Also(
         check=info.check_id,
         kind=info.kind,
@@ -215,9 +210,9 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
     explains = {check_id for check_id, _, _ in fault.explained} - {fault.check_id}
     subject = replace(head.subject, variable=variables[0]) if variables else head.subject
     is_once = info.kind == "invariant" and fault.symptom in _OF_A_STEP
-    since = _since(first_step, is_once=is_once and fault.last_step == first_step)
-    fill = Filler(variables, head, subject, first_step, since, where(evidence))
-    beside = _frozen_beside(fault) + _called_beside(fault) + _numbers_beside(fault)
+    at = since(first_step, is_once=is_once and fault.last_step == first_step)
+    fill = Filler(variables, head, subject, first_step, at, where(evidence))
+    more = beside(fault)
     title, fix = _general(head, info)
     title = head.title or (info.kind == "rule" and title) or info.headline or words.title
     return Finding(
@@ -227,7 +222,7 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
         code=info.code,
         severity=info.severity,
         title=fill(title, 3),
-        message=_message(head, info, variables, since) + beside,
+        message=message(head, info, variables, at) + more,
         step=_shown_step(first_step),
         first_step=_shown_step(first_step),
         last_step=_shown_step(fault.last_step),
@@ -236,10 +231,11 @@ def _finding(fault: Fault, info: CheckInfo, near: Sequence[Event]) -> Finding:
         violations=sum(tally.count for tally in fault.everything),
         steps=fault.steps,
         subject=subject,
-        expected=_with_all(head.expected, head, variables),
+        expected=with_all_names(head.expected, head, variables),
         observed=head.observed,
+        topic=head.topic,
         evidence=tuple(evidence[:_SHOWN_EVENTS]),
-        likely_cause=fill(head.likely_cause or info.likely_cause or words.likely_cause, 3) + beside,
+        likely_cause=fill(head.likely_cause or info.likely_cause or words.likely_cause, 3) + more,
         fix=fill(head.fix or fix or words.fix, 3),
         variables=variables,
         explains=tuple(sorted(explains)),
@@ -253,131 +249,6 @@ def _general(head: Violation, info: CheckInfo) -> tuple[str, str]:
     if not head.optimizer:
         return info.title, info.fix
     return info.title_of_several or info.title, info.fix_of_several or info.fix
-
-
-def _frozen_beside(fault: Fault) -> str:
-    """A sentence on the frozen parameters that a fault of another kind took in."""
-    names = {t.first.subject.variable for _, s, t in fault.explained if s is Symptom.FROZEN}
-    found = sorted(name for name in names - fault.variables if name is not None)
-    return f" Beside that, {joined(found, _SHOWN_NAMES)} do not require grad." if found else ""
-
-
-def _called_beside(fault: Fault) -> str:
-    """A sentence on computations that only the reference makes, or only this run."""
-    if fault.symptom is Symptom.EVAL_MODE:
-        return ""  # there calls are made, and not counted
-    apis: dict[tuple[str, str], set[str]] = {}  # by what stands before and behind their names
-    for check, symptom, tally in fault.explained:
-        api = tally.first.subject.api
-        if symptom is fault.symptom or symptom not in _CALLED or not api or _is_landmark(api):
-            continue
-        if not check.startswith("order"):  # what it misses may be called, in another place
-            how = _how_often(check, symptom, tally.first)
-            apis.setdefault(how, set()).add(_short_api(api) or "")
-    return "".join(
-        f" Unlike the reference runs, this one {verb} {joined(sorted(names), 3)}{often}."
-        for (verb, often), names in sorted(apis.items(), reverse=True)
-    )
-
-
-def _how_often(check: str, symptom: Symptom, violation: Violation) -> tuple[str, str]:
-    """``calls`` and `` more often``, around the name of what is called."""
-    if check.startswith("count"):  # of calls that the reference makes
-        if symptom is Symptom.EXTRA_CALL:
-            return "calls", " more often"
-        if _SOME_CALLS.match(violation.observed):
-            return "calls", " less often"
-    return _CALLED[symptom], ""
-
-
-def _numbers_beside(fault: Fault) -> str:
-    """A sentence on what comes of a call that is missing or too many."""
-    if fault.symptom not in _CALLED:
-        return ""
-    values = [t for _, s, t in fault.explained if s is Symptom.WRONG_VALUE]
-    if not values:
-        return ""
-    first = min(values, key=lambda tally: tally.key).first
-    return f" With it, another claim breaks: {first.expected}; here it is {first.observed}."
-
-
-def _is_landmark(api: str) -> bool:
-    """Whether a call belongs to the loop, so that its place there says all."""
-    return api in LANDMARKS or api.startswith(("torch.optim.", "torch.amp.", "torch.autograd."))
-
-
-def _since(step: int, *, is_once: bool = False) -> str:
-    """In which steps. is_once: in this one, and in none after it."""
-    if step < 0:
-        return "before the first step"
-    return f"in step {step}" if is_once else f"from step {step} on"
-
-
-def _message(head: Violation, info: CheckInfo, variables: Sequence[str], at: str) -> str:
-    """The check's own sentence, with all names where it has the first."""
-    said = head.message.rstrip(".")
-    names = joined(variables, _SHOWN_NAMES)
-    if info.kind == "rule":
-        return f"{at[:1].upper()}{at[1:]}: {_with_all(said, head, variables)}."
-    about = f" ({names})" if names else ""
-    seen = head.observed or "it does not hold"
-    return f"{said}. This held in every reference run. In this run, {at}: {seen}{about}."
-
-
-def _with_all(text: str, head: Violation, variables: Sequence[str]) -> str:
-    """``text`` with all names in place of the one that it was written for."""
-    own = head.subject.variable
-    return text.replace(own, joined(variables, _SHOWN_NAMES), 1) if own and variables else text
-
-
-class Filler:
-    """Fills in {variables}, {subject}, {step}, {since}, {where} and {optimizer}.
-
-    And {expected} and {observed}. And chooses between {is|are}, by how many variables there are.
-    """
-
-    def __init__(
-        self,
-        variables: Sequence[str],
-        head: Violation,
-        subject: Subject,
-        step: int,
-        since: str,
-        place: str | None,
-    ) -> None:
-        self._variables = variables
-        self._subject = subject.module or _short_api(subject.api) or subject.variable or "the model"
-        self._step, self._since = "0" if step < 0 else str(step), since
-        # In a sentence the name of the file is enough; the evidence has its path.
-        self._where = f" ({place.rpartition('/')[2]})" if place else ""
-        self._observed = head.observed
-        self._optimizer = head.optimizer or "the optimizer"
-        self._expected = head.expected or "as the check says"
-
-    def __call__(self, text: str, limit: int) -> str:
-        names = joined(self._variables, limit) or self._subject
-        number = 1 + (len(self._variables) > 1)
-        # Not str.format: a wording may hold braces of its own.
-        return (
-            _BY_NUMBER.sub(lambda match: match[number], text)
-            .replace("{variables}", names)
-            .replace("{subject}", self._subject)
-            .replace("{step}", self._step)
-            .replace("{since}", self._since)
-            .replace("{where}", self._where)
-            .replace("{expected}", self._expected)
-            .replace("{observed}", self._observed)
-            .replace("{optimizer}", self._optimizer)
-        )
-
-
-def _short_api(api: str | None) -> str | None:
-    """``torch.optim.Optimizer.step`` -> ``Optimizer.step``; ``autograd.grad``, as all have one."""
-    if api is None:
-        return None
-    parts = api.split(".")
-    is_long = len(parts) > 1 and (parts[-2][:1].isupper() or parts[-1] == "grad")
-    return ".".join(parts[-2:]) if is_long else parts[-1]
 
 
 def _importance(finding: Finding) -> tuple[bool, int, int, int, str]:

@@ -128,7 +128,7 @@ class _Part:
         violation = tally.first
         effect = Effect(
             subject=violation.subject,
-            said=f"{violation.expected} {violation.observed}",
+            topic=violation.topic,
             cause_subject=self.first.first.subject,
             variables=self.bases,
             lag=lag,

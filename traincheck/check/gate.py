@@ -185,5 +185,7 @@ def _violation(invariant: Invariant, example: Example) -> Violation:
         message=invariant.text,
         expected=example.expected,
         observed=example.observed,
+        topic=example.topic,
+        measured=example.measured,
         evidence=example.evidence,
     )

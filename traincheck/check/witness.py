@@ -16,7 +16,7 @@ from traincheck.check.call_tree import Node, excerpt, in_view, is_in_view, tree
 from traincheck.check.folding import Fault
 from traincheck.check.verdicts import View
 from traincheck.check.windows import Window, between, inside, of_step, window_of
-from traincheck.check.wording import WORDING
+from traincheck.check.wording.symptoms import WORDING
 from traincheck.relations._names import ROLE_NAMES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs

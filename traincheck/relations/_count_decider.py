@@ -35,7 +35,7 @@ from traincheck.schema.events import (
     OptimizerEvent,
     StepEvent,
 )
-from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.words import counted
 
 _ALWAYS: Context = {}
@@ -254,4 +254,6 @@ class CountDecider:
             observed=observed,
             evidence=evidence,
             symptom=Symptom.WRONG_ORDER if is_early else symptom,
+            topic=Topic.COUNT,
+            measured=count,
         )

@@ -7,6 +7,8 @@ from typing import Any
 
 from traincheck.relations._flow import ARGUMENT, RESULT
 from traincheck.relations._names import short, shown
+from traincheck.relations._topics import topic_of
+from traincheck.schema.findings import Topic
 
 WORDS = {
     "dtype": "dtype",
@@ -57,6 +59,12 @@ def text_of(params: Mapping[str, Any]) -> str:
     what = _AND.join(WORDS[key] for key in params["equal"])
     left = "result" if params["left"] == "result" else f"argument {params['left']}"
     return _sentence(f"{scope}the {left} of {name} has the {what} of argument {params['right']}")
+
+
+def topic_of_claim(params: Mapping[str, Any]) -> Topic | None:
+    """What a claim is about, by the names in it."""
+    place = params.get("of") or params.get("left", "")
+    return topic_of((*params.get("args", ()), *params.get("is", ()), place))
 
 
 def _sentence(text: str) -> str:

@@ -20,6 +20,7 @@ from traincheck.relations._names import (
     shown,
 )
 from traincheck.relations._readings import LOSSES
+from traincheck.relations._topics import topic_of
 from traincheck.relations._variables import StepBook, Variables, is_judged
 from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
 from traincheck.schema.awaited import FIRST
@@ -357,6 +358,7 @@ class CallDecider:
             observed=observed,
             evidence=(event,) if unlike is None else (unlike, event),
             symptom=Symptom.MISSING_CALL if unlike is None else Symptom.WRONG_VALUE,
+            topic=topic_of(args),
         )
 
     def _around(self, event: CallEvent) -> Example:

@@ -32,7 +32,7 @@ from traincheck.relations._reading import (
     SMALLEST,
     UNPADDED,
 )
-from traincheck.schema.findings import Symptom
+from traincheck.schema.findings import Symptom, Topic
 from traincheck.schema.words import counted
 
 CAUSES = {
@@ -106,6 +106,21 @@ SYMPTOMS = {
     END_TOKEN: Symptom.BATCH_CONTENT,
     PADDING: Symptom.BATCH_CONTENT,
     NON_FINITE: Symptom.NON_FINITE,
+}
+TOPICS = {
+    LOSS_SCALE: Topic.MAGNITUDE,
+    SMALLEST: Topic.MAGNITUDE,
+    LARGEST: Topic.MAGNITUDE,
+    CLIPPED_NORM: Topic.MAGNITUDE,
+    GRADIENT_NORM: Topic.MAGNITUDE,
+    FLAT: Topic.MAGNITUDE,
+    MOVED: Topic.MAGNITUDE,
+    LEAST_SHARE: Topic.MAGNITUDE,
+    DEAD: Topic.MAGNITUDE,
+    SATURATED: Topic.MAGNITUDE,
+    MASK: Topic.MASK,
+    HIDDEN: Topic.MASK,
+    PADDING: Topic.MASK,
 }
 
 

@@ -23,9 +23,10 @@ from traincheck.relations._settled import (
     Fact,
     is_masked,
 )
+from traincheck.relations._topics import topic_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context
-from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.values import is_number
 from traincheck.schema.words import joined
 
@@ -178,7 +179,20 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         observed=observed,
         evidence=(event,),
         symptom=symptom,
+        topic=_topic(params["of"], wanted, found),
     )
+
+
+def _topic(kind: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Topic | None:
+    """What a counterexample is about, by the names in it."""
+    if kind == SAMPLES:
+        return Topic.ROWS
+    if kind == BATCH:
+        lacking = [name for name in wanted if name not in found]
+        return topic_of(lacking or [next(iter(wanted))])
+    if kind in (ARGUMENTS, EQUAL, HYPER, KEPT):
+        return topic_of((*wanted, *wanted.get(TENSORS, ()), *found.get(TENSORS, ())))
+    return None
 
 
 def _is_tuned(fact: Fact, name: str, wanted: Any) -> bool:

@@ -15,6 +15,7 @@ from traincheck.relations._limits_words import (
     FIXES,
     HEADLINES,
     SYMPTOMS,
+    TOPICS,
     cause_of,
     limits_text,
     observed_text,
@@ -245,4 +246,5 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
         observed=observed_text(params, reading.value, reading.backwards),
         evidence=(event,),
         symptom=SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
+        topic=TOPICS.get(key.quantity),
     )

@@ -18,7 +18,7 @@ from traincheck.relations._flow import (
     kind_of,
     tensor_at,
 )
-from traincheck.relations._flow_words import DETACHED, WORDS, listed, text_of
+from traincheck.relations._flow_words import DETACHED, WORDS, listed, text_of, topic_of_claim
 from traincheck.relations._names import ProgramName, in_program, is_private, shown
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
@@ -207,6 +207,7 @@ class FlowDecider:
             observed=observed,
             evidence=(event,),
             symptom=Symptom.DETACHED if "requires_grad" in found else Symptom.WRONG_VALUE,
+            topic=topic_of_claim(params),
         )
 
 
@@ -242,9 +243,8 @@ def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | No
     if left is None or right is None:
         return None
     keys = params["equal"]
-    name = params["left"]
     if left["ndim"] < 2 and right["ndim"] < 2:  # noqa: PLR2004  # its one dim is no batch
         keys = [key for key in keys if key != "shape[0]"]
         if not keys:
             return None
-    return listed(name, keys, right), listed(name, keys, left)
+    return listed(params["left"], keys, right), listed(params["left"], keys, left)

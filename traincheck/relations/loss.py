@@ -19,7 +19,7 @@ from traincheck.relations._shares import (
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, some
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
@@ -196,4 +196,5 @@ def _negative(share: Share) -> Example:
         observed=observed,
         evidence=(call or event,),
         symptom=Symptom.WRONG_VALUE if call is None else Symptom.LOSS_INPUT,
+        topic=Topic.MAGNITUDE if call is None else None,
     )

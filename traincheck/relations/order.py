@@ -26,7 +26,7 @@ from traincheck.relations._names import ProgramName, in_program, selector_text, 
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject
+from traincheck.schema.findings import CheckInfo, Example, Subject, Topic
 
 _F = Families
 
@@ -246,4 +246,5 @@ class OrderDecider:
             observed=f"{short(watch.before)}{where} came without it",
             evidence=(wait.event, before),
             symptom=wait.symptom or watch.symptom,
+            topic=Topic.ORDER,
         )

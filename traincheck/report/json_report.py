@@ -88,6 +88,7 @@ def finding_json(finding: Finding, report: Report) -> dict[str, Any]:
     return {
         **_fixed(finding),
         "variables": list(finding.variables),
+        "topic": finding.topic.value if finding.topic else None,
         "where": _where(finding, report),
         "excerpt": excerpt_json(finding.beside, finding.sides),
         "also_broke": [asdict(also) for also in finding.also],

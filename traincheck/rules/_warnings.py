@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, WarningEvent
-from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Topic, Violation
 
 WARNINGS = Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"warning", "step"}))
 
@@ -18,9 +18,10 @@ WARNINGS = Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"warn
 class Known:
     """A warning that stands for a fault.
 
-    name: of the fault. text: a regular expression that its message holds. in_training: harmless in
-    evaluation. unless_scaled: wrong where GradScaler skips a step. unless_at: a regular expression
-    that the file it points to holds where it is none of the program's.
+    name: of the fault. text: a regular expression that its message holds. topic: of its violations.
+    in_training: harmless in evaluation. unless_scaled: wrong where GradScaler skips a step.
+    unless_at: a regular expression that the file it points to holds where it is none of the
+    program's.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Known:
     title: str
     cause: str
     fix: str
+    topic: Topic | None = None
     in_training: bool = False
     unless_scaled: bool = False
     unless_at: str | None = None
@@ -69,6 +71,7 @@ class Warned:
             stage=event.stage,
             subject=Subject(api=known.name),
             symptom=Symptom.WARNED,
+            topic=known.topic,
             message=f"torch warns: {text}",
             expected="no such warning",
             observed=text,

@@ -13,7 +13,7 @@ from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _LOOKS = 3  # at calls of each kind, before they are compared
@@ -183,6 +183,7 @@ def _violation(event: MarkEvent, name: str, sides: _Sides) -> Violation:
         stage="eval",
         subject=Subject(module=event.model),
         symptom=Symptom.WRONG_VALUE,
+        topic=Topic.MODE,
         message=f"argument {name} of {event.model} is scaled otherwise than in training",
         expected=f"in training {training}",
         observed=f"in evaluation {evaluation}",

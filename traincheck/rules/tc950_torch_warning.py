@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from traincheck.rules._warnings import WARNINGS, Known, Warned
-from traincheck.schema.findings import CheckInfo
+from dataclasses import replace
 
+from traincheck.rules._warnings import WARNINGS, Known, Warned
+from traincheck.schema.findings import CheckInfo, Topic
+
+_AUTOCAST_OFF = Known(
+    name="autocast-off",
+    text=r"Disabling autocast",
+    title="Autocast is switched off: its device or dtype is not there",
+    cause="Autocast was asked for{where}, and torch has switched it off: {observed}",
+    fix="Give autocast the device type the model is on, and a dtype that device supports.",
+    topic=Topic.AUTOCAST,
+)
 KNOWN = (
     Known(
         name="checkpoint-without-gradient",
@@ -15,6 +25,7 @@ KNOWN = (
             "block records no graph and its parameters get no gradients."
         ),
         fix="Use checkpoint(..., use_reentrant=False), or let an input require grad.",
+        topic=Topic.REQUIRES_GRAD,
         in_training=True,
     ),
     Known(
@@ -26,13 +37,13 @@ KNOWN = (
             "clipped."
         ),
         fix="Pass model.parameters() afresh in every call, or a list.",
+        topic=Topic.CLIPPING,
     ),
-    Known(
-        name="autocast-off",
-        text=r"Disabling autocast|device_type of '\w+', but \w+ is not available\. Disabling",
-        title="Autocast is switched off: its device or dtype is not there",
-        cause="Autocast was asked for{where}, and torch has switched it off: {observed}",
-        fix="Give autocast the device type the model is on, and a dtype that device supports.",
+    _AUTOCAST_OFF,
+    replace(
+        _AUTOCAST_OFF,
+        text=r"device_type of '\w+', but \w+ is not available\. Disabling",
+        topic=None,  # a finding of its own
     ),
 )
 

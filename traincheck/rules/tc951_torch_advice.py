@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.rules._warnings import WARNINGS, Known, Warned
-from traincheck.schema.findings import CheckInfo
+from traincheck.schema.findings import CheckInfo, Topic
 
 KNOWN = (
     Known(
@@ -15,6 +15,7 @@ KNOWN = (
             "value of the schedule is skipped; or no step of the optimizer takes place at all."
         ),
         fix="Call optimizer.step() first, then scheduler.step().",
+        topic=Topic.SCHEDULER,
         unless_scaled=True,
     ),
     Known(

@@ -84,6 +84,24 @@ class Symptom(str, Enum):
     WRONG_VALUE = "wrong_value"  # an argument or result differs from what it should be
 
 
+class Topic(str, Enum):
+    """What a violation is about, where its symptom and subject leave that open.
+
+    Grouping by cause reads it. Whoever writes the sentences of a violation sets it.
+    """
+
+    REQUIRES_GRAD = "requires_grad"  # whether tensors require grad
+    MODE = "mode"  # a value that depends on training and evaluation mode
+    MASK = "mask"  # a mask of attention, causal or for padding
+    MAGNITUDE = "magnitude"  # a computed number: loss, norm, element, share of units
+    ROWS = "rows"  # the number of rows that a model is trained on in a step
+    COUNT = "count"  # the number of calls, which is `measured`
+    ORDER = "order"  # the order of calls
+    SCHEDULER = "scheduler"  # a learning-rate scheduler
+    CLIPPING = "clipping"  # the clipping of gradients
+    AUTOCAST = "autocast"  # autocast
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What a violation is about; at least one is given.
@@ -99,7 +117,8 @@ class Subject:
 class Example(Record, frozen=True, kw_only=True):
     """One decided instance of a hypothesis: the answer, its context, what to show if negative.
 
-    step: where it belongs, not necessarily where it could be decided.
+    step: where it belongs, not necessarily where it could be decided. topic, measured: as of the
+    violation.
     """
 
     holds: bool
@@ -112,11 +131,16 @@ class Example(Record, frozen=True, kw_only=True):
     observed: str = ""
     evidence: tuple[Event, ...] = ()
     symptom: Symptom = Symptom.MISSING_CALL
+    topic: Topic | None = None
+    measured: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
     """One proof that a check broke.
+
+    topic: what it is about, where symptom and subject leave that open. measured: how many calls
+    there were, where the topic is `Topic.COUNT`.
 
     title, likely_cause, fix: where what the check says in general would say too little. optimizer:
     the one that it is about, where the process has several.
@@ -133,6 +157,8 @@ class Violation:
     message: str
     expected: str
     observed: str
+    topic: Topic | None = None
+    measured: int | None = None
     evidence: tuple[Event, ...] = ()
     title: str = ""
     likely_cause: str = ""
@@ -193,11 +219,11 @@ class Also:
 class Finding:
     """Violations of one cause folded together, as reported.
 
-    id: of check and subject, the same in every run. variables: all names concerned, sorted;
-    explains: ids of checks it explains; also: what these say. beside: what a reference run did and
-    what this one did, or what two ranks did; sides: whose they are. steps: in how many of them it
-    was seen, at least. accepted: why it is not reported, if it is not. provisional: later events
-    may withdraw it, so no program is stopped for it.
+    id: of check and subject, the same in every run. topic: of the violation that heads the group.
+    variables: all names concerned, sorted; explains: ids of checks it explains; also: what these
+    say. beside: what a reference run did and what this one did, or what two ranks did; sides: whose
+    they are. steps: in how many of them it was seen, at least. accepted: why it is not reported, if
+    it is not. provisional: later events may withdraw it, so no program is stopped for it.
     """
 
     id: str
@@ -216,6 +242,7 @@ class Finding:
     subject: Subject
     expected: str
     observed: str
+    topic: Topic | None = None
     evidence: tuple[Event, ...] = ()
     likely_cause: str = ""
     fix: str = ""

@@ -1,0 +1,1 @@
+"""The words of findings that do not come from the check itself."""
