@@ -15,6 +15,7 @@ LAYERS = (
     ("errors", "handlers", "instrumentor"),
     ("schema",),
     ("collect", "store"),
+    ("facts",),
     ("relations", "rules"),
     ("check",),
     ("infer", "diff", "profile"),
@@ -140,6 +141,7 @@ def test_every_folder_has_a_layer() -> None:
     ("module", "source"),
     [
         ("traincheck.store.reader", "from traincheck.rules import _table"),
+        ("traincheck.facts.provider", "from traincheck.relations import bounded"),
         ("traincheck.store.reader", "import traincheck.collect.emit"),
         ("traincheck.check.engine", "def late():\n    from traincheck import report"),
         ("traincheck.infer.engine", "from traincheck.cli import main"),

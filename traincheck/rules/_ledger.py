@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from traincheck.facts.provider import Fact, Facts
 from traincheck.rules._forwards import Forward
 from traincheck.rules._page import Page
 from traincheck.rules._passes import Passes
@@ -195,8 +195,8 @@ class StepFacts:
         return self.by_hand.union(*(moment.applied for moment in self.updates()))
 
 
-class Ledger:
-    """The books of one process."""
+class Ledger(Fact):
+    """The books of one process. ended: the facts of the step that ended last."""
 
     def __init__(self) -> None:
         self.holders: dict[str, Holder] = {}
@@ -219,23 +219,15 @@ class Ledger:
         self.has_gap = False  # events were lost: optimizers and parameters may be among them
         self._batch: tuple[str, int, int] | None = None
         self._page = Page()
-        self._last: Event | None = None
-        self._facts: StepFacts | None = None
+        self.ended: StepFacts | None = None
 
-    def observe(self, event: Event) -> StepFacts | None:
-        """Enter ``event``; the facts of the step that it ends.
-
-        Monitors that share a ledger may all hand it the same event.
-        """
-        if event is self._last:
-            return self._facts
-        self._facts = None
+    def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
             self._enter_state(event)
         elif isinstance(event, CallEvent):
             self._enter_call(event)
         elif isinstance(event, StepEvent):
-            self._facts = self._turn(event)
+            self.ended = self._turn(event)
         elif isinstance(event, OptimizerEvent):
             self._enter_optimizer(event)
         elif isinstance(event, BatchEvent):
@@ -248,8 +240,6 @@ class Ledger:
                     self.loaded.add(event.target or "")
         elif isinstance(event, MarkEvent):
             self._enter_mark(event)
-        self._last = event
-        return self._facts
 
     def held(self) -> set[int]:
         """Identities of all parameters that any optimizer holds."""
@@ -503,18 +493,20 @@ class Ledger:
 
 
 class StepMonitor(ABC):
-    """A monitor that judges whole steps by the books."""
+    """A monitor that judges whole steps by the state of training."""
+
+    uses: ClassVar[Sequence[type[Fact]]] = (Ledger,)
+    observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
+    ledger: Ledger
 
     def __init__(self) -> None:
         self.triggered = 0
 
-    @cached_property
-    def ledger(self) -> Ledger:
-        """Its own, made on first use, unless a `Bookkeeper` gives it one."""
-        return Ledger()
+    def bind(self, facts: Facts) -> None:
+        self.ledger = facts.of(Ledger)
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        facts = self.ledger.observe(event)
+        facts = self.ledger.ended if isinstance(event, StepEvent) else None
         return () if facts is None else self.judge(facts)
 
     def finish(self) -> Sequence[Violation]:
@@ -524,23 +516,6 @@ class StepMonitor(ABC):
     @abstractmethod
     def judge(self, facts: StepFacts) -> Sequence[Violation]:
         """Violations that a step proves; also told of steps that were not recorded."""
-
-
-class Bookkeeper:
-    """Keeps one ledger for several monitors, which then need to see the ends of steps only."""
-
-    def __init__(self, monitors: Iterable[StepMonitor]) -> None:
-        self.triggered = 0
-        self._ledger = Ledger()
-        for monitor in monitors:
-            monitor.ledger = self._ledger
-
-    def observe(self, event: Event) -> Sequence[Violation]:
-        self._ledger.observe(event)
-        return ()
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
 
 
 def proof(

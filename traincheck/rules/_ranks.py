@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from traincheck.facts.provider import Fact, Facts
 from traincheck.schema.apis import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
@@ -242,8 +244,11 @@ class RunStep:
         return found if len(forms) == 1 else None
 
 
-class RankBooks:
-    """The books of one run: what each rank did, up to the last step that all have ended."""
+class RankBooks(Fact):
+    """The books of one run: what each rank did, up to the last step that all have ended.
+
+    ready: the steps that are complete on all ranks by the end of a step that came last.
+    """
 
     def __init__(self) -> None:
         self._world = 1
@@ -252,8 +257,7 @@ class RankBooks:
         self._order: dict[int, list[str]] = defaultdict(list)  # training processes of a rank
         # By turn (which of a rank's training processes) and step
         self._waiting: dict[tuple[int, int], dict[int, tuple[Page, Rank]]] = defaultdict(dict)
-        self._last: Event | None = None
-        self._ready: Sequence[RunStep] = ()
+        self.ready: Sequence[RunStep] = ()
 
     @property
     def incomplete(self) -> str | None:
@@ -266,14 +270,9 @@ class RankBooks:
         who = f"rank {', '.join(map(str, missing))}" if missing else "some ranks"
         return f"from step {first} on, {who} left no more steps to compare with"
 
-    def observe(self, event: Event) -> Sequence[RunStep]:
-        """Enter ``event``; the steps that are complete on all ranks by it.
-
-        Monitors that share books may all hand them the same event.
-        """
-        if event is self._last:
-            return self._ready
-        self._last, self._ready = event, ()
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StepEvent):
+            self.ready = ()
         if isinstance(event, MarkEvent):
             size = event.world_size
             if event.text in (Marks.PROCESS, Marks.PROCESS_GROUP) and size is not None:
@@ -281,10 +280,9 @@ class RankBooks:
         elif event.step is None or self._world == 1:
             pass  # a DataLoader worker, or nobody to compare with
         elif isinstance(event, StepEvent):
-            self._ready = tuple(self._end(event))
+            self.ready = tuple(self._end(event))
         else:
             self._enter((event.rank, event.stream.partition("-")[0]), event)
-        return self._ready
 
     def _enter(self, key: tuple[int, str], event: Event) -> None:
         if isinstance(event, StateEvent):
@@ -367,17 +365,22 @@ class RankBooks:
 
 
 class RankMonitor(ABC):
-    """A monitor that judges whole steps of all ranks by the books."""
+    """A monitor that judges whole steps of all ranks."""
+
+    uses: ClassVar[Sequence[type[Fact]]] = (RankBooks,)
+    observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
+    books: RankBooks
 
     def __init__(self) -> None:
-        self.books = RankBooks()
         self.triggered = 0
 
+    def bind(self, facts: Facts) -> None:
+        self.books = facts.of(RankBooks)
+
     def observe(self, event: Event) -> Sequence[Violation]:
-        found: list[Violation] = []
-        for step in self.books.observe(event):
-            found += self.judge(step)
-        return found
+        if not isinstance(event, StepEvent):
+            return ()
+        return [found for step in self.books.ready for found in self.judge(step)]
 
     def finish(self) -> Sequence[Violation]:
         """Nothing: a step that not all ranks have ended proves nothing."""
@@ -386,23 +389,6 @@ class RankMonitor(ABC):
     @abstractmethod
     def judge(self, step: RunStep) -> Sequence[Violation]:
         """Violations that a step of all ranks proves."""
-
-
-class RankKeeper:
-    """Keeps one set of books for several monitors, which then need to see ends of steps only."""
-
-    def __init__(self, monitors: Iterable[RankMonitor]) -> None:
-        self.triggered = 0
-        self.books = RankBooks()
-        for monitor in monitors:
-            monitor.books = self.books
-
-    def observe(self, event: Event) -> Sequence[Violation]:
-        self.books.observe(event)
-        return ()
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
 
 
 def _ends(parts: Mapping[int, tuple[Page, Rank]]) -> list[StepEvent]:
