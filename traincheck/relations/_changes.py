@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, selector_text, short
 from traincheck.relations._variables import (
@@ -15,8 +16,6 @@ from traincheck.relations._variables import (
     StepBook,
     Variable,
     Variables,
-    is_judged,
-    is_skipped,
     may_stay,
     select,
     variable_of,

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.collectives import Collectives, Meeting, Pair
+from traincheck.facts.rank_steps import Key
+from traincheck.facts.ranks import RankSteps, RunStep
 from traincheck.relations._copies import Copies, CopyFinder
 from traincheck.relations._names import short
-from traincheck.relations._ranks import Key, RunStep, RunSteps
 from traincheck.relations._run_program import RunProgram
 from traincheck.relations._subtrees import fold, matcher
 from traincheck.schema.apis import Families
@@ -33,7 +34,7 @@ class ConsistentProposer:
 
     def __init__(self) -> None:
         self._program = RunProgram()
-        self._steps = RunSteps()
+        self._steps = RankSteps(counts_all=True)
         self._same: dict[Key, bool] = {}
         self._collectives = Collectives()
         self._exchanged: set[str] = set()
@@ -49,7 +50,8 @@ class ConsistentProposer:
         self._collectives.observe(event)
         for met in self._collectives.met:
             self._exchanged |= {of for of, values in _of_pair(met).items() if values is not None}
-        for step in self._steps.observe(event):
+        self._steps.observe(event)
+        for step in self._steps.ready:
             if step.is_judged:
                 self._wrapped |= bool(step.wrapped)
                 self._ranks = max(self._ranks, len(step.counters))
@@ -108,7 +110,7 @@ class ConsistentDecider:
             if not is_of_ranks and not ("copy" in params and "source" in params):
                 raise ValueError(f"nothing is known of {dict(params)}")
         self._program = RunProgram()
-        self._steps = RunSteps()
+        self._steps = RankSteps(counts_all=True)
         self._collectives = Collectives()
         self._has_copies = any("copy" in params for params in self._claims)
         self._copies: dict[tuple[int, str], Copies] = defaultdict(Copies)
@@ -126,7 +128,8 @@ class ConsistentDecider:
         self._collectives.observe(event)
         for met in self._collectives.met:
             found += self._of_exchange(met)
-        for step in self._steps.observe(event):
+        self._steps.observe(event)
+        for step in self._steps.ready:
             if step.is_judged:
                 found += self._of_ranks(step)
                 found += self._of_norms(step)
@@ -196,7 +199,7 @@ def _keys(params: Mapping[str, Any], step: RunStep) -> list[Key]:
 
 
 def _differs(name: str, others: Sequence[int], step: RunStep) -> Example:
-    first = min(step.by_rank)
+    first = min(step.ranks)
     who = ", ".join(map(str, others))
     return Example(
         holds=False,

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.steps import is_judged
 from traincheck.relations import _awaited
 from traincheck.relations._awaited import ADDED, Awaited
 from traincheck.relations._memory import Examples
@@ -20,7 +21,7 @@ from traincheck.relations._names import (
     shown,
 )
 from traincheck.relations._readings import LOSSES
-from traincheck.relations._variables import StepBook, Variables, is_judged
+from traincheck.relations._variables import StepBook, Variables
 from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
 from traincheck.schema.awaited import FIRST
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules

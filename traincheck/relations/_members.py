@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
+from traincheck.facts.steps import is_judged
 from traincheck.relations._names import ProgramName
 from traincheck.relations._subtrees import fold, names_folded
-from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
+from traincheck.relations._variables import StepBook, Variable, Variables
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 

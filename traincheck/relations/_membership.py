@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.facts.steps import is_judged
 from traincheck.relations._members import (
     DTYPE,
     FREE,
@@ -26,7 +27,7 @@ from traincheck.relations._members import (
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName
 from traincheck.relations._subtrees import expand, matcher
-from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
+from traincheck.relations._variables import StepBook, Variable, Variables
 from traincheck.schema.apis import Families
 from traincheck.schema.by_hand import ByHand
 from traincheck.schema.claims import Hypothesis

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.steps import is_judged
 from traincheck.relations._reading import MOVED, Key, Reading
-from traincheck.relations._variables import is_judged
 from traincheck.schema.events import CheckpointEvent, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.resumptions import brings_back
 from traincheck.schema.values import number

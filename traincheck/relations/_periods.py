@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
+from traincheck.facts.steps import is_judged
+from traincheck.relations._variables import StepBook, Variable, Variables
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StateEvent, StepEvent
 

@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.steps import is_judged
 from traincheck.relations._magnitudes import Activity, Gradients
 from traincheck.relations._moved import Moves
 from traincheck.relations._padding import Padding
@@ -29,7 +30,6 @@ from traincheck.relations._reading import (
     Key,
     Reading,
 )
-from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import ATTENTION, IGNORED_LABEL, SOFTMAXES, Families, Marks
 from traincheck.schema.events import (
     BatchEvent,

@@ -12,9 +12,9 @@ from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
 
+from traincheck.facts.steps import is_judged
 from traincheck.relations._names import is_library
 from traincheck.relations._readings import LOSSES
-from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import (
     ATTENTION,
     IGNORED_LABEL,

@@ -6,18 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations import _serving
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._names import selector_text
 from traincheck.relations._periods import MAX_PERIOD, PeriodicProposer, word
-from traincheck.relations._variables import (
-    StepBook,
-    Variable,
-    Variables,
-    is_judged,
-    is_skipped,
-    select,
-)
+from traincheck.relations._variables import StepBook, Variable, Variables, select
 from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
