@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+from traincheck.facts.auxiliary_models import AuxiliaryModels
 from traincheck.facts.provider import Fact, Facts
 from traincheck.rules._forwards import Forward
 from traincheck.rules._page import Page
 from traincheck.rules._passes import Passes
-from traincheck.rules._resting import Resting
 from traincheck.schema.apis import MODAL, SOFTMAXES, Families, Marks, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
@@ -210,7 +210,7 @@ class Ledger(Fact):
         self.replaced: set[str] = set()  # names that went to other objects while training
         self.off: set[str] = set()  # modules with an attribute requires_grad that is False
         self.modal = ModalModules()
-        self.resting = Resting()
+        self.auxiliary = AuxiliaryModels()
         self.passes = Passes()
         self._ids: dict[str, int] = {}
         self._nonzero: set[int] = set()
@@ -279,7 +279,7 @@ class Ledger(Fact):
 
     def _enter_mark(self, event: MarkEvent) -> None:
         if event.text == Marks.UNTRAINED:
-            self.resting.enter(event)
+            self.auxiliary.look(event)
         elif event.text == Marks.REPLACED:
             self._page.has_own = True
         elif event.text == Marks.KEPT:
