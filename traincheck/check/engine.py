@@ -27,9 +27,9 @@ from traincheck.check.seats import (
 )
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
+from traincheck.facts.programs import file_of
 from traincheck.facts.provider import Facts
 from traincheck.handlers import give_back
-from traincheck.relations._programs import file_of
 from traincheck.schema.apis import TELLING, Marks
 from traincheck.schema.claims import Invariant, Needs, Schedule
 from traincheck.schema.events import (

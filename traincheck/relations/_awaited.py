@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 
+from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END
+from traincheck.facts.manual_updates import UPDATED
+from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.variables import Variables
 from traincheck.relations._memory import Examples
-from traincheck.relations._variables import StepBook, Variables
 from traincheck.schema.apis import Families
-from traincheck.schema.awaited import FIRST, LATER, LATER_AT_END
-from traincheck.schema.by_hand import UPDATED
 from traincheck.schema.claims import Needs, some
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example
@@ -35,7 +36,7 @@ class Additions:
     It takes looks at two steps in a row: otherwise they may have gone in between.
     """
 
-    def __init__(self, book: StepBook) -> None:
+    def __init__(self, book: StepChanges) -> None:
         self._book = book
         self._has_looked = self._had_looked = False  # at gradients, in this step and the last
 
@@ -59,7 +60,7 @@ class ClearedByHand:
 
     def __init__(self, claims: Collection[int]) -> None:
         self.claims = claims
-        self._book = StepBook()
+        self._book = StepChanges()
         self._additions = Additions(self._book)
         self._held: list[tuple[int, Example]] = []  # until the step ends
 
@@ -92,7 +93,7 @@ class Awaited:
         longest: most steps in a row without an update that an update ended.
     """
 
-    def __init__(self, variables: Variables, book: StepBook) -> None:
+    def __init__(self, variables: Variables, book: StepChanges) -> None:
         self._variables, self._book = variables, book
         self.has_updated = False
         self.longest = 0

@@ -6,7 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.awaited import FIRST
+from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
+from traincheck.facts.variables import Variables
 from traincheck.relations import _awaited
 from traincheck.relations._awaited import ADDED, Awaited
 from traincheck.relations._memory import Examples
@@ -21,9 +24,7 @@ from traincheck.relations._names import (
     shown,
 )
 from traincheck.relations._readings import LOSSES
-from traincheck.relations._variables import StepBook, Variables
 from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
-from traincheck.schema.awaited import FIRST
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -245,7 +246,7 @@ class CallDecider:
         self,
         claims: Sequence[tuple[int, Mapping[str, Any]]],
         variables: Variables,
-        book: StepBook,
+        book: StepChanges,
     ) -> None:
         self._variables = variables
         self.program = ProgramName()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.small_samples import FEWEST_UNITS, has_few, units_of
 from traincheck.facts.steps import is_judged
 from traincheck.relations._reading import (
     DEAD,
@@ -19,7 +20,6 @@ from traincheck.relations._reading import (
     Reading,
 )
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
-from traincheck.schema.few import FEWEST_UNITS, has_few, units_of
 from traincheck.schema.values import number, tensor_summary
 
 _MIN_WEIGHTS = 2  # fewer have no shares

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.facts.manual_updates import ByHand
+from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
+from traincheck.facts.variables import Variable, Variables
 from traincheck.relations._members import (
     DTYPE,
     FREE,
@@ -27,9 +30,7 @@ from traincheck.relations._members import (
 from traincheck.relations._memory import Examples
 from traincheck.relations._names import ProgramName
 from traincheck.relations._subtrees import expand, matcher
-from traincheck.relations._variables import StepBook, Variable, Variables
 from traincheck.schema.apis import Families
-from traincheck.schema.by_hand import ByHand
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
     CallEvent,
@@ -99,7 +100,7 @@ class MembershipDecider:
             _refuse_unknown(claim.params)
         self._program = ProgramName()
         self._variables = Variables()
-        self._book = StepBook()
+        self._book = StepChanges()
         self._version = -1
         self._is_blind = False  # variables and optimizers may have come that nobody saw
         self._updates: dict[int, CallEvent] = {}  # of this step, by span

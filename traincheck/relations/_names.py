@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traincheck.relations._programs import file_of, program_of
+from traincheck.facts.programs import file_of, program_of
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.words import listed

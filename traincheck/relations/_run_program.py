@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from traincheck.facts.programs import Sketch, file_of
 from traincheck.relations._names import ProgramName
-from traincheck.relations._programs import Sketch, file_of
 from traincheck.schema.events import Event, StateEvent
 
 SEEN = frozenset({"parameter@new"})  # what it takes to tell programs of one file name apart

@@ -10,12 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.auxiliary_models import (
-    AUXILIARY,
-    AuxiliaryModel,
-    AuxiliaryModels,
-    is_look,
-)
+from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModel, AuxiliaryModels, is_look
 from traincheck.facts.steps import is_judged
 from traincheck.schema.claims import USES, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent

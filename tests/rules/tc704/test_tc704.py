@@ -7,7 +7,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.numbers import numbered
-from traincheck.rules._ledger import Ledger
+from traincheck.facts.training_state import TrainingState
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Verdict
@@ -74,7 +74,7 @@ def shared(change: str, *, is_zero: bool = False) -> list[Event]:
 @pytest.mark.parametrize("change", ["set", "content", "replaced"])
 def test_quiet_where_the_program_gives_a_model_the_gradients_of_another(change: str) -> None:
     assert quiet("TC704", shared(change)) is not Verdict.VIOLATED
-    ledger, applied = Ledger(), []
+    ledger, applied = TrainingState(), []
     for event in shared(change):
         ledger.observe(event)
         if isinstance(event, StepEvent) and ledger.ended is not None:

@@ -1,6 +1,4 @@
-"""Books that rules about parameters share: who holds what, and what became of gradients.
-
-Judges nothing.
+"""The state of the training of one process: who holds what, and what became of gradients.
 
 Looks at state may be written late (on CUDA), but always before the step ends. So the books of a
 step are made when it ends, in the order of the calls after which the looks were taken.
@@ -8,19 +6,17 @@ step are made when it ends, in the order of the calls after which the looks were
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable
 
 from traincheck.facts.auxiliary_models import AuxiliaryModels
-from traincheck.facts.provider import Fact, Facts
-from traincheck.rules._forwards import Forward
-from traincheck.rules._page import Page
-from traincheck.rules._passes import Passes
+from traincheck.facts.loader_epochs import Passes
+from traincheck.facts.modal_modules import ModalModules
+from traincheck.facts.provider import Fact
+from traincheck.facts.resumptions import brings_back
+from traincheck.facts.step_entries import StepEntries
+from traincheck.facts.step_facts import Holder, Moment, Parameter, StepFacts
 from traincheck.schema.apis import MODAL, SOFTMAXES, Families, Marks, is_loose
-from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -31,9 +27,6 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.findings import Subject, Symptom, Violation
-from traincheck.schema.modal import ModalModules
-from traincheck.schema.resumptions import brings_back
 
 _LANDMARKS = frozenset(
     {
@@ -54,149 +47,12 @@ _LANDMARKS = frozenset(
 
 _UPDATES = ("optimizer_step", "scaler_step")  # counters
 
-# "new" is the moment of discovery, which every view records: it asks for no look.
-DISCOVERY = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
-GRADIENTS = Needs(
-    calls=frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP}),
-    states=frozenset({"gradient@backward", "parameter@hand"}),
-)
-# Forward passes, their modes, and what depends on these.
-MODES = Needs(calls=MODAL | {Families.MODULE, Families.EVAL})
 
+class TrainingState(Fact):
+    """Follows the training of one process.
 
-@dataclass(slots=True)
-class Parameter:
-    """A parameter that a module owns.
-
-    names: several when weights are tied. began_zero: whether all of it was zero when it was found.
+    ended: the facts of the step that ended last.
     """
-
-    names: set[str]
-    requires_grad: bool
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    began_zero: bool = False
-
-    @property
-    def name(self) -> str:
-        return min(self.names)
-
-    @property
-    def root(self) -> str:
-        return self.name.partition(".")[0]
-
-    @property
-    def is_fine_scale(self) -> bool:
-        """Whether it may be the scale of a normalization, and is not in half precision."""
-        return len(self.shape) == 1 and self.dtype in ("float32", "float64")
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing in it to train: FSDP leaves some parameters of a rank so."""
-        return 0 in self.shape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """An optimizer and what it holds.
-
-    event: of its groups as they are. made: the first of it, which tells where it was made. names:
-    by identity; groups: index of the group by identity.
-    """
-
-    event: OptimizerEvent
-    made: OptimizerEvent
-    ids: frozenset[int]
-    names: dict[int, str]
-    groups: dict[int, int]
-
-    @property
-    def label(self) -> str:
-        """``opt0 (Adam)``."""
-        return f"{self.event.id} ({self.event.cls.rpartition('.')[2]})"
-
-    def is_loose(self, identity: int) -> bool:
-        """Whether no module ever owned this one: a tensor that is optimized for itself."""
-        return is_loose(self.names[identity])
-
-
-class Moment(NamedTuple):
-    """A landmark call and what became of gradients up to its end, as identities of parameters.
-
-    cleared: gradients that left, became zero or were replaced; before those in reached. reached:
-    gradients that came or changed and are not zero. applied: of an optimizer step, the non-zero
-    gradients that its parameters had. present: of an optimizer step, all of them, zero or not.
-    batch: loader, epoch and index of the batch that came last before it.
-
-    Calls of outermost modules with grad enabled are moments too: of family MODULE.
-    """
-
-    call: CallEvent
-    family: str
-    cleared: frozenset[int]
-    reached: frozenset[int]
-    applied: frozenset[int]
-    present: frozenset[int]
-    batch: tuple[str, int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFacts:
-    """The books of one step.
-
-    gradients: the last look at each. changed: parameters that differ since; flipped: that were
-    frozen, or are no longer, at some moment of it; uncertain: whose looks could not tell. numbers:
-    of parameters, the last look that took any. kept: by optimizer, gradients that it has applied
-    in a step that was not recorded, and that are there when the first backward pass begins.
-    has_own: an optimizer was given other gradients than backward() left. by_hand: parameters with
-    gradients that the program has updated itself, as no optimizer has stepped so far; written: of
-    which it has changed a gradient itself before a backward pass. uses: paths of the modules
-    that were called, in order; the first call of each. forwards: in order of their first.
-    softmaxes: calls of softmax with grad enabled.
-    """
-
-    event: StepEvent
-    moments: Sequence[Moment]
-    uses: Mapping[str, CallEvent]
-    forwards: Sequence[Forward]
-    softmaxes: Sequence[CallEvent]
-    gradients: Mapping[int, StateEvent]
-    reached: frozenset[int]
-    changed: frozenset[int]
-    flipped: frozenset[int]
-    uncertain: frozenset[int]
-    numbers: Mapping[int, StateEvent]
-    kept: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    has_own: bool = False
-    by_hand: frozenset[int] = frozenset()
-    written: frozenset[int] = frozenset()
-
-    @property
-    def is_gap(self) -> bool:
-        """The step was not recorded: what was awaited may have happened here."""
-        return not self.event.recorded
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether what is absent really did not happen."""
-        return self.event.recorded and self.event.complete
-
-    def updates(self) -> list[Moment]:
-        """Optimizer steps that ran to their end."""
-        return [
-            moment
-            for moment in self.moments
-            if moment.family == Families.OPTIMIZER_STEP and moment.call.exception is None
-        ]
-
-    @property
-    def applied(self) -> frozenset[int]:
-        """Parameters whose gradients were applied, by optimizers or by the program itself."""
-        return self.by_hand.union(*(moment.applied for moment in self.updates()))
-
-
-class Ledger(Fact):
-    """The books of one process. ended: the facts of the step that ended last."""
 
     def __init__(self) -> None:
         self.holders: dict[str, Holder] = {}
@@ -218,7 +74,7 @@ class Ledger(Fact):
         self._has_stepped = False  # any optimizer
         self.has_gap = False  # events were lost: optimizers and parameters may be among them
         self._batch: tuple[str, int, int] | None = None
-        self._page = Page()
+        self._page = StepEntries()
         self.ended: StepFacts | None = None
 
     def observe(self, event: Event) -> None:
@@ -376,7 +232,7 @@ class Ledger(Fact):
 
     def _turn(self, event: StepEvent) -> StepFacts:
         """Close the page of a step and begin the next."""
-        page, self._page = self._page, Page()
+        page, self._page = self._page, StepEntries()
         self.has_gap |= event.is_gap
         if not event.recorded:
             # Gradients came and went unseen; a look after the gap tells what there is, not since
@@ -418,7 +274,7 @@ class Ledger(Fact):
         ids = self._named(mark.names)
         return {o: h.ids & ids for o, h in self.holders.items() if o in mark.owners}
 
-    def _walk(self, page: Page) -> list[Moment]:
+    def _walk(self, page: StepEntries) -> list[Moment]:
         spans = {entry.span for entry in page.entries if isinstance(entry, CallEvent)}
         looks: dict[int, list[tuple[StateEvent, int]]] = defaultdict(list)
         stray = False
@@ -490,59 +346,3 @@ class Ledger(Fact):
             for identity, parameter in self.parameters.items()
             if call.module is None or any(name.startswith(below) for name in parameter.names)
         }
-
-
-class StepMonitor(ABC):
-    """A monitor that judges whole steps by the state of training."""
-
-    uses: ClassVar[Sequence[type[Fact]]] = (Ledger,)
-    observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
-    ledger: Ledger
-
-    def __init__(self) -> None:
-        self.triggered = 0
-
-    def bind(self, facts: Facts) -> None:
-        self.ledger = facts.of(Ledger)
-
-    def observe(self, event: Event) -> Sequence[Violation]:
-        facts = self.ledger.ended if isinstance(event, StepEvent) else None
-        return () if facts is None else self.judge(facts)
-
-    def finish(self) -> Sequence[Violation]:
-        """Nothing: a step that is not over proves nothing."""
-        return ()
-
-    @abstractmethod
-    def judge(self, facts: StepFacts) -> Sequence[Violation]:
-        """Violations that a step proves; also told of steps that were not recorded."""
-
-
-def proof(
-    what: tuple[str, Symptom] | tuple[str, Symptom, str],
-    facts: StepFacts,
-    *,
-    subject: Subject,
-    message: str,
-    expected: str,
-    observed: str,
-    evidence: Sequence[Event] = (),
-    step: int | None = None,
-) -> Violation:
-    """A violation at the step of ``facts``, or at an earlier one that it proves.
-
-    what: code of the rule, the symptom, and perhaps the optimizer of several.
-    """
-    return Violation(
-        check_id=what[0],
-        step=facts.event.step if step is None else step,
-        rank=facts.event.rank,
-        stage="eval" if evidence and evidence[-1].stage == "eval" else "train",
-        subject=subject,
-        symptom=what[1],
-        message=message,
-        expected=expected,
-        observed=observed,
-        evidence=tuple(evidence) or (facts.event,),
-        optimizer="".join(what[2:]),
-    )

@@ -1,7 +1,7 @@
 """Which program a process runs: the file name of what was started, and what it trains.
 
 Many programs are called train.py. What is kept to a program is kept to one whose parameters are for
-the better part those that were seen. Judges nothing.
+the better part those that were seen.
 """
 
 from __future__ import annotations
