@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.facts.programs import Sketch, alike, file_of
+from traincheck.facts.programs import ProgramName, Sketch, alike, file_of
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.variables import variable_of
 from traincheck.relations._awaited import ADDED, Additions
-from traincheck.relations._names import SEVERAL_RANKS, STEP, ProgramName
+from traincheck.relations._names import SEVERAL_RANKS, STEP
 from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.collectives import Collectives, Meeting, Pair
+from traincheck.facts.programs import RunProgram
 from traincheck.facts.rank_steps import Key
 from traincheck.facts.ranks import RankSteps, RunStep
 from traincheck.relations._copies import Copies, CopyFinder
 from traincheck.relations._names import short
-from traincheck.relations._run_program import RunProgram
 from traincheck.relations._subtrees import fold, matcher
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis

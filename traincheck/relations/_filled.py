@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from traincheck.facts.programs import ProgramName
 from traincheck.facts.resumptions import brings_back
 from traincheck.facts.variables import Variable, Variables
-from traincheck.relations._names import ProgramName
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.awaited import FIRST
+from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variables
@@ -16,7 +17,6 @@ from traincheck.relations._memory import Examples
 from traincheck.relations._modal import MODES, Modes
 from traincheck.relations._names import (
     STEP,
-    ProgramName,
     is_library,
     is_private,
     is_wrapper,

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
-from traincheck.relations._names import ProgramName
 from traincheck.relations._subtrees import fold, names_folded
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent

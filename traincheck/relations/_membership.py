@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.facts.manual_updates import ByHand
+from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
@@ -28,7 +29,6 @@ from traincheck.relations._members import (
     structure,
 )
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import ProgramName
 from traincheck.relations._subtrees import expand, matcher
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
 from traincheck.facts.steps import is_skipped
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._epochs import FOLLOWED, Turn, Turns, out_of_turn
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._names import in_program
 from traincheck.relations._rates import (
     BY_EPOCH,
     CONSTANT,
