@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.facts.forwards import Forward
-from traincheck.schema.apis import MODAL, Families, is_loose
+from traincheck.schema.apis import MODAL, Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.events import CallEvent, StateEvent, StepEvent
 
 # "new" is the moment of discovery, which every view records: it asks for no look.
 DISCOVERY = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
@@ -51,30 +51,6 @@ class Parameter:
     def is_empty(self) -> bool:
         """Whether there is nothing in it to train: FSDP leaves some parameters of a rank so."""
         return 0 in self.shape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """An optimizer and what it holds.
-
-    event: of its groups as they are. made: the first of it, which tells where it was made. names:
-    by identity; groups: index of the group by identity.
-    """
-
-    event: OptimizerEvent
-    made: OptimizerEvent
-    ids: frozenset[int]
-    names: dict[int, str]
-    groups: dict[int, int]
-
-    @property
-    def label(self) -> str:
-        """``opt0 (Adam)``."""
-        return f"{self.event.id} ({self.event.cls.rpartition('.')[2]})"
-
-    def is_loose(self, identity: int) -> bool:
-        """Whether no module ever owned this one: a tensor that is optimized for itself."""
-        return is_loose(self.names[identity])
 
 
 class Moment(NamedTuple):

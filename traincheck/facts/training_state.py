@@ -6,16 +6,17 @@ step are made when it ends, in the order of the calls after which the looks were
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from traincheck.facts.auxiliary_models import AuxiliaryModels
+from traincheck.facts.gradients import Gradients
 from traincheck.facts.loader_epochs import Passes
 from traincheck.facts.modal_modules import ModalModules
+from traincheck.facts.optimizers import Holders
 from traincheck.facts.provider import Fact
 from traincheck.facts.resumptions import brings_back
 from traincheck.facts.step_entries import StepEntries
-from traincheck.facts.step_facts import Holder, Moment, Parameter, StepFacts
+from traincheck.facts.step_facts import Parameter, StepFacts
 from traincheck.schema.apis import MODAL, SOFTMAXES, Families, Marks, is_loose
 from traincheck.schema.events import (
     BatchEvent,
@@ -55,7 +56,8 @@ class TrainingState(Fact):
     """
 
     def __init__(self) -> None:
-        self.holders: dict[str, Holder] = {}
+        self._holders = Holders()
+        self.holders = self._holders.by_id
         self.parameters: dict[int, Parameter] = {}
         self.loose: dict[int, Parameter] = {}  # that an optimizer holds and no module owns
         self.ever_reached: set[int] = set()
@@ -69,8 +71,7 @@ class TrainingState(Fact):
         self.auxiliary = AuxiliaryModels()
         self.passes = Passes()
         self._ids: dict[str, int] = {}
-        self._nonzero: set[int] = set()
-        self._present: set[int] = set()
+        self._gradients = Gradients(self.holders, self.parameters)
         self._has_stepped = False  # any optimizer
         self.has_gap = False  # events were lost: optimizers and parameters may be among them
         self._batch: tuple[str, int, int] | None = None
@@ -99,7 +100,7 @@ class TrainingState(Fact):
 
     def held(self) -> set[int]:
         """Identities of all parameters that any optimizer holds."""
-        return {identity for holder in self.holders.values() for identity in holder.names}
+        return self._holders.held()
 
     def name(self, identity: int) -> str:
         """The name to show for a parameter."""
@@ -150,21 +151,8 @@ class TrainingState(Fact):
             self.modal.enter(event)
 
     def _enter_optimizer(self, event: OptimizerEvent) -> None:
-        names: dict[int, str] = {}
-        groups: dict[int, int] = {}
-        for index, group in enumerate(event.groups):
-            for name, identity in zip(group.params, group.ids):
-                names[identity] = name
-                groups[identity] = index
-                self._ids.setdefault(name, identity)
-        known = self.holders.get(event.id)
-        self.holders[event.id] = Holder(
-            event=event,
-            made=event if known is None else known.made,
-            ids=frozenset(names),
-            names=names,
-            groups=groups,
-        )
+        for identity, name in self._holders.enter(event).names.items():
+            self._ids.setdefault(name, identity)
 
     def _enter_state(self, event: StateEvent) -> None:
         if event.role == "buffer":
@@ -226,8 +214,7 @@ class TrainingState(Fact):
         if not parameter.names:
             del books[identity]
         if identity not in self.parameters and identity not in self.loose:
-            self._nonzero.discard(identity)
-            self._present.discard(identity)
+            self._gradients.forget(identity)
             self.ever_reached.discard(identity)
 
     def _turn(self, event: StepEvent) -> StepFacts:
@@ -237,15 +224,14 @@ class TrainingState(Fact):
         if not event.recorded:
             # Gradients came and went unseen; a look after the gap tells what there is, not since
             # when.
-            self._nonzero.clear()
-            self._present.clear()
-        moments = self._walk(page) if event.recorded else []
+            self._gradients.forget()
+        moments = self._gradients.walk(page) if event.recorded else []
         reached = frozenset[int]().union(*(moment.reached for moment in moments))
         self.ever_reached |= reached
         self._has_stepped |= any(event.counters.get(name) for name in _UPDATES)
         by_hand = frozenset() if self._has_stepped else reached & page.changed
         # Of those replaced nothing more is seen
-        self._nonzero.intersection_update(self.parameters.keys() | self.loose.keys())
+        self._gradients.nonzero.intersection_update(self.parameters.keys() | self.loose.keys())
         return StepFacts(
             event=event,
             moments=moments,
@@ -273,76 +259,3 @@ class TrainingState(Fact):
             return {}
         ids = self._named(mark.names)
         return {o: h.ids & ids for o, h in self.holders.items() if o in mark.owners}
-
-    def _walk(self, page: StepEntries) -> list[Moment]:
-        spans = {entry.span for entry in page.entries if isinstance(entry, CallEvent)}
-        looks: dict[int, list[tuple[StateEvent, int]]] = defaultdict(list)
-        stray = False
-        for look, identity in zip(page.entries, page.ids):
-            if isinstance(look, StateEvent) and identity is not None:
-                if look.after in spans:
-                    looks[look.after].append((look, identity))
-                else:
-                    stray = True
-        written = {(mark.after, name) for mark in page.written for name in mark.names}
-        moments: list[Moment] = []
-        cleared: set[int] = set()
-        reached: set[int] = set()
-        for entry, identity, batch in zip(page.entries, page.ids, page.batches):
-            if isinstance(entry, CallEvent):
-                for look, parameter in looks.get(entry.span, ()):
-                    if (entry.span, look.name) in written:  # before it began, by the program
-                        written.discard((entry.span, look.name))
-                    else:
-                        self._gradient(look, parameter, cleared, reached)
-                moments.append(self._moment(entry, cleared, reached)._replace(batch=batch))
-                cleared, reached = set(), set()
-            elif stray and identity is not None and entry.after not in spans:
-                self._gradient(entry, identity, cleared, reached)
-        return moments
-
-    def _gradient(
-        self, look: StateEvent, identity: int, cleared: set[int], reached: set[int]
-    ) -> None:
-        if look.summary is None:
-            cleared.add(identity)
-            self._nonzero.discard(identity)
-            self._present.discard(identity)
-            return
-        self._present.add(identity)
-        # Set to None by hand and computed again: what was there before is gone.
-        if look.change != "content":
-            cleared.add(identity)
-        if look.summary.zero is True:
-            cleared.add(identity)
-            self._nonzero.discard(identity)
-        else:
-            reached.add(identity)
-            self._nonzero.add(identity)
-
-    def _moment(self, call: CallEvent, cleared: set[int], reached: set[int]) -> Moment:
-        family = call.family or call.api
-        applied: frozenset[int] = frozenset()
-        present: frozenset[int] = frozenset()
-        if family == Families.ZERO_GRAD:
-            zeroed = self._zeroed_by(call)
-            cleared |= zeroed
-            # What the same look finds set anew, by the program, is there afterwards.
-            self._nonzero -= cleared - reached
-            if call.args.get("set_to_none") is not False:
-                self._present -= zeroed - reached
-        elif family == Families.OPTIMIZER_STEP and call.owner in self.holders:
-            applied = self.holders[call.owner].ids & self._nonzero
-            present = self.holders[call.owner].ids & self._present
-        return Moment(call, family, frozenset(cleared), frozenset(reached), applied, present)
-
-    def _zeroed_by(self, call: CallEvent) -> set[int]:
-        """Whose gradients a zero_grad clears, where no look after it tells."""
-        if call.owner in self.holders:
-            return set(self.holders[call.owner].names)
-        below = f"{call.module}."
-        return {
-            identity
-            for identity, parameter in self.parameters.items()
-            if call.module is None or any(name.startswith(below) for name in parameter.names)
-        }

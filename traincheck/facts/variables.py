@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.facts.optimizers import Holders
 from traincheck.schema.apis import TELLING, is_loose
 from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent
@@ -49,8 +50,7 @@ class Variables:
     def __init__(self) -> None:
         self.by_role: dict[str, dict[str, Variable]] = defaultdict(dict)
         self.version = 0  # rises when a variable comes, goes, is another object, has other flags
-        self._held: dict[str, dict[int, int]] = {}  # optimizer -> identity -> index of its group
-        self.is_of_models = False  # an optimizer was given parameters of a module, alive or not
+        self.optimizers = Holders()
         self._contexts: dict[tuple[Any, ...], Context] = {}
         self._models: set[str] = set()
         self._models_version = -1
@@ -82,10 +82,7 @@ class Variables:
 
     def hold(self, event: OptimizerEvent) -> None:
         """Take note of what an optimizer holds."""
-        held = {i: index for index, group in enumerate(event.groups) for i in group.ids}
-        self._held[event.id] = held
-        names = (name for group in event.groups for name in group.params)
-        self.is_of_models |= not all(map(is_loose, names))
+        self.optimizers.enter(event)
         self.version += 1
         for known in self.by_role.values():
             for variable in known.values():
@@ -97,12 +94,13 @@ class Variables:
         return {v.identity for v in known if v.name.startswith(f"{module}.")}
 
     def held_by(self, optimizer: str | None, variable: Variable) -> bool:
-        return variable.identity in self._held.get(optimizer or "", {})
+        holder = self.optimizers.by_id.get(optimizer or "")
+        return holder is not None and variable.identity in holder.ids
 
     def is_held(self, variable: Variable) -> bool:
         """Whether any optimizer holds this variable, or the parameter behind it."""
         identity = self.parameter_of(variable).identity
-        return any(identity in held for held in self._held.values())
+        return any(identity in holder.ids for holder in self.optimizers.by_id.values())
 
     def held_models(self) -> set[str]:
         """The models of which any optimizer holds a parameter."""
@@ -120,7 +118,7 @@ class Variables:
 
     def held_parameters(self) -> list[Variable]:
         """All parameters that any optimizer holds."""
-        held = {identity for known in self._held.values() for identity in known}
+        held = self.optimizers.held()
         return [v for v in self.by_role["parameter"].values() if v.identity in held]
 
     def parameter_of(self, variable: Variable) -> Variable:
@@ -131,7 +129,7 @@ class Variables:
 
     def holders(self, variable: Variable) -> set[str]:
         """The optimizers that hold this variable."""
-        return {name for name, held in self._held.items() if variable.identity in held}
+        return self.optimizers.of(variable.identity)
 
     def rate_is_zero(
         self,
@@ -140,8 +138,8 @@ class Variables:
         highest: Mapping[tuple[str, int], float],
     ) -> bool:
         """Whether a learning rate of zero, or near it at some end of a schedule, explains it."""
-        for optimizer, held in self._held.items():
-            group = held.get(variable.identity)
+        for optimizer, holder in self.optimizers.by_id.items():
+            group = holder.groups.get(variable.identity)
             if group is None:
                 continue
             for rate in rates:

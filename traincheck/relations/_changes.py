@@ -420,7 +420,7 @@ class ChangeDecider:
         """
         if variable.model not in self._variables.held_models():
             is_trained = not self._trained.isdisjoint(self._book.changed["parameter"])
-            return is_trained or not self._variables.is_of_models
+            return is_trained or not self._variables.optimizers.is_of_models
         stepped = {update.owner for update in self._updates}
         holders = self._variables.holders(variable)
         if not stepped or not holders or not stepped.isdisjoint(holders):

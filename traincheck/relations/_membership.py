@@ -305,7 +305,7 @@ class MembershipDecider:
         Where what is held gets none, the one that trains is another model. Where nothing of a model
         is held, something else is optimized: an image.
         """
-        if not self._updates or not self._variables.is_of_models:
+        if not self._updates or not self._variables.optimizers.is_of_models:
             return []
         known = self._variables.by_role["parameter"]
         reached = self._book.reached - self._book.zero

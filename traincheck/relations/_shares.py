@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from traincheck.facts.losses import OVER_CLASSES
 from traincheck.facts.ranks import RankSteps
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations._reading import OF_TERMS
-from traincheck.relations._readings import LOSSES, OVER_CLASSES, LossScale
+from traincheck.relations._readings import LOSSES, LossScale
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from traincheck.facts.step_facts import Holder, Parameter
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import Parameter
 from traincheck.facts.training_state import TrainingState
 
 

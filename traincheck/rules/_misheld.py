@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from traincheck.facts.step_facts import Holder, Parameter, StepFacts
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import Parameter, StepFacts
 from traincheck.facts.training_state import TrainingState
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from traincheck.facts.step_facts import Holder, StepFacts
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import StepFacts
 from traincheck.facts.training_state import TrainingState
 from traincheck.schema.events import OptimizerEvent
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.facts.manual_updates import ByHand
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Holder, StepFacts
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules._misheld import Misheld
 from traincheck.rules._step_monitor import StepMonitor
 from traincheck.rules._streak import Streak, extend

@@ -7,7 +7,8 @@ from typing import TypeGuard
 
 from traincheck.facts.awaited import STUCK
 from traincheck.facts.fading import FadedGradients
-from traincheck.facts.step_facts import Holder, Moment, StepFacts
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.rules._numbers import NORMS, number
 from traincheck.rules._step_monitor import StepMonitor
 from traincheck.rules._streak import Streak, extend

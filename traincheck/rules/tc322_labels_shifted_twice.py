@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-from traincheck.rules._losses import (
+from traincheck.facts.losses import (
     OVER_CLASSES,
     are_next_tokens,
     as_loss,
     given,
-    loss_violation,
     number,
 )
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from traincheck.facts.step_facts import Holder, StepFacts
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import StepFacts
 from traincheck.rules._numbers import NORMS, History, applied_norms
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._updaters import updaters

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Holder, StepFacts
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules._numbers import losses
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._streak import Streak, extend
