@@ -158,6 +158,16 @@ def test_an_import_from_the_left_is_fine() -> None:
     )
 
 
+def test_facts_give_no_verdicts() -> None:
+    judging = {
+        relative(path): name
+        for path in (ROOT / "traincheck" / "facts").glob("*.py")
+        for name in imports(ast.parse(path.read_text(encoding="utf-8")), dotted(path), False)
+        if name.startswith("traincheck.schema.findings")
+    }
+    assert not judging
+
+
 def test_no_import_cycles() -> None:
     known = {dotted(path) for path in modules()}
     assert not cycle({dotted(path): runtime_imports(path, known) for path in modules()})

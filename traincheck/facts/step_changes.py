@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from traincheck.facts.fading import FadedGradients
 from traincheck.facts.variables import Variable
 from traincheck.schema.events import StateEvent, StepEvent
+
+# Of the vocabulary of a run: it could tell whether zero_grad is called
+ADDED = "gradients that zero_grad clears, or that backward adds to"
 
 
 class StepChanges:
@@ -113,3 +117,25 @@ class StepChanges:
         return variable.born == event.step and event.step != (
             event.step if self.first_step is None else self.first_step
         )
+
+
+class Additions:
+    """Whether backward() adds to gradients that were there when a step began.
+
+    It takes looks at two steps in a row: otherwise they may have gone in between.
+    """
+
+    def __init__(self, book: StepChanges) -> None:
+        self._book = book
+        self._has_looked = self._had_looked = False  # at gradients, in this step and the last
+
+    def read(self) -> None:
+        """Read the book of a step that ends, before the next one begins."""
+        looked = bool(self._book.reached or self._book.cleared)
+        self._had_looked, self._has_looked = self._has_looked, looked
+
+    def any_of(self, names: AbstractSet[str] | None = None) -> bool:
+        """Whether it added to any gradient, of these parameters or of all, in the step read."""
+        book = self._book
+        kept = book.at_start & book.reached
+        return self._had_looked and not (kept if names is None else kept & names) <= book.cleared

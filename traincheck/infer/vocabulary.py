@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.facts.programs import ProgramName, Sketch, alike, file_of
-from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.step_changes import ADDED, Additions, StepChanges
 from traincheck.facts.variables import variable_of
-from traincheck.relations._awaited import ADDED, Additions
 from traincheck.relations._names import SEVERAL_RANKS, STEP
 from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import Hypothesis

@@ -8,11 +8,11 @@ from typing import Any
 
 from traincheck.facts.awaited import FIRST
 from traincheck.facts.programs import ProgramName
-from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.step_changes import ADDED, StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variables
 from traincheck.relations import _awaited
-from traincheck.relations._awaited import ADDED, Awaited
+from traincheck.relations._awaited import Awaited
 from traincheck.relations._memory import Examples
 from traincheck.relations._modal import MODES, Modes
 from traincheck.relations._names import (

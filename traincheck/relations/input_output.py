@@ -242,8 +242,7 @@ def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | No
     left, right = tensor_at(event, params["left"]), tensor_at(event, params["right"])
     if left is None or right is None:
         return None
-    keys = params["equal"]
-    name = params["left"]
+    keys, name = params["equal"], params["left"]
     if left["ndim"] < 2 and right["ndim"] < 2:  # noqa: PLR2004  # its one dim is no batch
         keys = [key for key in keys if key != "shape[0]"]
         if not keys:

@@ -8,7 +8,8 @@ from typing import Any
 
 from traincheck.facts.landmarks import OWNED, key_of, landmark_of
 from traincheck.facts.programs import ProgramName
-from traincheck.relations._awaited import ADDED, GRADIENTS, ClearedByHand
+from traincheck.facts.step_changes import ADDED
+from traincheck.relations._awaited import GRADIENTS, ClearedByHand
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._filled import FILLS, FillDecider, FillProposer, is_of_fills
 from traincheck.relations._loop import (

@@ -113,11 +113,8 @@ class UpdateEffect(StepMonitor):
         for owner, identities in due.items():
             holder = self.ledger.holders[owner]
             groups = self._moving_groups(holder, facts)
-            awaited = {
-                identity
-                for identity in identities - facts.uncertain
-                if holder.groups[identity] in groups and self._is_trained(identity)
-            }
+            moving = {i for i in identities - facts.uncertain if holder.groups[i] in groups}
+            awaited = {i for i in moving if self._is_trained(i)}
             awaited -= self._converged(awaited, holder, facts)
             if awaited:
                 self.triggered += 1

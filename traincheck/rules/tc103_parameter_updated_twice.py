@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    Moment,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    MODES,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent

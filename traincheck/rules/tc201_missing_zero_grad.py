@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    Moment,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules._piling import Pile, Piling
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families

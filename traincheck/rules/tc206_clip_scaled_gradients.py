@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    Moment,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.facts.training_state import TrainingState
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules.tc205_clip_after_step import _clips

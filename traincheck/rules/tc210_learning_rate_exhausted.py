@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    Moment,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules._rates import SCHEDULING, Rate
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families

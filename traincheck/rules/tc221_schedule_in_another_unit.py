@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.facts.loader_epochs import Passes
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    Moment,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import (
     LAST_MILESTONE,

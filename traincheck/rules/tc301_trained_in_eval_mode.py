@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traincheck.facts.forwards import Forward
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    MODES,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules._models import MODELS
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._streak import Streak, extend

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from traincheck.facts.forwards import Forward
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    MODES,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.events import CallEvent

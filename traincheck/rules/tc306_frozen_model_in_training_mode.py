@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from traincheck.facts.auxiliary_models import AUXILIARY
 from traincheck.facts.forwards import Forward
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    MODES,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import joined

@@ -5,14 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from traincheck.facts.losses import (
-    BCE_LOGITS,
-    F,
-    as_loss,
-    given,
-    loss_needs,
-    number,
-)
+from traincheck.facts.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
 from traincheck.rules._losses import loss_violation
 from traincheck.schema.apis import SOFTMAXES
 from traincheck.schema.claims import Needs, some

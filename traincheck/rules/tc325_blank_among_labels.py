@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.losses import (
-    CTC,
-    as_loss,
-    given,
-    loss_needs,
-    number,
-)
+from traincheck.facts.losses import CTC, as_loss, given, loss_needs, number
 from traincheck.rules._losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation

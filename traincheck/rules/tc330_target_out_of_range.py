@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.losses import (
-    BCE,
-    BCE_LOGITS,
-    as_loss,
-    given,
-    loss_needs,
-    number,
-)
+from traincheck.facts.losses import BCE, BCE_LOGITS, as_loss, given, loss_needs, number
 from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.events import CallEvent, Event

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.facts.losses import (
-    CROSS_ENTROPY,
-    as_loss,
-    given,
-    loss_needs,
-    number,
-)
+from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
 from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_facts import (
-    DISCOVERY,
-    GRADIENTS,
-    Parameter,
-    StepFacts,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Parameter, StepFacts
 from traincheck.rules._numbers import MATRIX
 from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._streak import Streak, extend
