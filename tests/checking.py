@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from tests.builders import MLP, TraceBuilder
 from traincheck.check.engine import Engine
+from traincheck.facts.provider import Facts, uses_of
 from traincheck.rules._table import RULES
 from traincheck.schema.events import Event
-from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.findings import Finding, Report, Verdict, Violation
 from traincheck.schema.protocols import Rule
 
 BY_CODE = {rule.info.code: rule for rule in RULES}
@@ -37,6 +38,23 @@ def quiet(code: str, events: Iterable[Event]) -> Verdict:
     report = report_of(events, [BY_CODE[code]])
     assert report.findings == []
     return report.verdicts[code]
+
+
+class Alone:
+    """One monitor of a rule and the facts that it uses, without an engine."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.monitor, self.facts = rule.monitor(), Facts()
+        if uses_of(self.monitor):
+            self.monitor.bind(self.facts)  # type: ignore[attr-defined]
+
+    def observe(self, event: Event) -> list[Violation]:
+        for fact in self.facts:
+            fact.observe(event)
+        return list(self.monitor.observe(event))
+
+    def finish(self) -> list[Violation]:
+        return list(self.monitor.finish())
 
 
 def net(**options: object) -> TraceBuilder:

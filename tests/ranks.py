@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.builders import MLP, TraceBuilder
-from traincheck.rules._ranks import SYNC
+from traincheck.facts.rank_steps import SYNC
 from traincheck.schema.apis import DDP_FORWARD, DDP_INIT, Families
 from traincheck.schema.events import CollectiveEvent, Event, StateEvent
 from traincheck.store.order import merge_ranks

@@ -15,6 +15,7 @@ LAYERS = (
     ("errors", "handlers", "instrumentor", "version"),
     ("schema",),
     ("collect", "store"),
+    ("facts",),
     ("relations", "rules"),
     ("check",),
     ("infer", "diff", "profile"),
@@ -193,6 +194,7 @@ def test_every_folder_has_a_layer() -> None:
     ("module", "source"),
     [
         ("traincheck.store.reader", "from traincheck.rules import _table"),
+        ("traincheck.facts.provider", "from traincheck.relations import bounded"),
         ("traincheck.store.reader", "import traincheck.collect.trace_writer.emitter"),
         ("traincheck.check.engine", "def late():\n    from traincheck import report"),
         ("traincheck.infer.engine", "from traincheck.cli import main"),
@@ -207,6 +209,16 @@ def test_an_import_from_the_left_is_fine() -> None:
     assert not upward(
         "from traincheck.schema import events\nimport orjson", "traincheck.store.reader"
     )
+
+
+def test_facts_give_no_verdicts() -> None:
+    judging = {
+        relative(path): name
+        for path in (ROOT / "traincheck" / "facts").glob("*.py")
+        for name in imports(ast.parse(path.read_text(encoding="utf-8")), dotted(path), False)
+        if name.startswith("traincheck.schema.findings")
+    }
+    assert not judging
 
 
 def test_no_import_cycles() -> None:

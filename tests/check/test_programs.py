@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.learning import learn, report_of
-from traincheck.relations._programs import Sketch, file_of
+from traincheck.facts.programs import Sketch, file_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import PROGRAM, Condition, Precondition
 from traincheck.schema.findings import Verdict

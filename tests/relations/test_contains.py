@@ -16,8 +16,8 @@ from tests.builders import (
 )
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.rules.numbers import norm, numbered
+from traincheck.facts.awaited import STUCK
 from traincheck.schema.apis import COMPILED, Families
-from traincheck.schema.awaited import STUCK
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Symptom
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.builders import MLP, MLP_BN, TraceBuilder, healthy_run
+from tests.checking import Alone
 from traincheck.check.engine import Engine
 from traincheck.errors import UsageError
 from traincheck.rules import _table
 from traincheck.rules._docs import docs_of
-from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.rules._options import options_of
 from traincheck.rules._table import RULES, all_rules
 from traincheck.schema.events import Event
@@ -122,8 +122,8 @@ def test_alone_or_with_the_others_it_says_the_same(rule: Rule) -> None:
 @rules
 def test_live_and_replayed_it_says_the_same(rule: Rule) -> None:
     events = BROKEN[rule.info.code]
-    monitor = rule.monitor()
-    live = [v for event in events for v in monitor.observe(event)] + list(monitor.finish())
+    monitor = Alone(rule)
+    live = [v for event in events for v in monitor.observe(event)] + monitor.finish()
     engine = Engine(rules=[rule])
     for event in events:
         engine.observe(event)
@@ -134,21 +134,21 @@ def test_live_and_replayed_it_says_the_same(rule: Rule) -> None:
 def test_a_running_monitor_can_be_sent_to_another_process(rule: Rule) -> None:
     events = BROKEN[rule.info.code]
     half = len(events) // 2
-    monitor = rule.monitor()
+    monitor = Alone(rule)
     seen = [v for event in events[:half] for v in monitor.observe(event)]
     other = pickle.loads(pickle.dumps(monitor))
     seen += [v for event in events[half:] for v in other.observe(event)]
-    whole = rule.monitor()
+    whole = Alone(rule)
     assert seen == [v for event in events for v in whole.observe(event)]
 
 
 @rules
 def test_monitors_of_two_processes_share_nothing(rule: Rule) -> None:
-    first, second = rule.monitor(), rule.monitor()
+    first, second = Alone(rule), Alone(rule)
     for event in BROKEN[rule.info.code]:
         first.observe(event)
-    assert second.triggered == 0
-    assert first is not second
+    assert second.monitor.triggered == 0
+    assert first.monitor is not second.monitor
 
 
 @rules
@@ -165,19 +165,6 @@ def test_a_run_that_ends_anywhere_is_no_fault(rule: Rule) -> None:
     events = healthy_run(3)
     for length in range(len(events)):
         assert findings(events[:length], rule) == []
-
-
-def test_monitors_may_share_a_ledger() -> None:
-    monitors = [rule.monitor() for rule in RULES]
-    sharing = [monitor for monitor in monitors if isinstance(monitor, StepMonitor)]
-    keeper = Bookkeeper(sharing)
-    assert len({id(monitor.ledger) for monitor in sharing}) == 1
-    found = set()
-    for event in BROKEN["TC201"]:
-        keeper.observe(event)
-        if event.kind == "step":  # they need to see nothing else
-            found |= {v.check_id for monitor in sharing for v in monitor.observe(event)}
-    assert found == {"TC201"}
 
 
 class Offered:

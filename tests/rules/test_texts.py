@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.checking import BY_CODE
+from tests.checking import BY_CODE, Alone
 from tests.rules.test_contract import BROKEN
 from tests.texts import findings
 from traincheck.check.findings import FindingBook
@@ -65,7 +65,7 @@ def test_the_fix_of_a_symptom_says_what_to_do(symptom: Symptom) -> None:
 
 def doubled(code: str) -> str:
     """All texts of the finding of a rule, as they are for two variables; empty if it has none."""
-    monitor = BY_CODE[code].monitor()
+    monitor = Alone(BY_CODE[code])
     told = [v for event in BROKEN[code] for v in monitor.observe(event)]
     told = [v for v in [*told, *monitor.finish()] if v.subject.variable is not None]
     if not told:

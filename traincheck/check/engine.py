@@ -17,12 +17,19 @@ from traincheck.check.gate import Gate, within_program
 from traincheck.check.programs import SEES, Guard, kept_to_programs, others_note
 from traincheck.check.routing import Router
 from traincheck.check.saves import Saves
-from traincheck.check.seats import STEP_ENDS, RunSeats, Seat
+from traincheck.check.seats import (
+    RunSeats,
+    Seat,
+    fact_seats,
+    gate_seat,
+    plain_seat,
+    rule_seat,
+)
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
 from traincheck.check.witness import Ring, Witness
+from traincheck.facts.programs import file_of
+from traincheck.facts.provider import Facts
 from traincheck.handlers import give_back
-from traincheck.relations._programs import file_of
-from traincheck.rules._ledger import Bookkeeper, StepMonitor
 from traincheck.schema.apis import TELLING, Marks
 from traincheck.schema.claims import Invariant, Needs, Schedule
 from traincheck.schema.events import (
@@ -33,7 +40,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import CheckInfo, Report, Violation
-from traincheck.schema.protocols import EventSource, Monitor, Relation, Rule, is_for_run
+from traincheck.schema.protocols import EventSource, Relation, Rule, is_for_run
 from traincheck.schema.words import joined
 
 _logger = logging.getLogger(__name__)
@@ -74,7 +81,7 @@ class Process:
         self.seats: list[Seat] = []
         self._retired: list[Seat] = []
         self.guard = Guard(checks.programs)
-        self._look = Seat(self.guard, SEES, Needs(), ())
+        self._look = plain_seat(self.guard, SEES)
         self._seat_rules()
         self._seat_invariants()
         self._shared = run.usable(self._observable)
@@ -149,23 +156,11 @@ class Process:
         return reason is None
 
     def _seat_rules(self) -> None:
+        facts = Facts()
         own = [rule for rule in self._checks.rules if not is_for_run(rule)]
         for rule in [rule for rule in own if self._observable(rule.info.check_id)]:
-            self._sit(rule.monitor, rule.needs, (rule.info.check_id,))
-        self._share_ledger()
-
-    def _share_ledger(self) -> None:
-        """Let one bookkeeper see the events for all rules that judge by the books."""
-        sharing = [seat for seat in self.seats if isinstance(seat.monitor, StepMonitor)]
-        if not sharing:
-            return
-        gets = Needs()
-        for seat in sharing:
-            gets, seat.gets = gets | seat.needs, STEP_ENDS
-        keeper = Bookkeeper(s.monitor for s in sharing if isinstance(s.monitor, StepMonitor))
-        ids = tuple(check_id for seat in sharing for check_id in seat.check_ids)
-        # First, so that the books are made when the rules look into them.
-        self.seats.insert(0, Seat(keeper, gets, Needs(), ids))
+            self._sit(partial(rule_seat, rule, facts), (rule.info.check_id,))
+        self.seats[:0] = fact_seats(self.seats, facts)
 
     def _seat_invariants(self) -> None:
         for name, invariants in self._checks.invariants.items():
@@ -190,11 +185,11 @@ class Process:
         if not invariants:
             return
         needs, ids = self._checks.sum_up(invariants)
-        self._sit(lambda: Gate(relation, invariants, schedule), needs, ids)
+        self._sit(lambda: gate_seat(Gate(relation, invariants, schedule), needs, ids), ids)
 
-    def _sit(self, make: Callable[[], Monitor], needs: Needs, ids: tuple[str, ...]) -> None:
+    def _sit(self, make: Callable[[], Seat], ids: tuple[str, ...]) -> None:
         try:
-            self.seats.append(Seat(make(), needs, needs, ids))
+            self.seats.append(make())
         except Exception as error:  # a broken check must not take the others down
             give_back(error)
             self.unobservable.update(dict.fromkeys(ids, _fault(error)))
@@ -275,8 +270,8 @@ class Engine:
     def end(self, mark: MarkEvent) -> None:
         """Tell the checks of the whole run how it ended, before `finish`."""
         for seat in self._run.seats:
-            if "mark" in seat.needs.kinds:
-                self._take(seat.judge(seat.ask(mark)))
+            if "mark" in seat.gets.kinds:
+                self._take(seat.judge(seat.ask(mark) or ()))
 
     def finish(self) -> Report:
         """The run ended. No further event may follow."""
@@ -284,19 +279,18 @@ class Engine:
             process = self._processes[key]
             for seat in list(process.seats):
                 try:
-                    self._take(seat.monitor.finish(), process)
+                    self._take(seat.finish(), process)
                 except Exception as error:  # see _feed
                     give_back(error)
                     self._fail(process, seat, error)
         for seat in list(self._run.seats):
             try:
-                self._take(seat.monitor.finish())
+                self._take(seat.finish())
             except Exception as error:  # see _feed
                 give_back(error)
                 self._run.fail(seat, _fault(error))
                 self._notes.append(f"{_names(seat.check_ids)} was switched off: {_fault(error)}")
-        if self._run.incomplete is not None:
-            self._notes.append(self._run.incomplete)
+        self._notes += self._run.incomplete
         self._tell_other_programs()
         return self.so_far()
 
@@ -369,7 +363,7 @@ class Engine:
             self._gap(process, event)
         elif isinstance(event, MarkEvent) and event.text == Marks.FOLDED:
             # Rules take absence in an evaluation for nothing; invariants may have learned of it.
-            learned = [s for s in process.router.route(event.gap) if isinstance(s.monitor, Gate)]
+            learned = [s for s in process.router.route(event.gap) if s.is_learned]
             self._feed(process, learned, event.gap)
 
     def _gap(self, process: Process, mark: MarkEvent) -> None:
@@ -519,7 +513,7 @@ def _seats_for_run(checks: Checks) -> list[Seat]:
     for name, invariants in checks.invariants.items():
         if is_for_run(checks.relations[name]):
             needs, ids = checks.sum_up(invariants)
-            seats.append(Seat(Gate(checks.relations[name], invariants), needs, needs, ids))
+            seats.append(gate_seat(Gate(checks.relations[name], invariants), needs, ids))
     return seats
 
 

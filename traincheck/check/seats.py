@@ -1,55 +1,119 @@
-"""Where monitors sit: one seat for each, and the seats of those that see all ranks.
+"""Monitors and the events they get: a seat for each, for the facts they use, and for the whole run.
 
 Feeds nothing. A rule with ``scope = "run"`` has one monitor for the whole run, with a seat in each
-process' router. It waits by itself until every rank has ended a step (rules/_ranks.py), so the
+process' router. It waits by itself until every rank has ended a step (facts/ranks.py), so the
 order in which ranks are fed makes no difference. So has a relation, for all its invariants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 from traincheck.check.gate import Gate
-from traincheck.rules._ledger import Bookkeeper
-from traincheck.rules._ranks import RankKeeper, RankMonitor
+from traincheck.facts.provider import Fact, FactMonitor, Facts, uses_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Violation
 from traincheck.schema.protocols import Monitor, Rule, is_for_run
 
-STEP_ENDS = Needs(kinds=frozenset({"step"}))
 
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Seat:
-    """One running monitor and the checks it stands for. gets: the events it is to be given.
+    """What gets events: a monitor with the checks that it stands for, or a fact with its users.
+
+    gets: the events it is to be given. needs: without which it cannot go on. uses: facts that are
+    fed before it. is_fact, is_learned: whether it is a fact, or judges invariants.
 
     ask, judge: what a monitor does when it observes, in two parts, as nearly all events tell it
     nothing: only what the first returns, if it is anything, is given to the second. That is a call
     less for each event.
     """
 
-    monitor: Monitor
     gets: Needs
     needs: Needs
     check_ids: tuple[str, ...]
-    ask: Callable[[Event], Iterable[Any]] = field(init=False)
-    judge: Callable[[Iterable[Any]], Iterable[Violation]] = field(init=False)
+    ask: Callable[[Event], Iterable[Any] | None]
+    judge: Callable[[Iterable[Any]], Iterable[Violation]]
+    finish: Callable[[], Iterable[Violation]]
+    triggered: Callable[[], dict[str, int]]
+    uses: Sequence[type[Fact]] = ()
+    is_fact: bool = False
+    is_learned: bool = False
 
-    def __post_init__(self) -> None:
-        if isinstance(self.monitor, Gate):
-            self.ask, self.judge = self.monitor.decider.observe, self.monitor.judge
-        else:
-            self.ask, self.judge = self.monitor.observe, _as_judged
 
-    def triggered(self) -> dict[str, int]:
-        if isinstance(self.monitor, Gate):
-            return self.monitor.triggered_by_check()
-        if isinstance(self.monitor, (Bookkeeper, RankKeeper)):
-            return {}
-        return {self.check_ids[0]: self.monitor.triggered}
+def rule_seat(rule: Rule, facts: Facts) -> Seat:
+    """A seat for a new monitor of a rule; ``facts`` has those that it may use."""
+    monitor, check_id = rule.monitor(), rule.info.check_id
+    uses, gets = uses_of(monitor), rule.needs
+    if uses:
+        user = cast(FactMonitor, monitor)
+        user.bind(facts)
+        gets = user.observes
+    return Seat(
+        gets=gets,
+        needs=rule.needs,
+        check_ids=(check_id,),
+        ask=monitor.observe,
+        judge=_as_judged,
+        finish=monitor.finish,
+        triggered=lambda: {check_id: monitor.triggered},
+        uses=uses,
+    )
+
+
+def gate_seat(gate: Gate, needs: Needs, ids: tuple[str, ...]) -> Seat:
+    """A seat for the invariants of one relation."""
+    return Seat(
+        gets=needs,
+        needs=needs,
+        check_ids=ids,
+        ask=gate.decider.observe,
+        judge=gate.judge,
+        finish=gate.finish,
+        triggered=gate.triggered_by_check,
+        is_learned=True,
+    )
+
+
+def plain_seat(monitor: Monitor, gets: Needs) -> Seat:
+    """A seat for what stands for no check."""
+    return Seat(
+        gets=gets,
+        needs=Needs(),
+        check_ids=(),
+        ask=monitor.observe,
+        judge=_as_judged,
+        finish=tuple,
+        triggered=dict,
+    )
+
+
+def fact_seats(users: Sequence[Seat], facts: Facts) -> list[Seat]:
+    """A seat for each fact that any of ``users`` uses. They are to be fed before the users."""
+    found: dict[type[Fact], Seat] = {}
+    for user in users:
+        for kind in user.uses:
+            if kind not in found:
+                found[kind] = _fact_seat(facts.of(kind))
+            seat = found[kind]
+            seat.gets = seat.gets | user.needs | user.gets
+            seat.check_ids += user.check_ids
+    return list(found.values())
+
+
+def _fact_seat(fact: Fact) -> Seat:
+    return Seat(
+        gets=Needs(),
+        needs=Needs(),
+        check_ids=(),
+        ask=fact.observe,
+        judge=_as_judged,
+        finish=tuple,
+        triggered=dict,
+        is_fact=True,
+    )
 
 
 def _as_judged(violations: Iterable[Any]) -> Iterable[Violation]:
@@ -67,32 +131,15 @@ class RunSeats:
 
     def __init__(self, rules: Sequence[Rule], relations: Sequence[Seat] = ()) -> None:
         self.failed: dict[str, str] = {}  # check -> why it was taken out
-        self.seats = [
-            Seat(rule.monitor(), rule.needs, rule.needs, (rule.info.check_id,))
-            for rule in rules
-            if is_for_run(rule)
-        ]
-        self._keeper: RankKeeper | None = None
-        self._share()
-        self.seats += relations
-
-    def _share(self) -> None:
-        """Let one keeper see the events for all monitors that judge by books of all ranks."""
-        sharing = [seat for seat in self.seats if isinstance(seat.monitor, RankMonitor)]
-        if not sharing:
-            return
-        gets = Needs()
-        for seat in sharing:
-            gets, seat.gets = gets | seat.needs, STEP_ENDS
-        self._keeper = RankKeeper(s.monitor for s in sharing if isinstance(s.monitor, RankMonitor))
-        ids = tuple(check_id for seat in sharing for check_id in seat.check_ids)
-        # First, so that the books are made when the rules look into them.
-        self.seats.insert(0, Seat(self._keeper, gets, Needs(), ids))
+        facts = Facts()
+        seats = [rule_seat(rule, facts) for rule in rules if is_for_run(rule)]
+        self.seats = [*fact_seats(seats, facts), *seats, *relations]
+        self._facts = facts
 
     def usable(self, is_observable: Callable[[str], bool]) -> list[Seat]:
         """Seats for one process, as far as its view serves them."""
         usable = [s for s in self.seats if any(is_observable(c) for c in s.check_ids)]
-        return [] if all(seat.monitor is self._keeper for seat in usable) else usable
+        return [] if all(seat.is_fact for seat in usable) else usable
 
     def fail(self, seat: Seat, reason: str) -> bool:
         """Take out a monitor, and those that depend on it, if it is one of ours."""
@@ -109,6 +156,6 @@ class RunSeats:
         return counts
 
     @property
-    def incomplete(self) -> str | None:
-        """Why steps could not be compared among ranks, if so."""
-        return None if self._keeper is None else self._keeper.books.incomplete
+    def incomplete(self) -> list[str]:
+        """Of which facts some of the run could not be followed, and why."""
+        return [why for fact in self._facts if (why := fact.incomplete) is not None]

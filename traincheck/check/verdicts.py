@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.relations._programs import program_of
+from traincheck.facts.programs import program_of
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, RESHAPES, Families
 from traincheck.schema.claims import Needs, Schedule, without_some
 from traincheck.schema.events import MarkEvent

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from traincheck.relations._loop import landmark_of
+from traincheck.facts.landmarks import landmark_of
 from traincheck.relations._names import STEP, shown
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from traincheck.check.routing import Router
 from traincheck.check.verdicts import View, instrument_named
+from traincheck.facts.programs import Sketch
+from traincheck.facts.steps import is_judged
 from traincheck.infer.propose import by_scope
 from traincheck.infer.view import Features, Groups, Views, features_of, with_gaps
-from traincheck.relations._programs import Sketch
-from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis
 from traincheck.schema.events import Event, MarkEvent, StepEvent

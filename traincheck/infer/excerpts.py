@@ -14,7 +14,7 @@ from typing import Any
 
 from traincheck.check.call_tree import Node, bounded, excerpt, seen_by, tree
 from traincheck.check.windows import Window, inside, latest, of_step, window_of
-from traincheck.relations._variables import is_judged
+from traincheck.facts.steps import is_judged
 from traincheck.schema.claims import Hypothesis, Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.protocols import EventSource

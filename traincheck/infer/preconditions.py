@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from traincheck.facts.programs import alike
 from traincheck.infer.view import Features
 from traincheck.relations._names import is_private
-from traincheck.relations._programs import alike
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 
 MAX_CLAUSES = 2

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.relations._awaited import ADDED, Additions
-from traincheck.relations._names import SEVERAL_RANKS, STEP, ProgramName
-from traincheck.relations._programs import Sketch, alike, file_of
-from traincheck.relations._variables import StepBook, variable_of
+from traincheck.facts.programs import ProgramName, Sketch, alike, file_of
+from traincheck.facts.step_changes import ADDED, Additions, StepChanges
+from traincheck.facts.variables import variable_of
+from traincheck.relations._names import SEVERAL_RANKS, STEP
 from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
@@ -95,7 +95,7 @@ class Listener:
         self._has_ranks = False
         self._packages: tuple[str, ...] = ()
         self._levels: frozenset[str] = frozenset()
-        self._book = StepBook()
+        self._book = StepChanges()
         self._additions = Additions(self._book)
         self._adds: bool | None = None  # whether backward adds to gradients; None: no look at any
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from collections.abc import Set as AbstractSet
 
+from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END
+from traincheck.facts.manual_updates import UPDATED
+from traincheck.facts.step_changes import Additions, StepChanges
+from traincheck.facts.variables import Variables
 from traincheck.relations._memory import Examples
-from traincheck.relations._variables import StepBook, Variables
 from traincheck.schema.apis import Families
-from traincheck.schema.awaited import FIRST, LATER, LATER_AT_END
-from traincheck.schema.by_hand import UPDATED
 from traincheck.schema.claims import Needs, some
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example
@@ -24,31 +24,7 @@ GRADIENTS = Needs(
     states=frozenset({"parameter@new"}) | some("gradient@backward"),
     kinds=frozenset({"step", "optimizer"}),
 )
-# Of the vocabulary of a run: it could tell whether zero_grad is called
-ADDED = "gradients that zero_grad clears, or that backward adds to"
 UPDATES = Needs(states=some("parameter@step"))  # those by hand
-
-
-class Additions:
-    """Whether backward() adds to gradients that were there when a step began.
-
-    It takes looks at two steps in a row: otherwise they may have gone in between.
-    """
-
-    def __init__(self, book: StepBook) -> None:
-        self._book = book
-        self._has_looked = self._had_looked = False  # at gradients, in this step and the last
-
-    def read(self) -> None:
-        """Read the book of a step that ends, before the next one begins."""
-        looked = bool(self._book.reached or self._book.cleared)
-        self._had_looked, self._has_looked = self._has_looked, looked
-
-    def any_of(self, names: AbstractSet[str] | None = None) -> bool:
-        """Whether it added to any gradient, of these parameters or of all, in the step read."""
-        book = self._book
-        kept = book.at_start & book.reached
-        return self._had_looked and not (kept if names is None else kept & names) <= book.cleared
 
 
 class ClearedByHand:
@@ -59,7 +35,7 @@ class ClearedByHand:
 
     def __init__(self, claims: Collection[int]) -> None:
         self.claims = claims
-        self._book = StepBook()
+        self._book = StepChanges()
         self._additions = Additions(self._book)
         self._held: list[tuple[int, Example]] = []  # until the step ends
 
@@ -92,7 +68,7 @@ class Awaited:
         longest: most steps in a row without an update that an update ended.
     """
 
-    def __init__(self, variables: Variables, book: StepBook) -> None:
+    def __init__(self, variables: Variables, book: StepChanges) -> None:
         self._variables, self._book = variables, book
         self.has_updated = False
         self.longest = 0

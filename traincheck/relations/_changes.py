@@ -8,22 +8,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from traincheck.facts.awaited import ROUTED, STUCK, UNGRAPHED
+from traincheck.facts.manual_updates import ByHand
+from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.steps import is_judged, is_skipped
+from traincheck.facts.variables import Variable, Variables, may_stay, select, variable_of
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, selector_text, short
-from traincheck.relations._variables import (
-    ROUTED,
-    StepBook,
-    Variable,
-    Variables,
-    is_judged,
-    is_skipped,
-    may_stay,
-    select,
-    variable_of,
-)
 from traincheck.schema.apis import EVAL_STAGE, LEAVES, Families, weights_beside
-from traincheck.schema.awaited import STUCK, UNGRAPHED
-from traincheck.schema.by_hand import ByHand
 from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -170,7 +162,7 @@ class ChangeDecider:
         self,
         claims: Sequence[tuple[int, Mapping[str, Any]]],
         variables: Variables,
-        book: StepBook,
+        book: StepChanges,
     ) -> None:
         self._claims = [_Claim(index, params, *_template(params)) for index, params in claims]
         for claim in self._claims:
@@ -428,7 +420,7 @@ class ChangeDecider:
         """
         if variable.model not in self._variables.held_models():
             is_trained = not self._trained.isdisjoint(self._book.changed["parameter"])
-            return is_trained or not self._variables.is_of_models
+            return is_trained or not self._variables.optimizers.is_of_models
         stepped = {update.owner for update in self._updates}
         holders = self._variables.holders(variable)
         if not stepped or not holders or not stepped.isdisjoint(holders):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from traincheck.facts.resumptions import brings_back
 from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.events import (
     CallEvent,
@@ -17,7 +18,6 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.resumptions import brings_back
 
 MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "scaler", "rng"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"

@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.collectives import Collectives, Meeting, Pair
+from traincheck.facts.programs import RunProgram
+from traincheck.facts.rank_steps import Key
+from traincheck.facts.ranks import RankSteps, RunStep
 from traincheck.relations._copies import Copies, CopyFinder
-from traincheck.relations._exchanges import Exchanges, Pair
 from traincheck.relations._names import short
-from traincheck.relations._ranks import Key, RunStep, RunSteps
-from traincheck.relations._run_program import RunProgram
 from traincheck.relations._subtrees import fold, matcher
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
@@ -33,9 +34,9 @@ class ConsistentProposer:
 
     def __init__(self) -> None:
         self._program = RunProgram()
-        self._steps = RunSteps()
+        self._steps = RankSteps(counts_all=True)
         self._same: dict[Key, bool] = {}
-        self._exchanges = Exchanges()
+        self._collectives = Collectives()
         self._exchanged: set[str] = set()
         self._wrapped = False
         self._ranks = 1
@@ -46,9 +47,11 @@ class ConsistentProposer:
         self._program.observe(event)
         if event.step is not None:
             self._finders[event.rank, event.stream.partition("-")[0]].observe(event)
-        for pair in self._exchanges.observe(event):
-            self._exchanged |= {of for of, values in _of_pair(pair).items() if values is not None}
-        for step in self._steps.observe(event):
+        self._collectives.observe(event)
+        for met in self._collectives.met:
+            self._exchanged |= {of for of, values in _of_pair(met).items() if values is not None}
+        self._steps.observe(event)
+        for step in self._steps.ready:
             if step.is_judged:
                 self._wrapped |= bool(step.wrapped)
                 self._ranks = max(self._ranks, len(step.counters))
@@ -107,8 +110,8 @@ class ConsistentDecider:
             if not is_of_ranks and not ("copy" in params and "source" in params):
                 raise ValueError(f"nothing is known of {dict(params)}")
         self._program = RunProgram()
-        self._steps = RunSteps()
-        self._exchanges = Exchanges()
+        self._steps = RankSteps(counts_all=True)
+        self._collectives = Collectives()
         self._has_copies = any("copy" in params for params in self._claims)
         self._copies: dict[tuple[int, str], Copies] = defaultdict(Copies)
 
@@ -122,9 +125,11 @@ class ConsistentDecider:
                 copies.turn(event)
             else:
                 copies.observe(event)
-        for pair in self._exchanges.observe(event):
-            found += self._of_exchange(pair)
-        for step in self._steps.observe(event):
+        self._collectives.observe(event)
+        for met in self._collectives.met:
+            found += self._of_exchange(met)
+        self._steps.observe(event)
+        for step in self._steps.ready:
             if step.is_judged:
                 found += self._of_ranks(step)
                 found += self._of_norms(step)
@@ -164,13 +169,13 @@ class ConsistentDecider:
                 for norms in clipped:
                     yield index, _HOLDS if _are_close(norms) else _clips_apart(norms, step)
 
-    def _of_exchange(self, pair: Pair) -> Iterator[tuple[int, Example]]:
-        told = _of_pair(pair)
+    def _of_exchange(self, met: Meeting) -> Iterator[tuple[int, Example]]:
+        told = _of_pair(met)
         for index, params in enumerate(self._claims):
             values = told.get(params.get("of", ""))
             if values is not None:
                 held = values[0] == values[1]
-                yield index, _HOLDS if held else _is_lost(params["of"], pair, values)
+                yield index, _HOLDS if held else _is_lost(params["of"], met.pair, values)
 
     def _of_copies(self, copies: Copies, event: StepEvent) -> Iterator[tuple[int, Example]]:
         changed = copies.changed() if event.recorded and event.complete else []
@@ -194,7 +199,7 @@ def _keys(params: Mapping[str, Any], step: RunStep) -> list[Key]:
 
 
 def _differs(name: str, others: Sequence[int], step: RunStep) -> Example:
-    first = min(step.by_rank)
+    first = min(step.ranks)
     who = ", ".join(map(str, others))
     return Example(
         holds=False,
@@ -228,13 +233,14 @@ def _clips_apart(norms: Mapping[int, float], step: RunStep) -> Example:
     )
 
 
-def _of_pair(pair: Pair) -> dict[str, list[str] | None]:
-    return {SHAPES: pair.shapes, RECEIVED: pair.contents}
+def _of_pair(met: Meeting) -> dict[str, list[str] | None]:
+    if not met.is_same:
+        return {}
+    return {SHAPES: met.pair.shapes, RECEIVED: met.pair.contents}
 
 
 def _is_lost(of: str, pair: Pair, values: Sequence[str]) -> Example:
-    first, other = pair.first, pair.other
-    receiver = first if first.op == "recv" else other
+    first, other, receiver = pair.first, pair.other, pair.receiver
     steps = [event.step for event in (first, other) if event.step is not None]
     told = [value.rpartition(":")[2][:8] if of == RECEIVED else value for value in values]
     is_shape = of == SHAPES

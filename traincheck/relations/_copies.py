@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from traincheck.relations._ranks import Content, content
-from traincheck.relations._variables import Variables
+from traincheck.facts.rank_steps import Content, content
+from traincheck.facts.variables import Variables
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 
 _MIN_COPIES = 3  # so that an average, which begins as a copy, is not taken for one

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.awaited import ROUTED
+from traincheck.facts.programs import ProgramName
 from traincheck.relations._counts import (
     BACKWARD,
     CLEARED,
@@ -23,9 +25,7 @@ from traincheck.relations._counts import (
 )
 from traincheck.relations._iterations import ShortUpdates
 from traincheck.relations._memory import Examples, Joined
-from traincheck.relations._names import ProgramName
 from traincheck.relations._successors import Apart, Successors, label
-from traincheck.relations._variables import ROUTED
 from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Context, Hypothesis
 from traincheck.schema.events import (

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
 from traincheck.relations._counts import (
     BACKWARD,
     COLLECTIVE,
@@ -19,7 +20,7 @@ from traincheck.relations._counts import (
     scheduler_of,
     takes_part,
 )
-from traincheck.relations._names import STEP, ProgramName, is_library
+from traincheck.relations._names import STEP, is_library
 from traincheck.schema.apis import LOSS_MODULES, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent

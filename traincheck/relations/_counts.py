@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations._names import STEP, short
-from traincheck.relations._variables import is_judged, is_skipped
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, CollectiveEvent, StepEvent
 from traincheck.schema.values import tensor_summary

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from traincheck.facts.resumptions import Resumed, Resumptions
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, RngEvent, StepEvent
-from traincheck.schema.resumptions import Resumed, Resumptions
 from traincheck.schema.values import tensors_in
 from traincheck.schema.words import counted
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.relations._names import ProgramName
-from traincheck.relations._variables import Variable, Variables
+from traincheck.facts.programs import ProgramName
+from traincheck.facts.resumptions import brings_back
+from traincheck.facts.variables import Variable, Variables
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
-from traincheck.schema.resumptions import brings_back
 
 FILLS = Needs(
     calls=frozenset({Families.MODULE}),

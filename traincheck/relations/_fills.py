@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from traincheck.relations._names import ProgramName
+from traincheck.facts.programs import ProgramName
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 
 INIT = "torch.nn.init."

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.relations._names import ProgramName, is_private
+from traincheck.facts.programs import ProgramName
+from traincheck.relations._names import is_private
 from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event

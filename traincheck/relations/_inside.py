@@ -6,13 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.awaited import FIRST
+from traincheck.facts.programs import ProgramName
+from traincheck.facts.step_changes import ADDED, StepChanges
+from traincheck.facts.steps import is_judged
+from traincheck.facts.variables import Variables
 from traincheck.relations import _awaited
-from traincheck.relations._awaited import ADDED, Awaited
+from traincheck.relations._awaited import Awaited
 from traincheck.relations._memory import Examples
 from traincheck.relations._modal import MODES, Modes
 from traincheck.relations._names import (
     STEP,
-    ProgramName,
     is_library,
     is_private,
     is_wrapper,
@@ -21,9 +25,7 @@ from traincheck.relations._names import (
 )
 from traincheck.relations._readings import LOSSES
 from traincheck.relations._topics import topic_of
-from traincheck.relations._variables import StepBook, Variables, is_judged
 from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
-from traincheck.schema.awaited import FIRST
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -245,7 +247,7 @@ class CallDecider:
         self,
         claims: Sequence[tuple[int, Mapping[str, Any]]],
         variables: Variables,
-        book: StepBook,
+        book: StepChanges,
     ) -> None:
         self._variables = variables
         self.program = ProgramName()

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, OVER_CLASSES
 from traincheck.relations._reading import (
     AHEAD,
     CLASSES,
@@ -31,7 +32,6 @@ from traincheck.relations._reading import (
     Key,
     Reading,
 )
-from traincheck.relations._readings import CROSS_ENTROPY, OVER_CLASSES, WITH_LOGITS
 from traincheck.schema.claims import Hypothesis
 
 Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions that add up terms
@@ -61,7 +61,7 @@ _AT_MOST = {
     "torch.nn.functional.binary_cross_entropy": 1.0,
 }  # what a loss takes the logarithm of, or has had it taken of
 _OF_PROBABILITIES = frozenset({"torch.nn.functional.binary_cross_entropy"})
-_OF_LOGITS = frozenset({CROSS_ENTROPY, WITH_LOGITS})
+_OF_LOGITS = frozenset({CROSS_ENTROPY, BCE_LOGITS})
 
 
 class Samples:
@@ -240,7 +240,7 @@ def _sign(
         across = list(zip(values[key], values.get(other, values[key])))
         clear = all(-mine >= _CLEAR * max(abs(mine), abs(its)) for mine, its in across)
         # Of a single class the sign is the bias's, so it tells something only where both occur.
-        if key.api == WITH_LOGITS:
+        if key.api == BCE_LOGITS:
             clear = clear and all(its > 0 for _, its in across)
         return {"high": 0.0, "open": True} if clear else None
     return {"low": 0.0} if key.api in _OF_PROBABILITIES and low >= 0 else None

@@ -1,10 +1,11 @@
-"""Landmarks of a training loop, the orders of them worth learning, and a watch on one order."""
+"""The orders of landmarks that are worth learning, and a watch on one order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from traincheck.facts.landmarks import MODES, OWNED, key_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, OptimizerEvent
@@ -12,20 +13,6 @@ from traincheck.schema.findings import Symptom
 
 _F = Families
 _CLIP = _F.CLIP_NORM
-_LANDMARKS = {
-    _F.ZERO_GRAD: _F.ZERO_GRAD,
-    _F.MODULE: _F.MODULE,  # a root module called with grad enabled
-    _F.BACKWARD: _F.BACKWARD,
-    _F.UNSCALE: _F.UNSCALE,
-    _F.CLIP_NORM: _CLIP,
-    _F.CLIP_VALUE: _CLIP,
-    _F.OPTIMIZER_STEP: _F.OPTIMIZER_STEP,
-    _F.SCALER_STEP: _F.SCALER_STEP,
-    _F.SCALER_UPDATE: _F.SCALER_UPDATE,
-    _F.SCHEDULER_STEP: _F.SCHEDULER_STEP,
-    _F.TRAIN: _F.TRAIN,
-    _F.EVAL: _F.EVAL,
-}
 # B -> (A, C): orders worth learning. What healthy loops do at their own pace (evaluate, schedule,
 # accumulate, compute two losses) is never asked for.
 _ORDERS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -61,8 +48,6 @@ _SYMPTOMS = {
     _F.OPTIMIZER_STEP: Symptom.MISSING_STEP,
     _F.TRAIN: Symptom.EVAL_MODE,
 }
-OWNED = frozenset({_F.ZERO_GRAD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.SCHEDULER_STEP})
-_MODES = frozenset({_F.TRAIN, _F.EVAL, _F.MODULE})
 # What else it takes to see these: what they are about, or what may stand for them.
 BESIDE = {
     _F.OPTIMIZER_STEP: _F.SCALER_STEP,
@@ -78,25 +63,6 @@ def triple_of(claim: Hypothesis) -> tuple[str, str, str]:
     """A, B and C of a claim."""
     params = claim.params
     return params["after"], params["needs"], params["before"]
-
-
-def landmark_of(event: CallEvent) -> str | None:
-    """The landmark that a call is; a module is one only as the root of a training forward."""
-    landmark = _LANDMARKS.get(event.family or event.api)
-    if landmark is None or event.exception is not None:
-        return None
-    if landmark == _F.MODULE and not (event.root and event.grad_enabled):
-        return None
-    return landmark
-
-
-def key_of(event: CallEvent, landmark: str) -> str | None:
-    """Whose call it is: an optimizer's, a scheduler's, a model's; None for everyone's."""
-    if landmark in OWNED:
-        return event.owner
-    if landmark in _MODES:
-        return (event.module or event.api).partition(".")[0]
-    return None
 
 
 @dataclass(slots=True)
@@ -162,7 +128,7 @@ class Watch:
         if (after, needed, before) not in TRIPLES:
             raise ValueError(f"nothing is known of the order {after}, {needed}, {before}")
         self.after, self.needed, self.before = after, needed, before
-        self._by_key = (after in OWNED and before in OWNED) or after in _MODES
+        self._by_key = (after in OWNED and before in OWNED) or after in MODES
         self.is_step_due = needed == _F.OPTIMIZER_STEP and after == _F.BACKWARD
         self.is_of_zero = needed == _F.ZERO_GRAD
         self.is_of_gradients = after == _F.OPTIMIZER_STEP and before == _F.BACKWARD

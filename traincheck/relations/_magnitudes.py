@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.small_samples import FEWEST_UNITS, has_few, units_of
+from traincheck.facts.steps import is_judged
 from traincheck.relations._reading import (
     DEAD,
     FLAT,
@@ -17,9 +19,7 @@ from traincheck.relations._reading import (
     Key,
     Reading,
 )
-from traincheck.relations._variables import is_judged
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
-from traincheck.schema.few import FEWEST_UNITS, has_few, units_of
 from traincheck.schema.values import number, tensor_summary
 
 _MIN_WEIGHTS = 2  # fewer have no shares

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
-from traincheck.relations._names import ProgramName
+from traincheck.facts.programs import ProgramName
+from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.steps import is_judged
+from traincheck.facts.variables import Variable, Variables
 from traincheck.relations._subtrees import fold, names_folded
-from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 
@@ -67,7 +69,7 @@ class MembershipProposer:
     def __init__(self) -> None:
         self._program = ProgramName()
         self._variables = Variables()
-        self._book = StepBook()
+        self._book = StepChanges()
         self._version = -1
         self._is_blind = False  # variables may have come that nobody saw
         self._lookups = Lookups()

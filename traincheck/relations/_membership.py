@@ -6,6 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.facts.manual_updates import ByHand
+from traincheck.facts.programs import ProgramName
+from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.steps import is_judged
+from traincheck.facts.variables import Variable, Variables
 from traincheck.relations._members import (
     DTYPE,
     FREE,
@@ -24,11 +29,8 @@ from traincheck.relations._members import (
     structure,
 )
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import ProgramName
 from traincheck.relations._subtrees import expand, matcher
-from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
 from traincheck.schema.apis import Families
-from traincheck.schema.by_hand import ByHand
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
     CallEvent,
@@ -98,7 +100,7 @@ class MembershipDecider:
             _refuse_unknown(claim.params)
         self._program = ProgramName()
         self._variables = Variables()
-        self._book = StepBook()
+        self._book = StepChanges()
         self._version = -1
         self._is_blind = False  # variables and optimizers may have come that nobody saw
         self._updates: dict[int, CallEvent] = {}  # of this step, by span
@@ -303,7 +305,7 @@ class MembershipDecider:
         Where what is held gets none, the one that trains is another model. Where nothing of a model
         is held, something else is optimized: an image.
         """
-        if not self._updates or not self._variables.is_of_models:
+        if not self._updates or not self._variables.optimizers.is_of_models:
             return []
         known = self._variables.by_role["parameter"]
         reached = self._book.reached - self._book.zero

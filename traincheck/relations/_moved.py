@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.resumptions import brings_back
+from traincheck.facts.steps import is_judged
 from traincheck.relations._reading import MOVED, Key, Reading
-from traincheck.relations._variables import is_judged
 from traincheck.schema.events import CheckpointEvent, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.resumptions import brings_back
 from traincheck.schema.values import number
 
 _ROUNDED = 2.5e-5  # of the mean size of elements: of smaller rates rounding takes a part away

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traincheck.relations._programs import file_of, program_of
-from traincheck.schema.apis import Families, Marks
-from traincheck.schema.events import Event, MarkEvent
+from traincheck.facts.programs import file_of
+from traincheck.schema.apis import Families
 from traincheck.schema.words import listed
 
 SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0
@@ -106,22 +105,6 @@ def of_programs(names: Sequence[str], text: str) -> str:
     first, _, _ = text.partition(" ")
     plain = first.lower() + text[len(first) :] if first in _OPENINGS else text
     return f"In {listed(names)}, {plain}"
-
-
-class ProgramName:
-    """Which program the events are of: the file name of what was started; None until it is told."""
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-
-    def observe(self, event: Event) -> None:
-        """Take note of the mark that begins a file."""
-        if isinstance(event, MarkEvent) and event.text == Marks.PROCESS and self.name is None:
-            self.name = program_of(event)
-
-    def fits(self, params: Mapping[str, Any]) -> bool:
-        """Whether a claim with these parameters speaks of this program."""
-        return "program" not in params or params["program"] == self.name
 
 
 def selector_text(params: Mapping[str, Any]) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.relations._variables import StepBook, Variable, Variables, is_judged
+from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.steps import is_judged
+from traincheck.facts.variables import Variable, Variables
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StateEvent, StepEvent
 
@@ -34,7 +36,7 @@ class PeriodicProposer:
 
     def __init__(self) -> None:
         self._variables = Variables()
-        self._book = StepBook()
+        self._book = StepChanges()
         self._tracks: dict[tuple[str, str], _Track] = {}
         self._steps = 0
 

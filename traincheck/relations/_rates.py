@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations._counts import scheduler_of
-from traincheck.relations._variables import is_judged, is_skipped
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 

@@ -7,6 +7,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, OVER_CLASSES
+from traincheck.facts.steps import is_judged
 from traincheck.relations._magnitudes import Activity, Gradients
 from traincheck.relations._moved import Moves
 from traincheck.relations._padding import Padding
@@ -29,7 +31,6 @@ from traincheck.relations._reading import (
     Key,
     Reading,
 )
-from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import ATTENTION, IGNORED_LABEL, SOFTMAXES, Families, Marks
 from traincheck.schema.events import (
     BatchEvent,
@@ -50,11 +51,8 @@ LOSSES = tuple(
         "kl_div", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss", "soft_margin_loss",
     )
 )  # fmt: skip
-CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
-OVER_CLASSES = frozenset({CROSS_ENTROPY, "torch.nn.functional.nll_loss"})
 _LOSSES = frozenset(LOSSES)
 _COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
-WITH_LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits"
 _LEAST_LIKELY = 0.25  # of probabilities: one of them, in any batch worth a word, is above it
 _ROUNDED = 0.02  # how far the sum of probabilities may be from one, in half precision
 _LEAST_MEAN = 0.35  # of what a sigmoid gives at first, which is about one half
@@ -192,7 +190,7 @@ def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
     """Whether these are no probabilities, though none is below zero, as of few classes at first."""
     shape, stats = tensor["shape"], tensor["stats"]
     low, high = stats["min"], stats["max"]
-    if api == WITH_LOGITS:
+    if api == BCE_LOGITS:
         return bool(low >= 0 and not _LEAST_LIKELY <= high <= 1)
     if api != CROSS_ENTROPY or name != "input" or low <= 0:  # zero itself is where ReLU cuts off
         return False

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
 from traincheck.relations._epochs import Turns
-from traincheck.relations._names import ProgramName
 from traincheck.relations._rates import (
     BY_EPOCH,
     CONSTANT,

@@ -1,24 +1,23 @@
 """Models that serve the training of another: how long their weights rest, whether they are asked.
 
-Target networks, averages of weights, teachers that follow their student. They are not looked at in
-every step, so what is seen is late by some steps; what is allowed is some times as much.
+They are not looked at in every step, so what is seen is late by some steps; what is allowed is some
+times as much.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
-from traincheck.relations._variables import is_judged
-from traincheck.schema.apis import Marks
+from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModel, AuxiliaryModels, is_look
+from traincheck.facts.steps import is_judged
 from traincheck.schema.claims import USES, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
 ROLE = "serving model"  # where other claims have the role of a variable
-NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark", "step"}))
+NEEDS = AUXILIARY | Needs(kinds=frozenset({"step"}))
 MOVES: Mapping[str, str] = {
     "headline": "{subject} is no longer brought up to date",
     "likely_cause": (
@@ -36,49 +35,7 @@ _SLACK = 3  # times the longest stretch seen
 _MIN_MOVES = 3
 _OFTEN = 3  # steps: what is asked less often may be an evaluation
 _SELDOM = _SLACK * USES.every * _OFTEN
-_LOOKS = frozenset({Marks.NORMS, Marks.SERVES, Marks.UNTRAINED})
 _HOLDS = Example(holds=True, context={})
-
-
-@dataclass(slots=True)
-class _Model:
-    """Weights at the last look, and the step in which they were seen to be others before."""
-
-    weights: object
-    since: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """One look at a model. rest: steps since it moved, or since the first look."""
-
-    model: str
-    moved: bool
-    rest: int
-    event: MarkEvent
-
-
-def is_look(event: Event) -> TypeGuard[MarkEvent]:
-    """Whether the event tells that such a model was called."""
-    return isinstance(event, MarkEvent) and event.text in _LOOKS
-
-
-class Serving:
-    """Books of one process."""
-
-    def __init__(self) -> None:
-        self._models: dict[str, _Model] = {}
-
-    def look(self, event: Event) -> _Look | None:
-        """What is seen at this event; None if it is no look, or the first at a model."""
-        if not is_look(event) or event.step is None:
-            return None
-        name, weights = event.model, event.data.get("weights")
-        known = self._models.setdefault(name, _Model(weights, event.step))
-        moved, rest = known.weights != weights, event.step - known.since
-        if moved:
-            known.weights, known.since = weights, event.step
-        return _Look(name, moved, rest, event)
 
 
 class _Asked:
@@ -102,7 +59,7 @@ class ServingProposer:
     """Proposes how long a model that moves again and again may stay the same, or be left out."""
 
     def __init__(self) -> None:
-        self._serving, self._asked = Serving(), _Asked()
+        self._models, self._asked = AuxiliaryModels(), _Asked()
         self._looks: Counter[str] = Counter()
         self._gaps: dict[str, float] = {}  # steps from one time to the next, at most
         self._longest: dict[str, int] = {}
@@ -116,10 +73,10 @@ class ServingProposer:
             share = 1 if self._looks[event.model] <= USES.first else USES.every
             often = self._asked.look(event.model) / share
             self._gaps[event.model] = max(self._gaps.get(event.model, 0), often)
-        look = self._serving.look(event)
-        if look is not None:
-            self._longest[look.model] = max(self._longest.get(look.model, 0), look.rest)
-            self._moves[look.model] = self._moves.get(look.model, 0) + look.moved
+            if event.step is not None:
+                seen = self._models.look(event)
+                self._longest[seen.name] = max(self._longest.get(seen.name, 0), seen.rest)
+                self._moves[seen.name] = self._moves.get(seen.name, 0) + seen.moved
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         for model, longest in sorted(self._longest.items()):
@@ -147,7 +104,7 @@ class ServingDecider:
     def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
         self._claims = [claim for claim in claims if "period" in claim[1]]
         self._asking = [claim for claim in claims if "asked" in claim[1]]
-        self._serving, self._asked = Serving(), _Asked()
+        self._models, self._asked = AuxiliaryModels(), _Asked()
         self._told: dict[int, int] = {}  # claim -> rest that was told last, of this stretch
 
     def step(self, event: StepEvent) -> Iterator[tuple[int, Example]]:
@@ -160,24 +117,26 @@ class ServingDecider:
 
     def mark(self, event: MarkEvent) -> Iterator[tuple[int, Example]]:
         """A model was looked at, if it is a mark of that."""
-        if is_look(event):
-            gap = self._asked.look(event.model)
-            for index, params in self._asking:
-                if params["model"] == event.model and gap <= params["asked"]:
-                    yield index, _HOLDS
-        look = self._serving.look(event)
-        if look is None:
+        if not is_look(event):
             return
+        gap = self._asked.look(event.model)
+        for index, params in self._asking:
+            if params["model"] == event.model and gap <= params["asked"]:
+                yield index, _HOLDS
+        if event.step is not None:
+            yield from self._look(self._models.look(event), event)
+
+    def _look(self, model: AuxiliaryModel, event: MarkEvent) -> Iterator[tuple[int, Example]]:
         for index, params in self._claims:
-            if params["model"] != look.model:
+            if params["model"] != model.name:
                 continue
-            late = look.rest - self._told.get(index, 0)
-            if look.moved:
+            late = model.rest - self._told.get(index, 0)
+            if model.moved:
                 self._told.pop(index, None)
                 yield index, _HOLDS
             elif late > params["period"]:
-                self._told[index] = look.rest
-                yield index, _negative(params, look)
+                self._told[index] = model.rest
+                yield index, _negative(params, model, event)
 
 
 def is_known(params: Mapping[str, Any]) -> bool:
@@ -208,17 +167,17 @@ def text(params: Mapping[str, Any]) -> str:
     )
 
 
-def _negative(params: Mapping[str, Any], look: _Look) -> Example:
+def _negative(params: Mapping[str, Any], model: AuxiliaryModel, event: MarkEvent) -> Example:
     return Example(
         holds=False,
         context={},
-        step=look.event.step,
-        rank=look.event.rank,
-        stage=look.event.stage,
-        subject=Subject(module=look.model),
-        expected=f"{look.model} is brought up to date every {params['period']} steps or sooner",
-        observed=f"its weights have been the same for {look.rest} steps",
-        evidence=(look.event,),
+        step=event.step,
+        rank=event.rank,
+        stage=event.stage,
+        subject=Subject(module=model.name),
+        expected=f"{model.name} is brought up to date every {params['period']} steps or sooner",
+        observed=f"its weights have been the same for {model.rest} steps",
+        evidence=(event,),
         symptom=Symptom.STATE_UNCHANGED,
     )
 

@@ -12,9 +12,10 @@ from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
 
+from traincheck.facts.resumptions import brings_back
+from traincheck.facts.steps import is_judged
 from traincheck.relations._names import is_library
 from traincheck.relations._readings import LOSSES
-from traincheck.relations._variables import is_judged
 from traincheck.schema.apis import (
     ATTENTION,
     IGNORED_LABEL,
@@ -38,7 +39,6 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
-from traincheck.schema.resumptions import brings_back
 from traincheck.schema.values import is_number, is_tensor, tensor_summary
 from traincheck.schema.words import counted
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from traincheck.relations._names import ProgramName
+from traincheck.facts.programs import ProgramName
 from traincheck.relations._settled import (
     ARGUMENTS,
     ATTENTIONS,

@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.relations._ranks import RunSteps
+from traincheck.facts.losses import OVER_CLASSES
+from traincheck.facts.ranks import RankSteps
+from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations._reading import OF_TERMS
-from traincheck.relations._readings import LOSSES, OVER_CLASSES, LossScale
-from traincheck.relations._variables import is_judged, is_skipped
+from traincheck.relations._readings import LOSSES, LossScale
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 
@@ -99,7 +100,7 @@ class Shares:
     """Follows all processes of a run."""
 
     def __init__(self) -> None:
-        self._steps = RunSteps()
+        self._steps = RankSteps(counts_all=True)
         self._updates: dict[tuple[int, str], Updates] = defaultdict(Updates)
         self._waiting: dict[int | None, dict[int, float]] = {}  # step -> rank -> its share
 
@@ -121,9 +122,10 @@ class Shares:
                     found.append(share)
             if len(self._waiting) > _MOST_WAITING:
                 del self._waiting[next(iter(self._waiting))]
-        for step in self._steps.observe(event):
+        self._steps.observe(event)
+        for step in self._steps.ready:
             shares = self._waiting.pop(step.end.step, {})
-            ranks = len(step.by_rank)
+            ranks = len(step.ranks)
             if step.is_judged and step.wrapped and len(shares) == ranks >= _SEVERAL:
                 found.append(Share(RANKS, sum(shares.values()) / ranks, ranks, step.end))
         return found

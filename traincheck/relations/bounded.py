@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._iterations import ShortUpdates
 from traincheck.relations._limits import Samples, holds, word
@@ -22,7 +23,7 @@ from traincheck.relations._limits_words import (
     what,
 )
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._names import in_program
 from traincheck.relations._reading import (
     DEAD,
     END_TOKEN,

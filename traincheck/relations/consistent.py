@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.programs import SEEN
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._consistent import (
     CALLS,
@@ -17,8 +18,12 @@ from traincheck.relations._consistent import (
     ConsistentDecider,
     ConsistentProposer,
 )
-from traincheck.relations._names import ROLE_NAMES, SEVERAL_RANKS, in_program, short
-from traincheck.relations._run_program import SEEN
+from traincheck.relations._names import (
+    ROLE_NAMES,
+    SEVERAL_RANKS,
+    in_program,
+    short,
+)
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._iterations import ShortUpdates
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._names import in_program
 from traincheck.relations._settled import (
     ARGUMENTS,
     ATTENTIONS,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.variables import Variables
 from traincheck.relations import _changes, _inside
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._changes import ChangeDecider, ChangeProposer
 from traincheck.relations._inside import CallDecider, CallProposer
 from traincheck.relations._memory import Examples, Joined
 from traincheck.relations._names import STEP, in_program
-from traincheck.relations._variables import StepBook, Variables
 from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
@@ -142,7 +143,7 @@ class ContainsDecider:
         self._variables = Variables()
         calls = [(i, p) for i, p in numbered if "role" not in p]
         changes = [(i, p) for i, p in numbered if "role" in p]
-        book = StepBook()
+        book = StepChanges()
         self._calls = CallDecider(calls, self._variables, book)
         self._changes = ChangeDecider(changes, self._variables, book)
         self._last = Joined()

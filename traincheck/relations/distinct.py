@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.programs import SEEN, RunProgram
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._distinct_words import CAUSES, TEXTS
 from traincheck.relations._draws import (
@@ -22,7 +23,6 @@ from traincheck.relations._draws import (
     Repeats,
 )
 from traincheck.relations._names import in_program
-from traincheck.relations._run_program import SEEN, RunProgram
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, some
 from traincheck.schema.events import Event

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._flow import (
     ARGUMENT,
@@ -19,7 +20,7 @@ from traincheck.relations._flow import (
     tensor_at,
 )
 from traincheck.relations._flow_words import DETACHED, WORDS, listed, text_of, topic_of_claim
-from traincheck.relations._names import ProgramName, in_program, is_private, shown
+from traincheck.relations._names import in_program, is_private, shown
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.losses import OVER_CLASSES
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._memory import Examples
-from traincheck.relations._readings import LOSSES, OVER_CLASSES
+from traincheck.relations._readings import LOSSES
 from traincheck.relations._shares import (
     BACKWARDS,
     KINDS,

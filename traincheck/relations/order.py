@@ -6,23 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.relations._awaited import ADDED, GRADIENTS, ClearedByHand
+from traincheck.facts.landmarks import OWNED, key_of, landmark_of
+from traincheck.facts.programs import ProgramName
+from traincheck.facts.step_changes import ADDED
+from traincheck.relations._awaited import GRADIENTS, ClearedByHand
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._filled import FILLS, FillDecider, FillProposer, is_of_fills
 from traincheck.relations._loop import (
     BESIDE,
     HABITS,
-    OWNED,
     PRIVATE,
     TRIPLES,
     Partners,
     Wait,
     Watch,
-    key_of,
-    landmark_of,
     triple_of,
 )
-from traincheck.relations._names import ProgramName, in_program, selector_text, short
+from traincheck.relations._names import in_program, selector_text, short
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent

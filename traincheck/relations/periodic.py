@@ -6,18 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.steps import is_judged, is_skipped
+from traincheck.facts.variables import Variable, Variables, select
 from traincheck.relations import _serving
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._names import selector_text
 from traincheck.relations._periods import MAX_PERIOD, PeriodicProposer, word
-from traincheck.relations._variables import (
-    StepBook,
-    Variable,
-    Variables,
-    is_judged,
-    is_skipped,
-    select,
-)
 from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -146,7 +141,7 @@ class PeriodicDecider:
             (serving if is_serving else self._claims).append((index, params))
         self._serving = _serving.ServingDecider(serving)
         self._variables = Variables()
-        self._book = StepBook()
+        self._book = StepChanges()
         self._steps = 0
         self._last: dict[tuple[int, str], int] = {}  # claim and variable -> step of the last change
         self._held: dict[int, Example] = {}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._checkpoints import (
     ALSO,
@@ -23,7 +24,7 @@ from traincheck.relations._checkpoints import (
     Key,
     missing,
 )
-from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._names import in_program
 from traincheck.relations._restored_words import WORDS, negative, parts_of, text_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
+from traincheck.facts.steps import is_skipped
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._epochs import FOLLOWED, Turn, Turns, out_of_turn
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import ProgramName, in_program
+from traincheck.relations._names import in_program
 from traincheck.relations._rates import (
     BY_EPOCH,
     CONSTANT,
@@ -25,7 +27,6 @@ from traincheck.relations._rates import (
     is_meant,
 )
 from traincheck.relations._scheduling import ScheduleProposer
-from traincheck.relations._variables import is_skipped
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event, StepEvent

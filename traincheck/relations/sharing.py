@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from traincheck.facts.programs import ProgramName
+from traincheck.facts.steps import is_judged
+from traincheck.facts.variables import Variable, Variables
 from traincheck.relations._base import UsualRelation
 from traincheck.relations._members import is_of_model
 from traincheck.relations._memory import Examples
-from traincheck.relations._names import ProgramName, in_program
-from traincheck.relations._variables import Variable, Variables, is_judged
+from traincheck.relations._names import in_program
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import Ledger, StepFacts
+from traincheck.facts.step_facts import StepFacts
+from traincheck.facts.training_state import TrainingState
 from traincheck.schema import apis
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -22,7 +23,7 @@ class Arrival:
 
     ever: set[int] = field(default_factory=set)
 
-    def missing(self, ledger: Ledger, facts: StepFacts) -> set[int]:
+    def missing(self, ledger: TrainingState, facts: StepFacts) -> set[int]:
         """Parameters to be trained by the optimizers that stepped, without any gradient so far."""
         self.ever |= facts.gradients.keys()
         self.ever |= facts.reached
@@ -46,7 +47,7 @@ def _stepped_in_backward(facts: StepFacts) -> set[str | None]:
     }
 
 
-def cut_off(ledger: Ledger, facts: StepFacts, missing: set[int]) -> set[int]:
+def cut_off(ledger: TrainingState, facts: StepFacts, missing: set[int]) -> set[int]:
     """Of ``missing``, those in modules that are used before all that got gradients.
 
     What comes first in a forward pass feeds what comes later. Where only the later part gets

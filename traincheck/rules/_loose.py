@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.rules._ledger import Moment, StepFacts, proof
+from traincheck.facts.step_facts import Moment, StepFacts
+from traincheck.rules._step_monitor import proof
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from traincheck.rules._ledger import Holder, Ledger, Parameter
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import Parameter
+from traincheck.facts.training_state import TrainingState
 
 
-def are_masters(ledger: Ledger, holder: Holder, root: str) -> bool:
+def are_masters(ledger: TrainingState, holder: Holder, root: str) -> bool:
     """Whether an optimizer holds what may be copies of all that is trained of a model.
 
     One for each parameter, or flat ones of the same size in all, as fp16 utilities make them.

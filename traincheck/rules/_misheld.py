@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from traincheck.rules._ledger import Holder, Ledger, Parameter, StepFacts
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import Parameter, StepFacts
+from traincheck.facts.training_state import TrainingState
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 
@@ -67,7 +69,7 @@ class Misheld:
         return [streak for pair, streak in self._shared.items() if holder.event.id in pair]
 
     def instead_of(
-        self, root: str, stepped: Sequence[Holder], facts: StepFacts, ledger: Ledger
+        self, root: str, stepped: Sequence[Holder], facts: StepFacts, ledger: TrainingState
     ) -> list[Holder]:
         """Optimizers one of which was meant for a model that is trained, and that none holds."""
         if facts.event.modes.get(root) is False:

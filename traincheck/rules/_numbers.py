@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StateEvent

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import StepFacts
+from traincheck.facts.step_facts import StepFacts
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import Moment, StepFacts
+from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from traincheck.rules._ranks import SYNC, Page, RankMonitor, RunStep, Wrap
+from traincheck.facts.rank_steps import SYNC, RankStep, Wrap
+from traincheck.facts.ranks import RunStep
+from traincheck.rules._rank_monitor import RankMonitor
 from traincheck.schema.apis import DDP_FORWARD, Families
 from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -41,7 +43,7 @@ def cause_of(name: str, step: RunStep) -> Cause | None:
     for number, page in step.pages.items():
         rank = step.ranks[number]
         wrap = next(wrap for wrap in rank.wraps.values() if wrap.covers(name))
-        cause = _outside(name, rank.known[name], wrap, number) or _unarmed(page, wrap, number)
+        cause = _outside(name, rank.parameter(name), wrap, number) or _unarmed(page, wrap, number)
         if cause is not None:
             return cause
     return _other_rates(step)
@@ -88,7 +90,7 @@ def _outside(name: str, look: StateEvent, wrap: Wrap, rank: int) -> Cause | None
     )
 
 
-def _unarmed(page: Page, wrap: Wrap, rank: int) -> Cause | None:
+def _unarmed(page: RankStep, wrap: Wrap, rank: int) -> Cause | None:
     if page.reduces_by_hand:
         return None
     update = next(iter(page.updates()), None)
@@ -123,7 +125,7 @@ def _unarmed(page: Page, wrap: Wrap, rank: int) -> Cause | None:
     return None
 
 
-def _bypass(page: Page, wrap: Wrap) -> CallEvent | None:
+def _bypass(page: RankStep, wrap: Wrap) -> CallEvent | None:
     """The first training call of a wrapped model in a step that does not use its wrapper."""
     first = None
     for call in page.calls:
@@ -136,7 +138,7 @@ def _bypass(page: Page, wrap: Wrap) -> CallEvent | None:
     return first
 
 
-def _last_forward(page: Page, wrap: Wrap) -> CallEvent | None:
+def _last_forward(page: RankStep, wrap: Wrap) -> CallEvent | None:
     """The last training call of a wrapper before the first optimizer step that follows one."""
     last = None
     for call in page.calls:

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from traincheck.rules._ledger import (
-    DISCOVERY,
-    GRADIENTS,
-    Holder,
-    StepFacts,
-    StepMonitor,
-    proof,
-)
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules._masters import are_masters
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._streak import Streak
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

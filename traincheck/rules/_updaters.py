@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from traincheck.rules._ledger import Holder, Ledger, StepFacts
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import StepFacts
+from traincheck.facts.training_state import TrainingState
 from traincheck.schema.events import OptimizerEvent
 
 
-def updaters(ledger: Ledger, facts: StepFacts) -> list[Holder]:
+def updaters(ledger: TrainingState, facts: StepFacts) -> list[Holder]:
     """The optimizers that stepped, and a holder for each model that the program updates itself."""
     owners = dict.fromkeys(str(moment.call.owner) for moment in facts.updates())
     found = [ledger.holders[owner] for owner in owners if owner in ledger.holders]

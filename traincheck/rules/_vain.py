@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules._ledger import Moment, StepFacts
+from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 

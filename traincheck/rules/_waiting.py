@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.collectives import PAIRWISE, entered
 from traincheck.schema.apis import DDP_INIT, Families, Marks
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
 
-PAIRWISE = frozenset({"send", "recv"})
 _MEMBERS = re.compile(r" of ranks ([\d,]+)\Z")
 
 
@@ -87,7 +87,7 @@ class Member:
 
     def _marked(self, mark: MarkEvent) -> None:
         if mark.text == Marks.COLLECTIVE_ENTERED:
-            event = CollectiveEvent(*mark.header, **mark.data)
+            event = entered(mark)
             self._enter(event)
             self.inside[mark.stream] = event
         elif mark.text == Marks.BACKWARD_ENTERED:

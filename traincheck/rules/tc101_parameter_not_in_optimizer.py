@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Holder, StepFacts, StepMonitor
+from traincheck.facts.manual_updates import ByHand
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules._misheld import Misheld
+from traincheck.rules._step_monitor import StepMonitor
 from traincheck.rules._streak import Streak, extend
-from traincheck.schema.by_hand import ByHand
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation

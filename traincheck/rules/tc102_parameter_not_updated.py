@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
-from traincheck.rules._ledger import Holder, Moment, StepFacts, StepMonitor
+from traincheck.facts.awaited import STUCK
+from traincheck.facts.fading import FadedGradients
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.rules._numbers import NORMS, number
+from traincheck.rules._step_monitor import StepMonitor
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import weights_beside
-from traincheck.schema.awaited import STUCK
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent
-from traincheck.schema.fading import FadedGradients
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 # One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
@@ -111,11 +113,8 @@ class UpdateEffect(StepMonitor):
         for owner, identities in due.items():
             holder = self.ledger.holders[owner]
             groups = self._moving_groups(holder, facts)
-            awaited = {
-                identity
-                for identity in identities - facts.uncertain
-                if holder.groups[identity] in groups and self._is_trained(identity)
-            }
+            moving = {i for i in identities - facts.uncertain if holder.groups[i] in groups}
+            awaited = {i for i in moving if self._is_trained(i)}
             awaited -= self._converged(awaited, holder, facts)
             if awaited:
                 self.triggered += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation

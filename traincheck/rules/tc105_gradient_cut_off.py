@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from traincheck.facts.awaited import UNGRAPHED
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules._arrival import LEAVES, Arrival, cut_off
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families
-from traincheck.schema.awaited import UNGRAPHED
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 

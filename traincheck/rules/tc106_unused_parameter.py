@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules._arrival import LEAVES, Arrival, cut_off
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor
+from traincheck.rules._step_monitor import StepMonitor
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _ADAPTER = re.compile(r"\.(?:lora_(?:embedding_)?[AB]|lora_magnitude_vector|ia3_l)(?:\.|\Z)")

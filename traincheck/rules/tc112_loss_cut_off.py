@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from traincheck.rules._ledger import (
-    DISCOVERY,
-    GRADIENTS,
-    Holder,
-    StepFacts,
-    StepMonitor,
-    proof,
-)
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from traincheck.facts.resumptions import brings_back
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.resumptions import brings_back
 
 _IN_A_ROW = 3
 

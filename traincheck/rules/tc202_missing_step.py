@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
+from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END
+from traincheck.facts.manual_updates import UPDATED
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules._lapse import Lapse
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, StepFacts, StepMonitor, proof
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families
-from traincheck.schema.awaited import FIRST, LATER, LATER_AT_END
-from traincheck.schema.by_hand import UPDATED
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import joined

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules._loose import LooseTensors
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._streak import Streak, extend
 from traincheck.rules._vain import VainPasses
 from traincheck.schema.apis import Families

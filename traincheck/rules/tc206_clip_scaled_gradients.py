@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules._ledger import (
-    DISCOVERY,
-    GRADIENTS,
-    Ledger,
-    Moment,
-    StepFacts,
-    StepMonitor,
-    proof,
-)
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.facts.training_state import TrainingState
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules.tc205_clip_after_step import _clips
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -148,7 +142,7 @@ class ScaledClip(StepMonitor):
         )
 
 
-def _most(ledger: Ledger, scaled: frozenset[int]) -> int:
+def _most(ledger: TrainingState, scaled: frozenset[int]) -> int:
     """How many parameters a list may name without one of ``scaled``; tied ones several times."""
     others = (ledger.held() | ledger.parameters.keys()) - scaled
     known = ledger.parameters

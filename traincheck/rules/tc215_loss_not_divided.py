@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules._losses import CROSS_ENTROPY, F
+from traincheck.facts.losses import CROSS_ENTROPY, F
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

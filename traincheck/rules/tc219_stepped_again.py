@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent

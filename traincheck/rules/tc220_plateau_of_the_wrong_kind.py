@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.facts.resumptions import brings_back
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.resumptions import brings_back
 from traincheck.schema.values import number
 
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau.step"

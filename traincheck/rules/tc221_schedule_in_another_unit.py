@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Moment, StepFacts, StepMonitor, proof
-from traincheck.rules._passes import Passes
+from traincheck.facts.loader_epochs import Passes
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import (
     LAST_MILESTONE,
     SCHEDULE_LENGTHS,

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import DISCOVERY, Holder, Moment, StepFacts, StepMonitor, proof
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traincheck.rules._passes import Passes
+from traincheck.facts.loader_epochs import Passes
+from traincheck.facts.resumptions import brings_back
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import RANDOM_INITS, Families
 from traincheck.schema.claims import Needs
@@ -17,7 +18,6 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.resumptions import brings_back
 
 _IN_A_ROW = 3
 _FEW_STEPS = 2

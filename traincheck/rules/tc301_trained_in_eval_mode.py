@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.rules._forwards import Forward
-from traincheck.rules._ledger import (
-    DISCOVERY,
-    GRADIENTS,
-    MODES,
-    StepFacts,
-    StepMonitor,
-    proof,
-)
+from traincheck.facts.forwards import Forward
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules._models import MODELS
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules._forwards import Forward
-from traincheck.rules._ledger import (
-    DISCOVERY,
-    GRADIENTS,
-    MODES,
-    StepFacts,
-    StepMonitor,
-    proof,
-)
+from traincheck.facts.forwards import Forward
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import joined

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from traincheck.rules._forwards import Forward
-from traincheck.rules._ledger import DISCOVERY, MODES, StepFacts, StepMonitor, proof
+from traincheck.facts.forwards import Forward
+from traincheck.facts.step_facts import DISCOVERY, MODES, StepFacts
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 

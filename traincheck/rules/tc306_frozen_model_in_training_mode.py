@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from traincheck.rules._forwards import Forward
-from traincheck.rules._ledger import (
-    DISCOVERY,
-    GRADIENTS,
-    MODES,
-    StepFacts,
-    StepMonitor,
-    proof,
-)
-from traincheck.rules._resting import RESTING
+from traincheck.facts.auxiliary_models import AUXILIARY
+from traincheck.facts.forwards import Forward
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
@@ -60,7 +54,7 @@ class FrozenModelInTrainingMode:
         ),
         fix="Call {subject}.eval(), after every train() of a module that holds it.",
     )
-    needs = DISCOVERY | GRADIENTS | MODES | RESTING
+    needs = DISCOVERY | GRADIENTS | MODES | AUXILIARY
 
     def monitor(self) -> RestingModels:
         return RestingModels()
@@ -78,20 +72,21 @@ class RestingModels(StepMonitor):
             return []
         found = []
         for forward in facts.forwards:
-            streak = self.ledger.resting.streaks.get(forward.path)
-            if forward.call.grad_enabled or not forward.is_training or streak is None:
+            model = self.ledger.auxiliary.by_name.get(forward.path)
+            if forward.call.grad_enabled or not forward.is_training or model is None:
                 continue
             self.triggered += 1
             if (
-                streak.count < _LOOKS
-                or forward.path in self.ledger.resting.moving | self._told
+                model.looks < _LOOKS
+                or model.has_moved
+                or forward.path in self._told
                 or forward.count not in (1, forward.fresh)
             ):
                 continue
             active = forward.active
             if active:
                 self._told.add(forward.path)
-                found.append(_violation(forward, active, streak.first, facts))
+                found.append(_violation(forward, active, model.first, facts))
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from traincheck.rules._resting import RESTING, Resting
+from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent
@@ -54,7 +54,7 @@ class InitialNormStatistics:
             "the evaluation."
         ),
     )
-    needs = RESTING
+    needs = AUXILIARY
 
     def monitor(self) -> BlankNorms:
         return BlankNorms()
@@ -65,19 +65,18 @@ class BlankNorms(SingleEvents):
 
     def __init__(self) -> None:
         super().__init__()
-        self._resting: defaultdict[int, Resting] = defaultdict(Resting)
+        self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         if not isinstance(event, MarkEvent) or event.text != Marks.NORMS or not event.step:
             return []
         self.triggered += 1
-        model, resting = event.model, self._resting[event.rank]
-        resting.enter(event)
-        if model not in resting.moving or model in self._told:
+        model = self._models[event.rank].look(event)
+        if not model.has_moved or model.name in self._told:
             return []
-        self._told.add(model)
-        return [_violation(event, model)]
+        self._told.add(model.name)
+        return [_violation(event, model.name)]
 
 
 def _violation(event: MarkEvent, model: str) -> Violation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules._resting import RESTING
+from traincheck.facts.auxiliary_models import AUXILIARY
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
@@ -46,7 +46,7 @@ class StaleNormStatistics:
         likely_cause="update_bn was not called: running statistics are copied, not averaged.",
         fix="Call torch.optim.swa_utils.update_bn(loader, {subject}) before the evaluation.",
     )
-    needs = RESTING | Needs(kinds=frozenset({"step"}))
+    needs = AUXILIARY | Needs(kinds=frozenset({"step"}))
 
     def monitor(self) -> Means:
         return Means()

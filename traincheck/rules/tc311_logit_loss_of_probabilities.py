@@ -5,15 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from traincheck.rules._losses import (
-    BCE_LOGITS,
-    F,
-    as_loss,
-    given,
-    loss_needs,
-    loss_violation,
-    number,
-)
+from traincheck.facts.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
+from traincheck.rules._losses import loss_violation
 from traincheck.schema.apis import SOFTMAXES
 from traincheck.schema.claims import Needs, some
 from traincheck.schema.events import CallEvent, Event, StepEvent

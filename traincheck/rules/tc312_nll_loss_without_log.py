@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from traincheck.rules._losses import (
+from traincheck.facts.losses import (
     CTC,
     NLL,
     F,
@@ -12,9 +12,9 @@ from traincheck.rules._losses import (
     as_loss,
     given,
     loss_needs,
-    loss_violation,
     number,
 )
+from traincheck.rules._losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary

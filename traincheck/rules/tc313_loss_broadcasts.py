@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from traincheck.rules._losses import F, as_loss, given, loss_needs, loss_violation
+from traincheck.facts.losses import F, as_loss, given, loss_needs
+from traincheck.rules._losses import loss_violation
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Violation
 

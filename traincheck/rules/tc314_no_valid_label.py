@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import math
 
-from traincheck.rules._losses import (
-    CROSS_ENTROPY,
-    NLL,
-    as_loss,
-    given,
-    loss_needs,
-    loss_violation,
-    number,
-)
+from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given, loss_needs, number
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._numbers import loss_of
 from traincheck.schema.apis import IGNORED_LABEL, Families
 from traincheck.schema.claims import Needs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.rules._losses import CROSS_ENTROPY, as_loss, given, loss_needs, loss_violation
+from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs
+from traincheck.rules._losses import loss_violation
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Violation
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from traincheck.facts.losses import given, number
 from traincheck.rules._attention import ATTENTION, Pass, Passes, attention_violation
-from traincheck.rules._losses import given, number
 from traincheck.schema.apis import ATTENTION as SDPA
 from traincheck.schema.apis import EMBEDDING, MULTI_HEAD
 from traincheck.schema.claims import Needs

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import math
 
-from traincheck.rules._losses import (
-    CROSS_ENTROPY,
-    as_loss,
-    given,
-    loss_needs,
-    loss_violation,
-    number,
-)
+from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
+from traincheck.rules._losses import loss_violation
 from traincheck.schema.apis import IGNORED_LABEL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent

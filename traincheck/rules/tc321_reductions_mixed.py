@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules._losses import F
+from traincheck.facts.losses import F
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

@@ -6,14 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-from traincheck.rules._losses import (
-    OVER_CLASSES,
-    are_next_tokens,
-    as_loss,
-    given,
-    loss_violation,
-    number,
-)
+from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, as_loss, given, number
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

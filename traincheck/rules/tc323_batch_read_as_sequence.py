@@ -6,14 +6,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from traincheck.rules._losses import (
-    BCE_LOGITS,
-    OVER_CLASSES,
-    F,
-    as_loss,
-    given,
-    loss_violation,
-)
+from traincheck.facts.losses import BCE_LOGITS, OVER_CLASSES, F, as_loss, given
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import MULTI_HEAD, MULTI_HEAD_MODULE, RECURRENT
 from traincheck.schema.claims import Needs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, given
 from traincheck.rules._causal import CALLS, DECODER_LAYER, Readers, is_open
-from traincheck.rules._losses import OVER_CLASSES, are_next_tokens, given
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import SOFTMAXES, Families
 from traincheck.schema.claims import Needs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.rules._losses import CTC, as_loss, given, loss_needs, loss_violation, number
+from traincheck.facts.losses import CTC, as_loss, given, loss_needs, number
+from traincheck.rules._losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
 

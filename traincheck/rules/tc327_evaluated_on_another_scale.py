@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from traincheck.facts.losses import number
 from traincheck.rules._batches import is_image
-from traincheck.rules._losses import number
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs

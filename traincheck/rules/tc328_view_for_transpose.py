@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import permutations
 from math import prod
 
-from traincheck.rules._losses import CROSS_ENTROPY, NLL, as_loss, given
+from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import RESHAPES, Families
 from traincheck.schema.claims import Needs

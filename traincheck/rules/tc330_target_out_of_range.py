@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.rules._losses import (
-    BCE,
-    BCE_LOGITS,
-    as_loss,
-    given,
-    loss_needs,
-    loss_violation,
-    number,
-)
+from traincheck.facts.losses import BCE, BCE_LOGITS, as_loss, given, loss_needs, number
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation

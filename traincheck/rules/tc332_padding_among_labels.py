@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from traincheck.rules._losses import CROSS_ENTROPY, as_loss, given, loss_needs, loss_violation
+from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import IGNORED_LABEL
 from traincheck.schema.claims import Needs

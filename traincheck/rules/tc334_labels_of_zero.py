@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traincheck.rules._losses import F, as_loss, given, loss_needs, loss_violation, number
+from traincheck.facts.losses import F, as_loss, given, loss_needs, number
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation

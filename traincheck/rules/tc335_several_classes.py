@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.rules._losses import (
-    CROSS_ENTROPY,
-    as_loss,
-    given,
-    loss_needs,
-    loss_violation,
-    number,
-)
+from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

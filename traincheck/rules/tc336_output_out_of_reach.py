@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from traincheck.facts.losses import CROSS_ENTROPY, F, as_loss, given, loss_needs, number
 from traincheck.rules._activations import ACTIVATIONS, kind_of
-from traincheck.rules._losses import (
-    CROSS_ENTROPY,
-    F,
-    as_loss,
-    given,
-    loss_needs,
-    loss_violation,
-    number,
-)
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation

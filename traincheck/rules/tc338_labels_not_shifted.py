@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import inf, log
 
+from traincheck.facts.losses import OVER_CLASSES, given, number
 from traincheck.rules._causal import CALLS, Readers, TrainingStep, is_causal, is_open
-from traincheck.rules._losses import OVER_CLASSES, given, loss_violation, number
+from traincheck.rules._losses import loss_violation
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import EMBEDDING, SOFTMAXES, Families
 from traincheck.schema.claims import Needs

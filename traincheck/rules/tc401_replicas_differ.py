@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.rules._ranks import REPLICAS, RankMonitor, RunStep
+from traincheck.facts.rank_steps import REPLICAS
+from traincheck.facts.ranks import RunStep
+from traincheck.rules._rank_monitor import RankMonitor
 from traincheck.rules._replicas import cause_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
@@ -163,7 +165,7 @@ def _is_norm(name: str, step: RunStep, equal: set[str]) -> bool:
 
     Such layers are not split among ranks, unless the whole part they belong to is (experts).
     """
-    if not all("Norm" in (r.known[name].module_class or "") for r in step.ranks.values()):
+    if not all("Norm" in (r.parameter(name).module_class or "") for r in step.ranks.values()):
         return False
     beside = f"{name.rsplit('.', 2)[0]}."
     return any(other.startswith(beside) for other in equal)

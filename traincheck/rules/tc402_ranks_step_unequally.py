@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.rules._ranks import REPLICAS, SYNC, RankMonitor, RunStep
+from traincheck.facts.rank_steps import REPLICAS, SYNC
+from traincheck.facts.ranks import RunStep
+from traincheck.rules._rank_monitor import RankMonitor
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.words import counted

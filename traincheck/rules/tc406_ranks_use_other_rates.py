@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules._ranks import REPLICAS
+from traincheck.facts.rank_steps import REPLICAS
 from traincheck.rules._replicas import RATES, CauseMonitor
 from traincheck.schema.findings import CheckInfo
 

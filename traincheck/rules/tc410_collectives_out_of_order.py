@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules._collectives import ORDER, CollectiveLog
+from traincheck.rules._collectives import ORDER, EnteredCalls
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo
 
@@ -47,5 +47,5 @@ class CollectivesOutOfOrder:
     needs = Needs(kinds=frozenset({"collective", "mark", "step"}))
     scope = "run"
 
-    def monitor(self) -> CollectiveLog:
-        return CollectiveLog(ORDER)
+    def monitor(self) -> EnteredCalls:
+        return EnteredCalls(ORDER)

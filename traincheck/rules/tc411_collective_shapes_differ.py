@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules._collectives import SHAPE, CollectiveLog
+from traincheck.rules._collectives import SHAPE, EnteredCalls
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo
 
@@ -45,5 +45,5 @@ class CollectiveShapesDiffer:
     needs = Needs(kinds=frozenset({"collective", "mark", "step"}))
     scope = "run"
 
-    def monitor(self) -> CollectiveLog:
-        return CollectiveLog(SHAPE)
+    def monitor(self) -> EnteredCalls:
+        return EnteredCalls(SHAPE)

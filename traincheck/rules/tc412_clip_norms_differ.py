@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from traincheck.rules._ranks import FSDP_FORWARD, RankMonitor, RunStep
+from traincheck.facts.rank_steps import FSDP_FORWARD
+from traincheck.facts.ranks import RunStep
+from traincheck.rules._rank_monitor import RankMonitor
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent

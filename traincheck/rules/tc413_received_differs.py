@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-from traincheck.schema.apis import Marks
+from traincheck.facts.collectives import Meeting
+from traincheck.rules._collectives import CollectiveMonitor
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.events import CollectiveEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-
-_EQUAL = frozenset({"all_reduce", "broadcast", "all_gather_into_tensor"})  # results on all ranks
-_MOST_WAITING = 4096
-
-_Key = tuple[object, ...]
 
 
 class ReceivedDiffers:
@@ -60,70 +54,19 @@ class ReceivedDiffers:
         return Deliveries()
 
 
-class Deliveries:
-    """Pairs calls by their order, until one differs."""
+class Deliveries(CollectiveMonitor):
+    """Compares what calls have given, until one differs."""
 
-    def __init__(self) -> None:
-        self.triggered = 0
-        self._is_over = False
-        self._turns: dict[int, list[str]] = defaultdict(list)
-        self._waiting: dict[_Key, CollectiveEvent] = {}
-        self._numbers: dict[_Key, int] = defaultdict(int)
-
-    def observe(self, event: Event) -> list[Violation]:
-        if self._is_over:
-            return []
-        if isinstance(event, CollectiveEvent):
-            return self._take(event)
-        if isinstance(event, StepEvent):
-            self._is_over = not event.recorded  # calls were made that nobody saw
-        elif isinstance(event, MarkEvent):
-            self._is_over = event.text == Marks.DROPPED
-        return []
-
-    def finish(self) -> list[Violation]:
-        """Nothing: what did not arrive may have been stopped."""
-        return []
-
-    def _take(self, event: CollectiveEvent) -> list[Violation]:
-        pid = event.stream.partition("-")[0]
-        turns = self._turns[event.rank]
-        if pid not in turns:
-            turns.append(pid)
-        turn = turns.index(pid)
-        if event.op in ("send", "recv"):
-            if event.peer is None:
-                return []
-            ends = (event.rank, event.peer) if event.op == "send" else (event.peer, event.rank)
-            mine: _Key = (event.op, turn, event.group, *ends)
-            number = self._numbers[mine]
-            self._numbers[mine] += 1
-            key: _Key = ("pair", turn, event.group, *ends, number)
-        elif event.op in _EQUAL:
-            key = ("all", turn, event.group, event.number)
-        else:
-            return []
-        other = self._waiting.get(key)
-        if other is None:
-            if len(self._waiting) >= _MOST_WAITING:
-                del self._waiting[next(iter(self._waiting))]
-            self._waiting[key] = event
-            return []
-        return self._compare(other, event)
-
-    def _compare(self, first: CollectiveEvent, other: CollectiveEvent) -> list[Violation]:
-        if first.op in _EQUAL and first.op != other.op:
-            self._is_over = True  # they are out of order: not the link's fault
-            return []
-        digests = (_digest(first), _digest(other))
-        same = (list(first.shape or ()), first.dtype) == (list(other.shape or ()), other.dtype)
-        if not same or None in digests:
+    def judge(self, meeting: Meeting) -> list[Violation]:
+        pair = meeting.pair
+        contents = pair.contents if meeting.is_same else None
+        if contents is None:
             return []
         self.triggered += 1
-        if digests[0] == digests[1]:
+        if contents[0] == contents[1]:
             return []
-        self._is_over = True
-        receiver = first if first.op == "recv" else other
+        self.is_over = True
+        first, other, receiver = pair.first, pair.other, pair.receiver
         return [
             Violation(
                 check_id="TC413",
@@ -138,8 +81,8 @@ class Deliveries:
                 ),
                 expected="the same content on both ends",
                 observed=(
-                    f"contents rank {first.rank}: {_short(digests[0])}, "
-                    f"rank {other.rank}: {_short(digests[1])}"
+                    f"contents rank {first.rank}: {_short(contents[0])}, "
+                    f"rank {other.rank}: {_short(contents[1])}"
                 ),
                 evidence=(first, other),
             )
@@ -150,9 +93,5 @@ def _others(event: CollectiveEvent) -> str:
     return "other ranks hold" if event.peer is None else f"rank {event.peer} sent"
 
 
-def _digest(event: CollectiveEvent) -> str | None:
-    return event.before if event.op == "send" else event.after
-
-
-def _short(digest: str | None) -> str:
-    return str(digest).rpartition(":")[2][:8]
+def _short(digest: str) -> str:
+    return digest.rpartition(":")[2][:8]

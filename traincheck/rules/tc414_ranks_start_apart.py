@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from traincheck.rules._ranks import REPLICAS, RankMonitor, RunStep
+from traincheck.facts.rank_steps import REPLICAS
+from traincheck.facts.ranks import RunStep
+from traincheck.rules._rank_monitor import RankMonitor
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

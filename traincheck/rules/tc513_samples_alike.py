@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from traincheck.facts.losses import number
 from traincheck.rules._loaders import DATA_LOADER
-from traincheck.rules._losses import number
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event

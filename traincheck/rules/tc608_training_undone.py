@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traincheck.facts.resumptions import brings_back
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
@@ -15,7 +16,6 @@ from traincheck.schema.events import (
     StateEvent,
 )
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.resumptions import brings_back
 
 _EVALUATIONS = 2
 _MADE = "it was made with"

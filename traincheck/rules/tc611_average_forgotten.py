@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from traincheck.facts.resumptions import brings_back
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.resumptions import brings_back
 
 _UPDATES = 3  # one that copies, and two that do not
 _MOST = 16  # loads at a time

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from traincheck.rules._resting import RESTING, Resting
+from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels, is_look
 from traincheck.rules._single import SingleEvents
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _ROUNDS = 3
 _STEPS = 50  # between the first and the last of them
-_LOOKS = (Marks.SERVES, Marks.UNTRAINED, Marks.NORMS)
 # Classes that average: AveragedModel of torch, ModelEmaV2 of timm, EMA of ema_pytorch ...
 _AVERAGE = re.compile(r"(Averaged?Model|(Moving|Running)Average|EMA|Ema(?![a-z])|SWA)\w*\Z")
 
@@ -54,7 +52,7 @@ class AverageNeverUpdated:
         ),
         fix="Call update_parameters(model) of the average after optimizer.step().",
     )
-    needs = RESTING
+    needs = AUXILIARY
 
     def monitor(self) -> IdleAverages:
         return IdleAverages()
@@ -65,24 +63,22 @@ class IdleAverages(SingleEvents):
 
     def __init__(self) -> None:
         super().__init__()
-        self._resting: defaultdict[int, Resting] = defaultdict(Resting)
+        self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
-        if not isinstance(event, MarkEvent) or event.text not in _LOOKS or not event.step:
+        if not is_look(event) or not event.step:
             return []
         root = re.split("[.#]", event.model)[0]  # which has the name of its class
         if not (_AVERAGE.search(str(event.data.get("class"))) or _AVERAGE.search(root)):
             return []
         self.triggered += 1
-        model, resting = event.model, self._resting[event.rank]
-        resting.enter(event)
-        streak = resting.streaks[model]
-        is_long = streak.count >= _ROUNDS and event.step - (streak.first or 0) >= _STEPS
-        if not is_long or model in resting.moving or model in self._told:
+        model = self._models[event.rank].look(event)
+        is_long = model.looks >= _ROUNDS and event.step - (model.first or 0) >= _STEPS
+        if not is_long or model.has_moved or model.name in self._told:
             return []
-        self._told.add(model)
-        return [_violation(event, model, streak.count)]
+        self._told.add(model.name)
+        return [_violation(event, model.name, model.looks)]
 
 
 def _violation(event: MarkEvent, model: str, rounds: int) -> Violation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS
 from traincheck.rules._numbers import is_broken, loss_of
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from traincheck.rules._ledger import Holder, StepFacts, StepMonitor, proof
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import StepFacts
 from traincheck.rules._numbers import NORMS, History, applied_norms
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._updaters import updaters
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation

@@ -8,11 +8,12 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-from traincheck.rules._ledger import Parameter, StepFacts, StepMonitor, proof
+from traincheck.facts.small_samples import has_few
+from traincheck.facts.step_facts import Parameter, StepFacts
 from traincheck.rules._numbers import MATRIX, NORMS, applied_norms
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._updaters import updaters
 from traincheck.schema.claims import Needs
-from traincheck.schema.few import has_few
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 _FEWEST = 4  # weights of a model that can be compared

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.facts.small_samples import may_be_chance
 from traincheck.rules._activations import ACTIVATIONS, ActivationMonitor, Look, Place, Streak
 from traincheck.schema.claims import Needs
-from traincheck.schema.few import may_be_chance
 from traincheck.schema.findings import CheckInfo, Symptom, Violation
 
 _SAMPLES = 32  # a look at fewer says nothing

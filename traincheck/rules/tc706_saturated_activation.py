@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from traincheck.facts.small_samples import FEWEST_UNITS
 from traincheck.rules._activations import ACTIVATIONS, ActivationMonitor, Look, Place, Streak
 from traincheck.schema.claims import Needs
-from traincheck.schema.few import FEWEST_UNITS
 from traincheck.schema.findings import CheckInfo, Symptom, Violation
 
 _ELEMENTS = 256  # a look at fewer says nothing

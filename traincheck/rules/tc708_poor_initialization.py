@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from traincheck.facts.resumptions import brings_back
 from traincheck.rules._numbers import MATRIX, is_kernel
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
-from traincheck.schema.resumptions import brings_back
 from traincheck.schema.words import joined
 
 _FEWEST = 2  # weights: of a single one a constant start is as good as any

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.rules._ledger import DISCOVERY, Moment, StepFacts, StepMonitor, proof
+from traincheck.facts.small_samples import has_few
+from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
 from traincheck.rules._numbers import MATRIX, number
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.few import has_few
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections import deque
 
-from traincheck.rules._ledger import DISCOVERY, StepFacts, StepMonitor, proof
+from traincheck.facts.step_facts import DISCOVERY, StepFacts
 from traincheck.rules._numbers import losses
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from traincheck.rules._ledger import DISCOVERY, GRADIENTS, Parameter, StepFacts, StepMonitor, proof
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Parameter, StepFacts
 from traincheck.rules._numbers import MATRIX
+from traincheck.rules._step_monitor import StepMonitor, proof
 from traincheck.rules._streak import Streak, extend
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StateEvent

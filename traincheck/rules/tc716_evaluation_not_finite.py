@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from traincheck.rules._losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, loss_needs
+from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, loss_needs
 from traincheck.rules._numbers import value_of
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import EVAL_STAGE

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from traincheck.rules._losses import given, loss_needs, number
+from traincheck.facts.losses import given, loss_needs, number
 from traincheck.rules._numbers import value_of
 from traincheck.rules._single import SingleEvents
 from traincheck.schema.apis import EVAL_STAGE, TARGETED, Families

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules._ledger import DISCOVERY
+from traincheck.facts.step_facts import DISCOVERY
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent

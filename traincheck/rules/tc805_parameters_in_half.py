@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules._ledger import DISCOVERY
+from traincheck.facts.step_facts import DISCOVERY
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.rules._losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, as_loss, given, loss_needs
+from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, as_loss, given, loss_needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from traincheck.facts.losses import number
 from traincheck.rules._batches import BATCHES, Leaves, is_image, may_be_images
-from traincheck.rules._losses import number
 from traincheck.rules._models import about
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

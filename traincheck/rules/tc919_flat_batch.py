@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traincheck.facts.losses import number
 from traincheck.rules._batches import BATCHES, Leaves, is_image
-from traincheck.rules._losses import number
 from traincheck.schema.events import BatchEvent
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.values import TensorSummary

@@ -22,7 +22,8 @@ class EventSource(Protocol):
 class Monitor(Protocol):
     """A running check of one process: a small state machine in bounded memory.
 
-    Must be picklable.
+    Must be picklable. One that judges by state which others follow too names it in ``uses``
+    (facts/provider.py).
     """
 
     def observe(self, event: Event) -> Iterable[Violation]: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.builders import ADAM, MLP, MLP_BN, SGD, TraceBuilder
-from tests.checking import BY_CODE, fires, net, quiet
+from tests.checking import BY_CODE, Alone, fires, net, quiet
 from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom, Verdict
 
@@ -175,7 +175,7 @@ def test_the_evidence_is_of_where_the_optimizer_was_made() -> None:
 
 
 def test_says_its_symptom() -> None:
-    monitor = BY_CODE["TC101"].monitor()
+    monitor = Alone(BY_CODE["TC101"])
     events = start().model().optimizer(names=HEAD).steps(2).build()
     symptoms = {v.symptom for event in events for v in monitor.observe(event)}
     assert symptoms == {Symptom.NOT_IN_OPTIMIZER}
@@ -399,6 +399,6 @@ def test_what_waits_for_the_next_step_is_told_when_there_is_none() -> None:
 
 
 def test_each_parameter_is_told_as_soon_as_the_step_after_has_not_changed_it() -> None:
-    monitor = BY_CODE["TC101"].monitor()
+    monitor = Alone(BY_CODE["TC101"])
     told = [(v.step, e.step) for e in by_hand(steps=3).build() for v in monitor.observe(e)]
     assert told == [(0, 1), (0, 1), (1, 1), (1, 1), (2, 2), (2, 2)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.builders import LINEAR, MLP, TraceBuilder, emptied
-from tests.checking import BY_CODE, fires, net, quiet
+from tests.checking import BY_CODE, Alone, fires, net, quiet
 from traincheck.schema.findings import Verdict
 
 AUX = ["Net.aux.weight", "Net.aux.bias"]
@@ -52,7 +52,7 @@ def test_quiet_when_steps_were_not_recorded() -> None:
 
 def test_told_once_while_a_long_run_goes_on() -> None:
     rule = type(BY_CODE["TC106"])(certain=5)  # type: ignore[call-arg]
-    monitor = rule.monitor()
+    monitor = Alone(rule)
     events = loop(8).build()
     told = [event.step for event in events for _ in monitor.observe(event)]
     assert told == [4, 4]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.builders import MLP, TraceBuilder
-from tests.checking import BY_CODE, fires, net, quiet
+from tests.checking import BY_CODE, Alone, fires, net, quiet
 from tests.collect.recording import recording
 from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
@@ -39,7 +39,7 @@ def test_fires_when_the_run_ends_before_that(steps: int) -> None:
 
 
 def test_fires_while_the_run_goes_on() -> None:
-    monitor = BY_CODE["TC202"].monitor()
+    monitor = Alone(BY_CODE["TC202"])
     events = net().steps(11, omit={"optimizer_step"}).build()
     told = [(e.step, {v.step for v in found}) for e in events if (found := monitor.observe(e))]
     assert told == [(9, {0, 9}), (10, {10})]
@@ -86,7 +86,7 @@ def test_fires_when_the_optimizer_steps_no_more() -> None:
 
 
 def test_tells_before_the_end_of_a_long_run() -> None:
-    monitor = BY_CODE["TC202"].monitor()
+    monitor = Alone(BY_CODE["TC202"])
     events = net().steps(2).steps(302, omit={"optimizer_step"}).build()
     told = [(e.step, {v.step for v in found}) for e in events if (found := monitor.observe(e))]
     assert told == [(301, {2, 301}), (302, {302}), (303, {303})]

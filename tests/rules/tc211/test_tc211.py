@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.checking import BY_CODE, fires, net, quiet
+from tests.checking import BY_CODE, Alone, fires, net, quiet
 from tests.collect.recording import recording
 from tests.rules.window import batch, schedule, scheduler_made
 from traincheck.schema.apis import Families
@@ -42,7 +42,7 @@ def test_fires_after_three_epochs() -> None:
 
 
 def test_waits_for_the_end_of_the_run_or_ten_times_as_long() -> None:
-    monitor = BY_CODE["TC211"].monitor()
+    monitor = Alone(BY_CODE["TC211"])
     told = [event.step for event in loop(32) if monitor.observe(event)]
     assert told == [90]  # the first step of the epoch after thirty
     assert monitor.finish() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.checking import BY_CODE, fires, net, quiet
+from tests.checking import BY_CODE, Alone, fires, net, quiet
 from tests.rules.window import batch, dropout, forward
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
@@ -84,14 +84,14 @@ def test_quiet_where_modes_make_no_difference() -> None:
 
 
 def test_told_while_the_run_goes_on() -> None:
-    monitor = BY_CODE["TC302"].monitor()
+    monitor = Alone(BY_CODE["TC302"])
     told = [event.step for event in BROKEN for _ in monitor.observe(event)]
     assert told == [2]  # after the third round
     assert list(monitor.finish()) == []
 
 
 def test_told_at_the_end_of_a_short_run() -> None:
-    monitor = BY_CODE["TC302"].monitor()
+    monitor = Alone(BY_CODE["TC302"])
     events = [event for event in BROKEN if event.step is not None and event.step < 2]
     assert not [violation for event in events for violation in monitor.observe(event)]
     assert len(list(monitor.finish())) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.checking import fires, quiet
 from tests.ranks import RankBuilder, two_ranks
-from traincheck.rules._ranks import FSDP_FORWARD
+from traincheck.facts.rank_steps import FSDP_FORWARD
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict

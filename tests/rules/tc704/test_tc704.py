@@ -7,9 +7,9 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.numbers import numbered
-from traincheck.rules._ledger import Ledger
+from traincheck.facts.training_state import TrainingState
 from traincheck.schema.apis import Families
-from traincheck.schema.events import Event, StateEvent
+from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Verdict
 
 ALL = [f"Net.{name}" for name in MLP]
@@ -74,10 +74,11 @@ def shared(change: str, *, is_zero: bool = False) -> list[Event]:
 @pytest.mark.parametrize("change", ["set", "content", "replaced"])
 def test_quiet_where_the_program_gives_a_model_the_gradients_of_another(change: str) -> None:
     assert quiet("TC704", shared(change)) is not Verdict.VIOLATED
-    ledger, applied = Ledger(), []
+    ledger, applied = TrainingState(), []
     for event in shared(change):
-        facts = ledger.observe(event)
-        applied += [] if facts is None else [len(m.applied) for m in facts.updates()]
+        ledger.observe(event)
+        if isinstance(event, StepEvent) and ledger.ended is not None:
+            applied += [len(m.applied) for m in ledger.ended.updates()]
     assert applied == [len(MLP)] * 8
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from traincheck.facts.resumptions import brings_back
 from traincheck.schema.events import CheckpointEvent
-from traincheck.schema.resumptions import brings_back
 
 ADAM = "torch.optim.adam.Adam"
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.schema.few import FEWEST_ELEMENTS, FEWEST_UNITS, has_few, may_be_chance, units_of
+from traincheck.facts.small_samples import (
+    FEWEST_ELEMENTS,
+    FEWEST_UNITS,
+    has_few,
+    may_be_chance,
+    units_of,
+)
 
 
 @pytest.mark.parametrize(

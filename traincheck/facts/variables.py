@@ -1,8 +1,4 @@
-"""Which variables a process has, who holds them, and what changed within a step. Judges nothing.
-
-Shared by the relations that speak of state. Looks may be written late (on CUDA), but before the
-step ends: so the books are read at the ``step`` event.
-"""
+"""Which variables a process has, and who holds them."""
 
 from __future__ import annotations
 
@@ -12,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.facts.optimizers import Holders
 from traincheck.schema.apis import TELLING, is_loose
 from traincheck.schema.claims import Context
-from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.fading import FadedGradients
+from traincheck.schema.events import OptimizerEvent, StateEvent
 
-ROUTED = 8  # steps in a row that an expert may go without
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
 _TINY = 1e-7  # as where a warm-up or a range test begins: float32 keeps seven digits
 # Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.
@@ -55,8 +50,7 @@ class Variables:
     def __init__(self) -> None:
         self.by_role: dict[str, dict[str, Variable]] = defaultdict(dict)
         self.version = 0  # rises when a variable comes, goes, is another object, has other flags
-        self._held: dict[str, dict[int, int]] = {}  # optimizer -> identity -> index of its group
-        self.is_of_models = False  # an optimizer was given parameters of a module, alive or not
+        self.optimizers = Holders()
         self._contexts: dict[tuple[Any, ...], Context] = {}
         self._models: set[str] = set()
         self._models_version = -1
@@ -88,10 +82,7 @@ class Variables:
 
     def hold(self, event: OptimizerEvent) -> None:
         """Take note of what an optimizer holds."""
-        held = {i: index for index, group in enumerate(event.groups) for i in group.ids}
-        self._held[event.id] = held
-        names = (name for group in event.groups for name in group.params)
-        self.is_of_models |= not all(map(is_loose, names))
+        self.optimizers.enter(event)
         self.version += 1
         for known in self.by_role.values():
             for variable in known.values():
@@ -103,12 +94,13 @@ class Variables:
         return {v.identity for v in known if v.name.startswith(f"{module}.")}
 
     def held_by(self, optimizer: str | None, variable: Variable) -> bool:
-        return variable.identity in self._held.get(optimizer or "", {})
+        holder = self.optimizers.by_id.get(optimizer or "")
+        return holder is not None and variable.identity in holder.ids
 
     def is_held(self, variable: Variable) -> bool:
         """Whether any optimizer holds this variable, or the parameter behind it."""
         identity = self.parameter_of(variable).identity
-        return any(identity in held for held in self._held.values())
+        return any(identity in holder.ids for holder in self.optimizers.by_id.values())
 
     def held_models(self) -> set[str]:
         """The models of which any optimizer holds a parameter."""
@@ -126,7 +118,7 @@ class Variables:
 
     def held_parameters(self) -> list[Variable]:
         """All parameters that any optimizer holds."""
-        held = {identity for known in self._held.values() for identity in known}
+        held = self.optimizers.held()
         return [v for v in self.by_role["parameter"].values() if v.identity in held]
 
     def parameter_of(self, variable: Variable) -> Variable:
@@ -137,7 +129,7 @@ class Variables:
 
     def holders(self, variable: Variable) -> set[str]:
         """The optimizers that hold this variable."""
-        return {name for name, held in self._held.items() if variable.identity in held}
+        return self.optimizers.of(variable.identity)
 
     def rate_is_zero(
         self,
@@ -146,8 +138,8 @@ class Variables:
         highest: Mapping[tuple[str, int], float],
     ) -> bool:
         """Whether a learning rate of zero, or near it at some end of a schedule, explains it."""
-        for optimizer, held in self._held.items():
-            group = held.get(variable.identity)
+        for optimizer, holder in self.optimizers.by_id.items():
+            group = holder.groups.get(variable.identity)
             if group is None:
                 continue
             for rate in rates:
@@ -231,119 +223,3 @@ def variable_of(event: StateEvent) -> Variable:
         is_empty=summary is not None and 0 in summary.shape,
         dtype="" if summary is None else summary.dtype,
     )
-
-
-class StepBook:
-    """What changed since the step began. Read it at the ``step`` event, then turn the page."""
-
-    def __init__(self) -> None:
-        self.first_step: int | None = None  # the first one whose end was seen
-        self.rates: Mapping[str, Any] = {}  # of the step before
-        self.highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
-        self.gradients: set[str] = set()  # set and not known to be zero, now
-        self.at_start: set[str] = set()  # gradients that were there when the step began
-        self._fading = FadedGradients()
-        self.turn(None)
-
-    def turn(self, event: StepEvent | None) -> None:
-        """Begin a new page after ``event``. After a gap nothing is known of gradients."""
-        if event is not None:
-            self._note_rates(event.lr)
-            if self.first_step is None:
-                self.first_step = event.step
-            if not event.recorded:
-                self.gradients.clear()
-        self.at_start = set(self.gradients)
-        self.reached: set[str] = set()  # gradients that came or changed
-        self.changed: dict[str, set[str]] = defaultdict(set, gradient=self.reached)
-        self.unknown: dict[str, set[str]] = defaultdict(set)
-        self.cleared: set[str] = set()
-        self.zero: set[str] = set()  # gradients that were all zero after a backward
-        self.left: dict[str, int | None] = {}  # gradients that went: by which call
-        self.after: dict[int, set[str]] = defaultdict(set)  # span -> changed or unknown
-
-    def _note_rates(self, rates: Mapping[str, Any]) -> None:
-        if rates is self.rates or rates == self.rates:
-            return
-        self.rates = rates
-        for optimizer, known in rates.items():
-            for group, rate in enumerate(known):
-                if isinstance(rate, (int, float)):
-                    key = optimizer, group
-                    self.highest[key] = max(self.highest.get(key, 0.0), rate)
-
-    def observe(self, event: StateEvent) -> None:
-        """Enter a change."""
-        change, role, name = event.change, event.role, event.name
-        if role == "gradient":
-            self._gradient(event, name, change)
-            return
-        if change == "content" or (change == "new" and role == "optimizer_state"):
-            self.changed[role].add(name)
-        elif change == "unknown":
-            self.unknown[role].add(name)
-        else:
-            if role == "parameter" and change in ("replaced", "gone"):
-                self._forget_gradient(name)
-            return
-        if event.after is not None:
-            self.after[event.after].add(name)
-
-    def _forget_gradient(self, name: str) -> None:
-        """Another object took the name: the gradient of the one before is not its own."""
-        self.gradients.discard(name)
-        self.at_start.discard(name)
-        self._fading.forget(name)
-
-    def _gradient(self, event: StateEvent, name: str, change: str) -> None:
-        is_zero = event.summary is not None and event.summary.zero is True
-        norm = event.summary and event.summary.stats and event.summary.stats.get("norm")
-        if norm:
-            self._fading.enter(name, norm)
-        if change == "cleared" or (change == "content" and is_zero):
-            self.cleared.add(name)
-            self.left[name] = event.after
-            self.gradients.discard(name)
-        elif change == "unknown":
-            self.unknown["gradient"].add(name)
-            self.gradients.add(name)
-        elif change in ("set", "content", "replaced"):
-            self.reached.add(name)
-            if change != "content" and name in self.gradients:
-                self.cleared.add(name)  # by hand, since the last look
-            if is_zero:
-                self.zero.add(name)
-            else:
-                self.gradients.add(name)
-
-    def is_faded(self, parameter: Variable) -> bool:
-        """Whether next to nothing is left of a gradient, and small updates may round to nothing."""
-        return self._fading.is_faded(parameter.name, parameter.dtype)
-
-    def has_gradient(self, parameter: str) -> bool:
-        """Whether a gradient reached the parameter in this step or is still there."""
-        return parameter in self.reached or parameter in self.gradients
-
-    def is_new(self, variable: Variable, event: StepEvent) -> bool:
-        """Whether the variable came within this step, so that it need not have changed in it.
-
-        In the first step all of them did: there it counts as having been there before.
-        """
-        return variable.born == event.step and event.step != (
-            event.step if self.first_step is None else self.first_step
-        )
-
-
-def is_judged(event: StepEvent) -> bool:
-    """Whether what is absent in this step really did not happen, in a step that trained."""
-    counters = event.counters
-    return (
-        event.recorded
-        and event.complete
-        and (counters.get("backward", 0) > 0 or counters.get("optimizer_step", 0) > 0)
-    )
-
-
-def is_skipped(event: StepEvent) -> bool:
-    """Whether a gradient scaler left out an optimizer step: then no update is due."""
-    return event.counters.get("scaler_step", 0) > event.counters.get("optimizer_step", 0)

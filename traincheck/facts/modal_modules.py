@@ -1,4 +1,4 @@
-"""Modules that work otherwise in evaluation mode. For relations and rules."""
+"""Modules that work otherwise in evaluation mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that go on where a file was saved, for relations and rules.
+"""Runs that go on where a file was saved.
 
 `brings_back` decides for all of them whether a load may continue what was trained before.
 `Resumptions` follows epochs that are drawn once more, and what of them is given again.

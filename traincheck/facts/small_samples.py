@@ -1,4 +1,4 @@
-"""Shares and norms of few elements, which chance may explain. For relations and rules."""
+"""Shares and norms of few elements, which chance may explain."""
 
 from __future__ import annotations
 

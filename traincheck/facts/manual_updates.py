@@ -1,7 +1,4 @@
-"""Parameters that a program updates itself, outside any optimizer: a Lagrange multiplier, say.
-
-For relations and rules, neither of which knows the other.
-"""
+"""Parameters that a program updates itself, outside any optimizer: a Lagrange multiplier, say."""
 
 from __future__ import annotations
 

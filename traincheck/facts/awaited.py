@@ -1,7 +1,4 @@
-"""How many steps without an update, or a gradient, show that one is missing.
-
-For relations and rules.
-"""
+"""How many steps without an update, or a gradient, show that one is missing."""
 
 from __future__ import annotations
 
@@ -12,3 +9,4 @@ FIRST = 10  # steps in a row in which gradients come, and none has had an update
 LATER_AT_END, LATER = 30, 300
 UNGRAPHED = 300  # steps: layers may run without a graph until the head has learned
 STUCK = 3  # steps: one may round the update of a parameter away, or a wrapper skip it
+ROUTED = 8  # steps in a row that an expert of a mixture may go without

@@ -1,17 +1,20 @@
 """Which program a process runs: the file name of what was started, and what it trains.
 
 Many programs are called train.py. What is kept to a program is kept to one whose parameters are for
-the better part those that were seen. Judges nothing.
+the better part those that were seen.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 from zlib import crc32
 
+from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent, StateEvent
 
+SEEN = frozenset({"parameter@new"})  # what it takes to tell programs of one file name apart
 _MARK = "#"  # between the file name and the sketch
 _DIGITS = 6  # of each part of a sketch, in hex
 _KEPT = 16  # parts of a sketch: the least ones, a fair sample
@@ -105,3 +108,53 @@ class Sketch:
         common = len(mine & theirs)
         shares = (common / len(theirs), common / max(1, len(mine)))
         return (min(shares) if is_whole else max(shares)) >= _SHARE
+
+
+class ProgramName:
+    """Which program the events are of: the file name of what was started; None until it is told."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+
+    def observe(self, event: Event) -> None:
+        """Take note of the mark that begins a file."""
+        if isinstance(event, MarkEvent) and event.text == Marks.PROCESS and self.name is None:
+            self.name = program_of(event)
+
+    def fits(self, params: Mapping[str, Any]) -> bool:
+        """Whether a claim with these parameters speaks of this program."""
+        return "program" not in params or params["program"] == self.name
+
+
+class RunProgram:
+    """The file name of what was started, and what all processes together train."""
+
+    def __init__(self) -> None:
+        self._name = ProgramName()
+        self._sketch = Sketch()
+        self._known: dict[tuple[str, int], bool] = {}
+
+    @property
+    def name(self) -> str | None:
+        """What claims that are kept to this program are kept to; None until it is told."""
+        return None if self._name.name is None else self._sketch.of(self._name.name)
+
+    def observe(self, event: Event) -> None:
+        """Take note of a start, or of a parameter."""
+        if isinstance(event, StateEvent):
+            if event.change == "new":
+                self._sketch.observe(event)
+        else:
+            self._name.observe(event)
+
+    def fits(self, params: Mapping[str, Any]) -> bool:
+        """Whether a claim with these parameters speaks of this program."""
+        program = params.get("program")
+        if program is None:
+            return True
+        key = (program, self._sketch.size)
+        known = self._known.get(key)
+        if known is None:
+            is_like = self._sketch.fits((program,), is_whole=False)
+            known = self._known[key] = file_of(program) == self._name.name and is_like
+        return known

@@ -1,15 +1,15 @@
-"""What a ledger enters between two ends of steps, in order. Judges nothing."""
+"""What was entered between two ends of steps, in order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules._forwards import Forwards
+from traincheck.facts.forwards import Forwards
 from traincheck.schema.events import CallEvent, MarkEvent, StateEvent
 
 
 @dataclass(slots=True)
-class Page:
+class StepEntries:
     """What was entered since the last step ended, in order.
 
     entries: landmark calls, and looks at gradients. ids: of the parameters; None for a call.

@@ -1,7 +1,6 @@
-"""Gradients that have faded: training has converged as far as float32 can tell. Judges nothing.
+"""Gradients that have faded: training has converged as far as float32 can tell.
 
-What is left of updates is then rounded away. For relations and rules, neither of which knows the
-other.
+What is left of updates is then rounded away.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What forward passes of a step did: modes, dropout, normalization. Books only, judges nothing.
+"""What forward passes of a step did: modes, dropout, normalization.
 
 One entry for each outermost module, mode and grad mode, however often it was called.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from traincheck.facts.modal_modules import BATCH_NORM, is_dropping
 from traincheck.schema.events import CallEvent
-from traincheck.schema.modal import BATCH_NORM, is_dropping
 
 Batch = tuple[str, int, int]  # loader, epoch, index
 

@@ -1,4 +1,4 @@
-"""The k-th call that ranks make together, and what two ranks know of it. Judges nothing.
+"""The k-th call that ranks make together, and what each of them knows of it.
 
 Goes by the order of calls alone, not by steps: a run that hangs in a call ends no step.
 """
@@ -6,13 +6,14 @@ Goes by the order of calls alone, not by steps: a run that hangs in a call ends 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from traincheck.facts.provider import Fact
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 
-_PAIRWISE = frozenset({"send", "recv"})
+PAIRWISE = frozenset({"send", "recv"})  # not all ranks take part
 _ASYNCHRONOUS = frozenset({"isend", "irecv"})
 _ANY_SHAPE = frozenset({"barrier", "all_to_all", "all_gather_object", "broadcast_object_list"})
 _SAME_AFTER = frozenset({"all_reduce", "broadcast", "all_gather_into_tensor"})
@@ -26,7 +27,7 @@ class Pair(NamedTuple):
 
     first: CollectiveEvent
     other: CollectiveEvent
-    is_back: bool
+    is_back: bool = False
 
     @property
     def shapes(self) -> list[str] | None:
@@ -51,38 +52,78 @@ class Pair(NamedTuple):
         found = [e.before if e.op == "send" else e.after for e in (first, other)]
         return None if None in found else [str(digest) for digest in found]
 
+    @property
+    def receiver(self) -> CollectiveEvent:
+        """The end that got something; of a call of all ranks, the one that came later."""
+        return self.first if self.first.op == "recv" else self.other
 
-class Exchanges:
-    """Compares ranks call by call, until they enter different ones: what follows is no pair."""
+
+class Meeting(NamedTuple):
+    """A call that another rank has made before.
+
+    calls: of all ranks that have made it by now, in the order in which they came. is_back: they
+    have what it gave them; else they have entered it.
+    """
+
+    calls: Mapping[int, CollectiveEvent]
+    is_back: bool
+
+    @property
+    def pair(self) -> Pair:
+        """The call that came first, and the one that came now."""
+        calls = list(self.calls.values())
+        return Pair(calls[0], calls[-1], self.is_back)
+
+    @property
+    def by_rank(self) -> Pair:
+        """The call that came now and one of another rank, that of the lower rank first."""
+        newest = self.pair.other
+        first = self.calls[min(self.calls)]
+        other = newest if newest is not first else self.calls[max(self.calls)]
+        return Pair(first, other, self.is_back)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the ranks meet in one operation, not in different ones."""
+        first, other = self.pair.first.op, self.pair.other.op
+        return first == other or {first, other} <= PAIRWISE
+
+
+class Collectives(Fact):
+    """Compares ranks call by call, until they enter different ones: what follows is no pair.
+
+    met: what the last event, of those it was given, makes with what other ranks have done.
+    """
 
     def __init__(self) -> None:
+        self.met: Sequence[Meeting] = ()
         self._is_over = False
         self._inside: set[_Place] = set()  # calls that were entered and have not come back
         self._numbers: Counter[_Place] = Counter()
         self._turns: dict[int, list[str]] = defaultdict(list)  # training processes of a rank
-        self._waiting: dict[_Place, CollectiveEvent] = {}
+        self._waiting: dict[_Place, dict[int, CollectiveEvent]] = {}
 
-    def observe(self, event: Event) -> Iterator[Pair]:
-        """The pairs that ``event`` makes with what another rank has done."""
+    def observe(self, event: Event) -> None:
+        self.met = ()
         if self._is_over:
             return
         if isinstance(event, CollectiveEvent):
-            yield from self._back(event)
+            self.met = tuple(self._back(event))
         elif isinstance(event, StepEvent):
             self._is_over = not event.recorded  # calls were made that nobody saw
         elif isinstance(event, MarkEvent):
             if event.text == Marks.COLLECTIVE_ENTERED:
-                entered = CollectiveEvent(*event.header, **event.data)
-                self._inside.add(_own(entered))
-                yield from self._enter(entered)
+                call = entered(event)
+                self._inside.add(_own(call))
+                self.met = tuple(self._enter(call))
             self._is_over |= event.text == Marks.DROPPED
 
-    def _back(self, event: CollectiveEvent) -> Iterator[Pair]:
+    def _back(self, event: CollectiveEvent) -> Iterator[Meeting]:
         if _own(event) in self._inside:
             self._inside.discard(_own(event))
         else:
             yield from self._enter(event)
-        if event.op in _PAIRWISE and event.peer is not None:
+        if event.op in PAIRWISE and event.peer is not None:
             ends = (event.rank, event.peer) if event.op == "send" else (event.peer, event.rank)
             number = self._count(("pair", event.op, self._turn(event), event.group, *ends))
             place: _Place = ("pair", self._turn(event), event.group, *ends, number)
@@ -91,8 +132,8 @@ class Exchanges:
             place = ("back", self._turn(event), event.group, event.number)
             yield from self._meet(place, event, is_back=True)
 
-    def _enter(self, event: CollectiveEvent) -> Iterator[Pair]:
-        if event.op in _PAIRWISE | _ASYNCHRONOUS:
+    def _enter(self, event: CollectiveEvent) -> Iterator[Meeting]:
+        if event.op in PAIRWISE | _ASYNCHRONOUS:
             return
         turn = self._turn(event)
         number = self._count(("all", event.rank, turn, event.group))
@@ -108,16 +149,22 @@ class Exchanges:
         self._numbers[what] += 1
         return self._numbers[what]
 
-    def _meet(self, place: _Place, event: CollectiveEvent, *, is_back: bool) -> Iterator[Pair]:
-        first = self._waiting.get(place)
-        if first is None or first.rank == event.rank:
+    def _meet(self, place: _Place, event: CollectiveEvent, *, is_back: bool) -> Iterator[Meeting]:
+        calls = self._waiting.get(place)
+        if calls is None or event.rank in calls:  # a rank begins to count anew
             if len(self._waiting) >= _MOST_WAITING:
                 del self._waiting[next(iter(self._waiting))]
-            self._waiting[place] = event
-        elif event.op not in _PAIRWISE and first.op != event.op:
-            self._is_over = True
-        else:
-            yield Pair(first, event, is_back)
+            self._waiting[place] = {event.rank: event}
+            return
+        calls[event.rank] = event
+        meeting = Meeting(calls, is_back)
+        self._is_over |= not meeting.is_same
+        yield meeting
+
+
+def entered(mark: MarkEvent) -> CollectiveEvent:
+    """The call that a mark tells was entered; what it gives is not known yet."""
+    return CollectiveEvent(*mark.header, **mark.data)
 
 
 def _own(event: CollectiveEvent) -> _Place:

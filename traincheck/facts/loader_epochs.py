@@ -1,4 +1,4 @@
-"""Passes over loaders, and which of them were whole. Judges nothing."""
+"""Passes over loaders, and which of them were whole."""
 
 from __future__ import annotations
 

@@ -1,0 +1,44 @@
+"""The calls that make up a training loop."""
+
+from __future__ import annotations
+
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent
+
+_F = Families
+_LANDMARKS = {
+    _F.ZERO_GRAD: _F.ZERO_GRAD,
+    _F.MODULE: _F.MODULE,  # a root module called with grad enabled
+    _F.BACKWARD: _F.BACKWARD,
+    _F.UNSCALE: _F.UNSCALE,
+    _F.CLIP_NORM: _F.CLIP_NORM,
+    _F.CLIP_VALUE: _F.CLIP_NORM,
+    _F.OPTIMIZER_STEP: _F.OPTIMIZER_STEP,
+    _F.SCALER_STEP: _F.SCALER_STEP,
+    _F.SCALER_UPDATE: _F.SCALER_UPDATE,
+    _F.SCHEDULER_STEP: _F.SCHEDULER_STEP,
+    _F.TRAIN: _F.TRAIN,
+    _F.EVAL: _F.EVAL,
+}
+# Whose calls are those of one optimizer, scheduler or scaler; and of one model
+OWNED = frozenset({_F.ZERO_GRAD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.SCHEDULER_STEP})
+MODES = frozenset({_F.TRAIN, _F.EVAL, _F.MODULE})
+
+
+def landmark_of(event: CallEvent) -> str | None:
+    """The landmark that a call is; a module is one only as the root of a training forward."""
+    landmark = _LANDMARKS.get(event.family or event.api)
+    if landmark is None or event.exception is not None:
+        return None
+    if landmark == _F.MODULE and not (event.root and event.grad_enabled):
+        return None
+    return landmark
+
+
+def key_of(event: CallEvent, landmark: str) -> str | None:
+    """Whose call it is: an optimizer's, a scheduler's, a model's; None for everyone's."""
+    if landmark in OWNED:
+        return event.owner
+    if landmark in MODES:
+        return (event.module or event.api).partition(".")[0]
+    return None

@@ -1,0 +1,141 @@
+"""What changed within a step.
+
+Looks may be written late (on CUDA), but before the step ends: so it is read at the ``step`` event.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from traincheck.facts.fading import FadedGradients
+from traincheck.facts.variables import Variable
+from traincheck.schema.events import StateEvent, StepEvent
+
+# Of the vocabulary of a run: it could tell whether zero_grad is called
+ADDED = "gradients that zero_grad clears, or that backward adds to"
+
+
+class StepChanges:
+    """What changed since the step began. Read it at the ``step`` event, then turn the page."""
+
+    def __init__(self) -> None:
+        self.first_step: int | None = None  # the first one whose end was seen
+        self.rates: Mapping[str, Any] = {}  # of the step before
+        self.highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
+        self.gradients: set[str] = set()  # set and not known to be zero, now
+        self.at_start: set[str] = set()  # gradients that were there when the step began
+        self._fading = FadedGradients()
+        self.turn(None)
+
+    def turn(self, event: StepEvent | None) -> None:
+        """Begin a new page after ``event``. After a gap nothing is known of gradients."""
+        if event is not None:
+            self._note_rates(event.lr)
+            if self.first_step is None:
+                self.first_step = event.step
+            if not event.recorded:
+                self.gradients.clear()
+        self.at_start = set(self.gradients)
+        self.reached: set[str] = set()  # gradients that came or changed
+        self.changed: dict[str, set[str]] = defaultdict(set, gradient=self.reached)
+        self.unknown: dict[str, set[str]] = defaultdict(set)
+        self.cleared: set[str] = set()
+        self.zero: set[str] = set()  # gradients that were all zero after a backward
+        self.left: dict[str, int | None] = {}  # gradients that went: by which call
+        self.after: dict[int, set[str]] = defaultdict(set)  # span -> changed or unknown
+
+    def _note_rates(self, rates: Mapping[str, Any]) -> None:
+        if rates is self.rates or rates == self.rates:
+            return
+        self.rates = rates
+        for optimizer, known in rates.items():
+            for group, rate in enumerate(known):
+                if isinstance(rate, (int, float)):
+                    key = optimizer, group
+                    self.highest[key] = max(self.highest.get(key, 0.0), rate)
+
+    def observe(self, event: StateEvent) -> None:
+        """Enter a change."""
+        change, role, name = event.change, event.role, event.name
+        if role == "gradient":
+            self._gradient(event, name, change)
+            return
+        if change == "content" or (change == "new" and role == "optimizer_state"):
+            self.changed[role].add(name)
+        elif change == "unknown":
+            self.unknown[role].add(name)
+        else:
+            if role == "parameter" and change in ("replaced", "gone"):
+                self._forget_gradient(name)
+            return
+        if event.after is not None:
+            self.after[event.after].add(name)
+
+    def _forget_gradient(self, name: str) -> None:
+        """Another object took the name: the gradient of the one before is not its own."""
+        self.gradients.discard(name)
+        self.at_start.discard(name)
+        self._fading.forget(name)
+
+    def _gradient(self, event: StateEvent, name: str, change: str) -> None:
+        is_zero = event.summary is not None and event.summary.zero is True
+        norm = event.summary and event.summary.stats and event.summary.stats.get("norm")
+        if norm:
+            self._fading.enter(name, norm)
+        if change == "cleared" or (change == "content" and is_zero):
+            self.cleared.add(name)
+            self.left[name] = event.after
+            self.gradients.discard(name)
+        elif change == "unknown":
+            self.unknown["gradient"].add(name)
+            self.gradients.add(name)
+        elif change in ("set", "content", "replaced"):
+            self.reached.add(name)
+            if change != "content" and name in self.gradients:
+                self.cleared.add(name)  # by hand, since the last look
+            if is_zero:
+                self.zero.add(name)
+            else:
+                self.gradients.add(name)
+
+    def is_faded(self, parameter: Variable) -> bool:
+        """Whether next to nothing is left of a gradient, and small updates may round to nothing."""
+        return self._fading.is_faded(parameter.name, parameter.dtype)
+
+    def has_gradient(self, parameter: str) -> bool:
+        """Whether a gradient reached the parameter in this step or is still there."""
+        return parameter in self.reached or parameter in self.gradients
+
+    def is_new(self, variable: Variable, event: StepEvent) -> bool:
+        """Whether the variable came within this step, so that it need not have changed in it.
+
+        In the first step all of them did: there it counts as having been there before.
+        """
+        return variable.born == event.step and event.step != (
+            event.step if self.first_step is None else self.first_step
+        )
+
+
+class Additions:
+    """Whether backward() adds to gradients that were there when a step began.
+
+    It takes looks at two steps in a row: otherwise they may have gone in between.
+    """
+
+    def __init__(self, book: StepChanges) -> None:
+        self._book = book
+        self._has_looked = self._had_looked = False  # at gradients, in this step and the last
+
+    def read(self) -> None:
+        """Read the book of a step that ends, before the next one begins."""
+        looked = bool(self._book.reached or self._book.cleared)
+        self._had_looked, self._has_looked = self._has_looked, looked
+
+    def any_of(self, names: AbstractSet[str] | None = None) -> bool:
+        """Whether it added to any gradient, of these parameters or of all, in the step read."""
+        book = self._book
+        kept = book.at_start & book.reached
+        return self._had_looked and not (kept if names is None else kept & names) <= book.cleared

@@ -1,0 +1,261 @@
+"""The state of the training of one process: who holds what, and what became of gradients.
+
+Looks at state may be written late (on CUDA), but always before the step ends. So the books of a
+step are made when it ends, in the order of the calls after which the looks were taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from traincheck.facts.auxiliary_models import AuxiliaryModels
+from traincheck.facts.gradients import Gradients
+from traincheck.facts.loader_epochs import Passes
+from traincheck.facts.modal_modules import ModalModules
+from traincheck.facts.optimizers import Holders
+from traincheck.facts.provider import Fact
+from traincheck.facts.resumptions import brings_back
+from traincheck.facts.step_entries import StepEntries
+from traincheck.facts.step_facts import Parameter, StepFacts
+from traincheck.schema.apis import MODAL, SOFTMAXES, Families, Marks, is_loose
+from traincheck.schema.events import (
+    BatchEvent,
+    CallEvent,
+    CheckpointEvent,
+    Event,
+    MarkEvent,
+    OptimizerEvent,
+    StateEvent,
+    StepEvent,
+)
+
+_LANDMARKS = frozenset(
+    {
+        Families.BACKWARD,
+        Families.ZERO_GRAD,
+        Families.OPTIMIZER_STEP,
+        Families.SCALER_STEP,
+        Families.SCALER_UPDATE,
+        Families.SCALE,
+        Families.UNSCALE,
+        Families.CLIP_NORM,
+        Families.CLIP_VALUE,
+        Families.SCHEDULER_STEP,
+        Families.SCHEDULER_CREATED,
+        Families.EVAL,
+    }
+)
+
+_UPDATES = ("optimizer_step", "scaler_step")  # counters
+
+
+class TrainingState(Fact):
+    """Follows the training of one process.
+
+    ended: the facts of the step that ended last.
+    """
+
+    def __init__(self) -> None:
+        self._holders = Holders()
+        self.holders = self._holders.by_id
+        self.parameters: dict[int, Parameter] = {}
+        self.loose: dict[int, Parameter] = {}  # that an optimizer holds and no module owns
+        self.ever_reached: set[int] = set()
+        self.buffers: set[str] = set()
+        self.loaded: set[str] = set()  # targets of loads that changed something
+        self.has_read = False  # a file that may hold what was trained before
+        self.strided: set[str] = set()  # parameters that are not contiguous
+        self.replaced: set[str] = set()  # names that went to other objects while training
+        self.off: set[str] = set()  # modules with an attribute requires_grad that is False
+        self.modal = ModalModules()
+        self.auxiliary = AuxiliaryModels()
+        self.passes = Passes()
+        self._ids: dict[str, int] = {}
+        self._gradients = Gradients(self.holders, self.parameters)
+        self._has_stepped = False  # any optimizer
+        self.has_gap = False  # events were lost: optimizers and parameters may be among them
+        self._batch: tuple[str, int, int] | None = None
+        self._page = StepEntries()
+        self.ended: StepFacts | None = None
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StateEvent):
+            self._enter_state(event)
+        elif isinstance(event, CallEvent):
+            self._enter_call(event)
+        elif isinstance(event, StepEvent):
+            self.ended = self._turn(event)
+        elif isinstance(event, OptimizerEvent):
+            self._enter_optimizer(event)
+        elif isinstance(event, BatchEvent):
+            self._batch = (event.loader, event.epoch, event.index)
+            self.passes.enter(event)
+        elif isinstance(event, CheckpointEvent):
+            if brings_back(event):
+                self.has_read |= event.op == "load"
+                if event.op == "load_state_dict":
+                    self.loaded.add(event.target or "")
+        elif isinstance(event, MarkEvent):
+            self._enter_mark(event)
+
+    def held(self) -> set[int]:
+        """Identities of all parameters that any optimizer holds."""
+        return self._holders.held()
+
+    def name(self, identity: int) -> str:
+        """The name to show for a parameter."""
+        parameter = self.parameters.get(identity)
+        if parameter is not None:
+            return parameter.name
+        for holder in self.holders.values():
+            if identity in holder.names:
+                return holder.names[identity]
+        return "a parameter"
+
+    def one_of_several(self, owner: str) -> str:
+        """``opt1 (Adam, train.py:12)``, with the line that made it; empty if there is one only."""
+        holder = self.holders.get(owner)
+        if holder is None or len(self.holders) == 1:
+            return ""
+        line = str(holder.made.where or "").rpartition("/")[2]
+        return f"{holder.label[:-1]}, {line})" if line else holder.label
+
+    def names(self, identities: Iterable[int]) -> list[str]:
+        return sorted({self.name(identity) for identity in identities})
+
+    def _enter_call(self, event: CallEvent) -> None:
+        family = event.family or event.api
+        if family == Families.MODULE:
+            self._page.use(event, self._batch)
+        elif family in _LANDMARKS:
+            self._page.add(event, None, self._batch)
+        elif family in MODAL:
+            self._page.forwards.wait(event)
+        elif family in SOFTMAXES and event.grad_enabled:
+            self._page.softmaxes.append(event)
+
+    def _enter_mark(self, event: MarkEvent) -> None:
+        if event.text == Marks.UNTRAINED:
+            self.auxiliary.look(event)
+        elif event.text == Marks.REPLACED:
+            self._page.has_own = True
+        elif event.text == Marks.KEPT:
+            self._page.kept = event
+        elif event.text == Marks.WRITTEN:
+            self._page.written += [event]
+        elif event.text == Marks.MODEL:
+            self.strided.update(event.data.get("strided") or ())
+            modules = event.data.get("modules") or {}
+            off = {path for path, f in modules.items() if f.get("requires_grad") is False}
+            self.off = (self.off - modules.keys()) | off
+            self.modal.enter(event)
+
+    def _enter_optimizer(self, event: OptimizerEvent) -> None:
+        for identity, name in self._holders.enter(event).names.items():
+            self._ids.setdefault(name, identity)
+
+    def _enter_state(self, event: StateEvent) -> None:
+        if event.role == "buffer":
+            self.buffers.add(event.name)
+        elif event.role == "gradient":
+            identity = self._ids.get(event.name)  # now: the name may go to another object later
+            if identity is not None and event.change != "unknown":
+                self._page.add(event, identity)
+        elif event.role == "parameter":
+            if event.change in ("content", "replaced"):
+                self._page.changed.add(event.identity)
+            elif event.change == "unknown":
+                self._page.uncertain.add(event.identity)
+            elif event.change == "flags":
+                self._page.flipped.add(event.identity)
+            if event.summary is not None and event.summary.stats:
+                self._page.numbers[event.identity] = event
+            known = self.parameters.get(event.identity) or self.loose.get(event.identity)
+            # The one case of nearly all events: a known parameter has other content.
+            if (
+                known is None
+                or event.change != "content"
+                or known.requires_grad is not event.requires_grad
+            ):
+                self._enter_parameter(event)
+
+    def _books(self, name: str) -> dict[int, Parameter]:
+        return self.loose if is_loose(name) else self.parameters
+
+    def _enter_parameter(self, event: StateEvent) -> None:
+        name, identity = event.name, event.identity
+        known = self._ids.get(name)
+        if known is not None and (event.change == "gone" or known != identity):
+            self._forget_name(name, known)
+        if event.change == "gone":
+            return
+        self._ids[name] = identity
+        books = self._books(name)
+        parameter = books.get(identity)
+        if parameter is None:
+            parameter = books[identity] = Parameter({name}, event.requires_grad)
+        parameter.names.add(name)
+        parameter.requires_grad = event.requires_grad
+        if event.summary is not None:
+            parameter.shape, parameter.dtype = event.summary.shape, event.summary.dtype
+            if event.change in ("new", "replaced"):
+                if event.change == "replaced" and event.stage == "train" and event.step:
+                    self.replaced.add(name)
+                is_zero = (event.summary.stats or {}).get("norm") == 0
+                parameter.began_zero = is_zero or event.summary.zero is True
+
+    def _forget_name(self, name: str, identity: int) -> None:
+        self._ids.pop(name, None)
+        books = self._books(name)
+        parameter = books.get(identity)
+        if parameter is None:
+            return
+        parameter.names.discard(name)
+        if not parameter.names:
+            del books[identity]
+        if identity not in self.parameters and identity not in self.loose:
+            self._gradients.forget(identity)
+            self.ever_reached.discard(identity)
+
+    def _turn(self, event: StepEvent) -> StepFacts:
+        """Close the page of a step and begin the next."""
+        page, self._page = self._page, StepEntries()
+        self.has_gap |= event.is_gap
+        if not event.recorded:
+            # Gradients came and went unseen; a look after the gap tells what there is, not since
+            # when.
+            self._gradients.forget()
+        moments = self._gradients.walk(page) if event.recorded else []
+        reached = frozenset[int]().union(*(moment.reached for moment in moments))
+        self.ever_reached |= reached
+        self._has_stepped |= any(event.counters.get(name) for name in _UPDATES)
+        by_hand = frozenset() if self._has_stepped else reached & page.changed
+        # Of those replaced nothing more is seen
+        self._gradients.nonzero.intersection_update(self.parameters.keys() | self.loose.keys())
+        return StepFacts(
+            event=event,
+            moments=moments,
+            uses=page.uses,
+            forwards=list(page.forwards.entries.values()),
+            softmaxes=page.softmaxes,
+            gradients=page.gradients(),
+            reached=reached,
+            changed=frozenset(page.changed),
+            flipped=frozenset(page.flipped),
+            uncertain=frozenset(page.uncertain),
+            numbers=page.numbers,
+            kept=self._kept(page.kept),
+            has_own=page.has_own,
+            by_hand=by_hand,
+            written=frozenset(self._named(name for mark in page.written for name in mark.names)),
+        )
+
+    def _named(self, names: Iterable[str]) -> set[int]:
+        return {self._ids[name] for name in names if name in self._ids}
+
+    def _kept(self, mark: MarkEvent | None) -> dict[str, frozenset[int]]:
+        """Whose gradients a mark names, by the optimizers that it names."""
+        if mark is None:
+            return {}
+        ids = self._named(mark.names)
+        return {o: h.ids & ids for o, h in self.holders.items() if o in mark.owners}

@@ -1,0 +1,39 @@
+"""A monitor that judges whole steps of all ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from traincheck.facts.provider import Fact, Facts
+from traincheck.facts.ranks import RankSteps, RunStep
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event, StepEvent
+from traincheck.schema.findings import Violation
+
+
+class RankMonitor(ABC):
+    """A monitor that judges whole steps of all ranks."""
+
+    uses: ClassVar[Sequence[type[Fact]]] = (RankSteps,)
+    observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
+
+    def __init__(self) -> None:
+        self.triggered = 0
+
+    def bind(self, facts: Facts) -> None:
+        self._steps = facts.of(RankSteps)
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if not isinstance(event, StepEvent):
+            return ()
+        return [found for step in self._steps.ready for found in self.judge(step)]
+
+    def finish(self) -> Sequence[Violation]:
+        """Nothing: a step that not all ranks have ended proves nothing."""
+        return ()
+
+    @abstractmethod
+    def judge(self, step: RunStep) -> Sequence[Violation]:
+        """Violations that a step of all ranks proves."""
