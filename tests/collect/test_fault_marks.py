@@ -42,7 +42,7 @@ def train(steps=16, at=None, monkeypatch=None, target=""):
 
 
 FAULTS = {
-    "traincheck.collect.instruments.wrap.is_grad_enabled": "functional",
+    "traincheck.collect.instruments._wrap.is_grad_enabled": "functional",
     "traincheck.collect.instruments.optimizers.place": "optimizers",
 }
 
@@ -75,7 +75,7 @@ def test_a_missing_call_is_still_found_once_nothing_fails_any_more(tmp_path, mon
                 1,
                 at=0,
                 monkeypatch=patch,
-                target="traincheck.collect.instruments.wrap.is_grad_enabled",
+                target="traincheck.collect.instruments._wrap.is_grad_enabled",
             )
         weight = nn.Parameter(torch.ones(3))
         optimizer = torch.optim.SGD([weight], lr=0.01)
@@ -87,7 +87,9 @@ def test_a_missing_call_is_still_found_once_nothing_fails_any_more(tmp_path, mon
 
 def test_the_manifest_counts_them(tmp_path, monkeypatch):
     with recording(tmp_path / "run", must_be_whole=False), monkeypatch.context() as patch:
-        train(at=3, monkeypatch=patch, target="traincheck.collect.instruments.wrap.is_grad_enabled")
+        train(
+            at=3, monkeypatch=patch, target="traincheck.collect.instruments._wrap.is_grad_enabled"
+        )
     (path,) = (tmp_path / "run").glob(FAULTS_GLOB)
     times = sum(fault["times"] for fault in orjson.loads(path.read_bytes())["faults"])
     assert times >= MAX_FAULTS

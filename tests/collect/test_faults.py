@@ -42,8 +42,8 @@ GUARDS = frozenset(
         "session.session.Session.differs",
         "session.emitters.Emitters.make",
         "session.session.Session.emitter",
-        "instruments.wrap._tell",
-        "instruments.wrap.guarded",
+        "instruments._wrap._tell",
+        "instruments._wrap.guarded",
     }
 )
 # In processes that train nothing.

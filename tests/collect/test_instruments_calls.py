@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.collect.active_session import CURRENT
-from traincheck.collect.instruments.wrap import CallTemplates, function_wrapper
+from traincheck.collect.instruments._wrap import CallTemplates, function_wrapper
 from traincheck.collect.tensors.summarize import encode
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs

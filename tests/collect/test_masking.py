@@ -11,7 +11,7 @@ import torch
 
 from tests.collect.recording import recording
 from traincheck.collect import masking
-from traincheck.collect.instruments.wrap import CallTemplates
+from traincheck.collect.instruments._wrap import CallTemplates
 from traincheck.schema.hidden import MASK, text_length
 
 SECRETS = [

@@ -224,7 +224,6 @@ class BoundedDecider:
 
 def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
     event, key = reading.event, reading.key
-    is_finite = key.quantity != NON_FINITE
     subject = Subject(api=key.api or Families.BACKWARD)
     if isinstance(event, StateEvent):
         subject = Subject(variable=event.name)
@@ -234,7 +233,7 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
         subject = Subject(variable=key.api)
     elif key.name == SCALED_LOSS:
         subject = Subject(api=Families.SCALE)
-    elif not is_finite and key.api:
+    elif key.quantity == NON_FINITE and key.api:
         subject = Subject(variable=key.name)
     return Example(
         holds=False,

@@ -123,8 +123,7 @@ class FlowDecider:
         if claims is None or event.exception is not None or not in_view(event):
             return ()
         key = kind_of(event)
-        known = self._judged.get(key)
-        if known is None:
+        if (known := self._judged.get(key)) is None:
             known = tuple(self._judge(claims, event))
             if all(example.holds for _, example in known):  # a negative one names step and event
                 if len(self._judged) >= MEMORY:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.instruments.wrap import (
+from traincheck.collect.instruments._wrap import (
     CallTemplates,
     function_wrapper,
     guarded,

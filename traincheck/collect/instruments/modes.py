@@ -9,7 +9,7 @@ import torch
 from torch.compiler import is_compiling
 
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.instruments.wrap import span_wrapper
+from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.schema.apis import Families

@@ -10,9 +10,9 @@ import types
 from typing import Any
 
 from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments._import_hook import ImportHook
+from traincheck.collect.instruments._wrap import CallTemplates, function_wrapper
 from traincheck.collect.instruments.functional import signature
-from traincheck.collect.instruments.import_hook import ImportHook
-from traincheck.collect.instruments.wrap import CallTemplates, function_wrapper
 
 
 class Packages(Instrument):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.instruments.wrap import guarded
+from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.templates import GENERATOR_STATE
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.trace_writer.call_site import where
