@@ -60,6 +60,15 @@ def test_a_parameter_that_stays_is_named_in_the_step():
     assert [step for step, *_ in outcome(PARAMETERS, never)] == [0, 1]
 
 
+def test_each_step_in_which_one_rests_has_a_context_of_its_own():
+    """It had no gradient in the first of them, which is no fault of the update."""
+    one = {"Net.fc1.weight"}
+    trace = net().steps(2).steps(1, no_gradient=one, not_updated=one)
+    examples = decide("contains", PARAMETERS, trace.steps(STUCK + 1, not_updated=one).build())
+    had = {e.step: e.context["has_gradient"] for e in examples if not e.holds}
+    assert had == {2: False, 3: True, 4: True, 5: True, 6: True}
+
+
 @pytest.mark.parametrize("params", [PARAMETERS, HELD], ids=str)
 def test_one_that_has_moved_may_rest_for_a_step_or_two(params):
     """Its update was rounded away, or a wrapper left it out (TC102)."""

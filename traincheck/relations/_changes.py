@@ -146,7 +146,7 @@ class _Claim:
     populations: dict[tuple[str | None, bool], _Population] = field(default_factory=dict)
     known: dict[tuple[Any, ...], Examples] = field(default_factory=dict)
     lapses: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
-    rests: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
+    rests: dict[tuple[str, int], list[Example]] = field(default_factory=dict)
     reached: set[tuple[str, int]] = field(default_factory=set)
     fickle: set[str] = field(default_factory=set)
 
@@ -332,8 +332,8 @@ class ChangeDecider:
                 if self._is_piled(variable, event):
                     yield claim.index, self._negative(claim, event, variable)
             elif not self._is_excused(claim, variable, event):
-                for since in self._overdue(claim, event, variable, changed):
-                    yield claim.index, self._negative(claim, since, variable)
+                for example in self._overdue(claim, event, variable, changed):
+                    yield claim.index, example
 
     def _is_piled(self, variable: Variable, event: StepEvent) -> bool:
         """Whether backward() adds to an old gradient that this step applies.
@@ -350,15 +350,15 @@ class ChangeDecider:
 
     def _overdue(
         self, claim: _Claim, event: StepEvent, variable: Variable, changed: AbstractSet[str]
-    ) -> Sequence[StepEvent]:
-        """The steps in which a change was missed, once it has been missed for too long."""
+    ) -> Sequence[Example]:
+        """Of the steps in which a change was missed, once it has been missed for too long."""
         patience = within(claim.params)
         key, alike = (variable.name, variable.identity), _alike(variable.name)
         if patience == 1:
             # Experts that stand in a list may go without once, in runs in which they never did
             is_trained = self._variables.parameter_of(variable).requires_grad
             if not (is_trained and key in claim.reached):
-                return (event,)
+                return (self._negative(claim, event, variable),)
             if alike not in map(_alike, changed):
                 return self._stuck(claim, event, variable)
             patience = ROUTED
@@ -371,14 +371,20 @@ class ChangeDecider:
             patience = UNGRAPHED
         lapses = claim.lapses.setdefault(key, [])
         lapses.append(event)
-        return claim.lapses.pop(key)[:1] if len(lapses) >= patience else ()
+        if len(lapses) < patience:
+            return ()
+        return (self._negative(claim, claim.lapses.pop(key)[0], variable),)
 
-    def _stuck(self, claim: _Claim, event: StepEvent, variable: Variable) -> Sequence[StepEvent]:
-        """The steps in which a parameter that has moved rests, once it has rested for too long."""
+    def _stuck(self, claim: _Claim, event: StepEvent, variable: Variable) -> Sequence[Example]:
+        """Of the steps in which a parameter that has moved rests, once it has for too long.
+
+        Each with its own context: in one of them it may have had no gradient.
+        """
+        example = self._negative(claim, event, variable)
         if claim.role != "parameter" or not self._variables.is_held(variable):
-            return (event,)
+            return (example,)
         rests = claim.rests.setdefault((variable.name, variable.identity), [])
-        rests.append(event)
+        rests.append(example)
         step = event.step or 0
         if step - self._moved_at.get(variable.name, step - 1) < STUCK:
             return ()
