@@ -121,9 +121,7 @@ def test_a_mode_that_is_on_before_the_recording_sees_nothing_of_it(tmp_path):
 
 
 # What runs there reads no tensors, or is the program's own.
-NO_READING = frozenset(
-    {"_aside", "_after_step", "_end", "enter_stage", "_wrap_call", "__call__"}
-)
+NO_READING = frozenset({"_aside", "_after_step", "_end", "enter_stage", "_wrap_call", "__call__"})
 
 
 def entries(tree: ast.AST) -> Iterator[ast.FunctionDef]:

@@ -228,7 +228,8 @@ class Session:
 
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter a stage; recorded when it is another one."""
-        self._boundary.stage(em, stage)
+        if stage != self.clock.stage:  # asked at each call of a model
+            self._boundary.stage(em, stage)
 
     def signal(self) -> None:
         """After a step of an optimizer: whether skipped steps must watch for the boundary."""

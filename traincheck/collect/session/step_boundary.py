@@ -69,15 +69,14 @@ class StepBoundary:
         self._last_counters_json = b""
 
     def stage(self, em: Emitter, stage: str) -> None:
-        """Enter a stage; recorded when it is another one."""
+        """Enter another stage than the present one."""
         clock, switch = self._session.clock, self._session.switch
         previous = clock.stage
-        if stage != previous:
-            clock.set(clock.step, stage)
-            if self._thins_calls:
-                switch.inner = self._schedule.is_whole(clock.step, stage)
-            if switch.on:
-                em.event("stage", {"previous": previous})
+        clock.set(clock.step, stage)
+        if self._thins_calls:
+            switch.inner = self._schedule.is_whole(clock.step, stage)
+        if switch.on:
+            em.event("stage", {"previous": previous})
 
     def apply_sampling(self) -> None:
         """Record the step that begins, or not."""
