@@ -14,7 +14,7 @@ from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.presets import preset_names, preset_path
 from traincheck.relations._table import RELATIONS
-from traincheck.rules._table import RULES
+from traincheck.rules.registry import RULES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, some, without_some
 from traincheck.schema.events import MarkEvent
