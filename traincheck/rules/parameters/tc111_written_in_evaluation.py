@@ -59,19 +59,18 @@ class WrittenInEvaluation(EventRule, code="TC111", severity="error"):
         for name in event.names:
             if name not in self._told:
                 self._told.add(name)
-                found.append(_violation(event, event.model, name))
+                found.append(self._violation(event, event.model, name))
         return found
 
-
-def _violation(event: MarkEvent, model: str, name: str) -> Violation:
-    return Violation(
-        check_id=WrittenInEvaluation.code,
-        step=event.step,
-        rank=event.rank,
-        stage="eval",
-        subject=Subject(module=model, variable=name),
-        symptom=Symptom.SILENT_WRITE,
-        message=f"each forward pass of {model} in evaluation changes {name}",
-        expected="evaluation leaves parameters as they are",
-        observed=f"{name} is another one after each of two forward passes",
-    )
+    def _violation(self, event: MarkEvent, model: str, name: str) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=model, variable=name),
+            symptom=Symptom.SILENT_WRITE,
+            message=f"each forward pass of {model} in evaluation changes {name}",
+            expected="evaluation leaves parameters as they are",
+            observed=f"{name} is another one after each of two forward passes",
+        )
