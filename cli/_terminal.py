@@ -15,7 +15,7 @@ from traincheck.report.text_report import one_line
 from traincheck.schema.findings import Verdict
 from traincheck.schema.words import counted
 
-from ._unheard import even_unheard, line_start
+from ._broken_pipe import even_unheard, line_start
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine

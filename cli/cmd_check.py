@@ -25,9 +25,9 @@ from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
+from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import refuse_output, report_option, reports_of, sink_named, write_report
-from ._program import refuse_nothing_to_check
-from ._selection import configuration, presentation, selection_options, stall_option
+from ._program_args import refuse_nothing_to_check
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline

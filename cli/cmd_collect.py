@@ -17,9 +17,9 @@ import click
 from traincheck.collect.launch.settings import MOST_STEPS, Level, Settings
 from traincheck.errors import UsageError
 
-from ._program import PROGRAM, Program, ProgramCommand, check_line, invariant_needs
-from ._selection import config_option, configuration, ignore_option
-from ._unheard import even_unheard, line_start
+from ._broken_pipe import even_unheard, line_start
+from ._check_options import config_option, configuration, ignore_option
+from ._program_args import PROGRAM, Program, ProgramCommand, check_line, invariant_needs
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine

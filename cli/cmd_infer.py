@@ -17,7 +17,7 @@ import click
 from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.words import counted, joined
 
-from ._learned import explain, say, show_why
+from ._invariant_text import explain, say, show_why
 from ._outputs import force_option, refuse_output
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from traincheck.errors import UsageError, nearest
 from traincheck.schema.printable import printable
 from traincheck.schema.words import counted
 
-from ._learned import brief, cells, echo, echo_json, facts, say, severity
+from ._invariant_text import brief, cells, echo, echo_json, facts, say, severity
 from ._outputs import force_option, refuse_output
 
 if TYPE_CHECKING:

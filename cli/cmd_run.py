@@ -20,8 +20,10 @@ from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 
+from ._broken_pipe import even_unheard, line_start
+from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import report_option, reports_of, write_report
-from ._program import (
+from ._program_args import (
     PROGRAM,
     Program,
     ProgramCommand,
@@ -29,9 +31,7 @@ from ._program import (
     is_command,
     refuse_nothing_to_check,
 )
-from ._selection import configuration, presentation, selection_options, stall_option
 from ._sizes import Size
-from ._unheard import even_unheard, line_start
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline

@@ -24,8 +24,8 @@ from traincheck.errors import TraincheckError, UsageError
 from traincheck.schema.printable import printable_lines
 from traincheck.version import VERSION
 
+from ._broken_pipe import even_unheard, give_up
 from ._os_errors import bad_path
-from ._unheard import even_unheard, give_up
 
 BAD_USAGE = 2
 INTERRUPTED = 130
@@ -63,7 +63,7 @@ def _suggest_run(words: Sequence[str]) -> None:
     Raises:
         UsageError: it is; the fix is the command line that runs it.
     """
-    from ._program import as_run
+    from ._program_args import as_run
 
     line = as_run(words)
     if line is not None:

@@ -14,8 +14,8 @@ import pytest
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.api import make_engine
 from traincheck.cli import _terminal
+from traincheck.cli._broken_pipe import line_start
 from traincheck.cli._terminal import Heartbeat, say, tell
-from traincheck.cli._unheard import line_start
 from traincheck.schema.findings import Finding
 
 WIDTH = 40

@@ -20,7 +20,7 @@ from traincheck.errors import UsageError
 from traincheck.schema.claims import Needs
 from traincheck.schema.invariant_file import read_invariants
 
-from ._unheard import even_unheard
+from ._broken_pipe import even_unheard
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
