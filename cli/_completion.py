@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 import click
 from click.shell_completion import CompletionItem
 
-Find = Callable[[str], Iterable[CompletionItem]]
+Completer = Callable[[str], Iterable[CompletionItem]]
 
 
-def complete_values(command: click.Command) -> None:
+def add_value_completion(command: click.Command) -> None:
     """Let a command, and all commands in it, complete what their parameters are called."""
     if isinstance(command, click.Group):
         for member in command.commands.values():
-            complete_values(member)
+            add_value_completion(member)
     for parameter in command.params:
         find = _BY_NAME.get(parameter.name or "") or _BY_METAVAR.get(parameter.metavar or "")
         if find is not None and parameter.type is click.STRING:
@@ -24,7 +24,7 @@ def complete_values(command: click.Command) -> None:
 class _Text(click.types.StringParamType):
     """A text whose beginnings are completed by a function."""
 
-    def __init__(self, find: Find) -> None:
+    def __init__(self, find: Completer) -> None:
         self._find = find
 
     def shell_complete(
@@ -81,7 +81,7 @@ def _beginning(names: Iterable[str], incomplete: str) -> Iterable[CompletionItem
     return (CompletionItem(name) for name in names if name.startswith(incomplete))
 
 
-_BY_METAVAR: dict[str, Find] = {
+_BY_METAVAR: dict[str, Completer] = {
     "CODE": _codes,
     "DIR": _folders,
     "FILE": _files,
@@ -93,4 +93,4 @@ _BY_METAVAR: dict[str, Find] = {
     "SCRIPT": _files,
     "SCRIPT [ARGS]...": _files,
 }
-_BY_NAME: dict[str, Find] = {"presets": _presets, "relation": _relations, "names": _relations}
+_BY_NAME: dict[str, Completer] = {"presets": _presets, "relation": _relations, "names": _relations}

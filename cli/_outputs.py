@@ -29,7 +29,7 @@ report_option = click.option(
 force_option = click.option("--force", is_flag=True, help="Replace the output where it exists.")
 
 
-def refuse_output(output: str | None, *, replaces: bool = True) -> None:
+def require_writable(output: str | None, *, replaces: bool = True) -> None:
     """See whether a file can be written, before the work for it begins.
 
     Args:
@@ -84,7 +84,7 @@ def reports_of(values: Sequence[str]) -> list[tuple[Sink, str]]:
                 f"--report {value} names no file", fix="give FORMAT=FILE: json=report.json"
             )
         found.append((sink_named(form), path))
-        refuse_output(path)
+        require_writable(path)
     return found
 
 

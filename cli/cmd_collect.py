@@ -17,9 +17,9 @@ import click
 from traincheck.collect.launch.settings import MOST_STEPS, Level, Settings
 from traincheck.errors import UsageError
 
-from ._broken_pipe import even_unheard, line_start
+from ._broken_pipe import ignore_closed_stderr, line_start
 from ._check_options import config_option, configuration, ignore_option
-from ._program_args import PROGRAM, Program, ProgramCommand, check_line, invariant_needs
+from ._program_args import PROGRAM, Program, ProgramCommand, check_command_line, invariant_needs
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -125,7 +125,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     run_id = new_run_id(command)
     directory = Path(config.output) if config.output else Path("traces") / run_id
     settings = _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs)
-    again = check_line(directory, {**options, "invariants": config.invariants})
+    again = check_command_line(directory, {**options, "invariants": config.invariants})
     if options["check"] or options["halt"]:
         from traincheck.api import make_engine
         from traincheck.check.source_calls import program_in
@@ -142,7 +142,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
         return _checked(command, settings, engine, where, options)
     outcome = launch(command, settings)
     if not options["quiet"]:
-        with even_unheard():
+        with ignore_closed_stderr():
             click.echo(line_start(sys.stderr) + _last_line(outcome, directory, again), err=True)
     return outcome.exit_status
 
@@ -165,7 +165,7 @@ def _checked(
     report = live.finish()
     if not options["quiet"]:
         summary = RunSummary(report=report, watched=live.watched, trace=where)
-        with even_unheard():
+        with ignore_closed_stderr():
             sys.stderr.write(line_start(sys.stderr))
             write_run_summary(summary, sys.stderr)
     return outcome.exit_status

@@ -20,16 +20,16 @@ from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 
-from ._broken_pipe import even_unheard, line_start
+from ._broken_pipe import ignore_closed_stderr, line_start
 from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import report_option, reports_of, write_report
 from ._program_args import (
     PROGRAM,
     Program,
     ProgramCommand,
-    check_line,
+    check_command_line,
     is_command,
-    refuse_nothing_to_check,
+    require_checks,
 )
 from ._sizes import Size
 
@@ -122,7 +122,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     sinks = reports_of(options["reports"])
     config = configuration(options)
     shown = presentation(options, config)
-    known = _known(options["baseline"])
+    baseline = _baseline(options["baseline"])
     engine = _engine(options, config, command)
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
@@ -132,7 +132,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         engine,
         Path(settings.directory),
         halts=options["halt"],
-        known=known,
+        baseline=baseline,
         stall_s=options["stall_timeout"],
         limit=_limit(options),
     )
@@ -141,13 +141,13 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     report = replace(report, presentation=shown)
     has_news = bool(report.findings) or outcome.exit_status != 0
     is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
-    trace = f"{shlex.quote(str(directory))}; full report: {check_line(directory, options)}"
+    trace = f"{shlex.quote(str(directory))}; full report: {check_command_line(directory, options)}"
     if not is_kept:
         trace = _discard(directory, had_traces=had_traces)
-    elif gap := live.thinned():
+    elif gap := live.compact_trace():
         trace = f"{trace}; {gap}; --keep keeps all"
     summary = RunSummary(report=report, watched=live.watched, trace=trace)
-    with even_unheard():
+    with ignore_closed_stderr():
         sys.stderr.write(line_start(sys.stderr))
         write_run_summary(summary, sys.stderr)
     for sink, path in sinks:
@@ -185,7 +185,7 @@ def _limit(options: dict[str, Any]) -> int | None:
     return given or None
 
 
-def _known(path: str | None) -> Baseline | None:
+def _baseline(path: str | None) -> Baseline | None:
     """The baseline to apply, read before anything is started."""
     if path is None:
         return None
@@ -207,7 +207,7 @@ def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> 
         sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
         program=lambda: program,
     )
-    refuse_nothing_to_check(engine)
+    require_checks(engine)
     return engine
 
 
