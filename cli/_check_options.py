@@ -15,6 +15,8 @@ import click
 from traincheck.errors import UsageError
 from traincheck.schema.findings import Presentation
 
+from . import _completion
+
 if TYPE_CHECKING:
     from traincheck.config import Config
 
@@ -24,12 +26,17 @@ _SEVERITIES = ("error", "warning", "info")
 select_option = click.option(
     "--select",
     metavar="CODE",
+    shell_complete=_completion.codes,
     multiple=True,
     help="Check only rules of this code or relations of this name; TC2 stands for all that begin "
     "so. Repeatable, or several with commas.",
 )
 ignore_option = click.option(
-    "--ignore", metavar="CODE", multiple=True, help="Leave these out. As --select."
+    "--ignore",
+    metavar="CODE",
+    shell_complete=_completion.codes,
+    multiple=True,
+    help="Leave these out. As --select.",
 )
 fail_on_option = click.option(
     "--fail-on",
@@ -39,6 +46,7 @@ fail_on_option = click.option(
 config_option = click.option(
     "--config",
     metavar="FILE",
+    shell_complete=_completion.files,
     help="Configuration. [default: traincheck.toml or [tool.traincheck] of pyproject.toml, here or "
     "in a directory above]",
 )

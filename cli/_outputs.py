@@ -11,6 +11,8 @@ import click
 
 from traincheck.errors import OutputError, UsageError
 
+from . import _completion
+
 if TYPE_CHECKING:
     from traincheck.report._table import Sink
     from traincheck.schema.findings import Report
@@ -22,6 +24,7 @@ report_option = click.option(
     "--report",
     "reports",
     metavar="FORMAT=FILE",
+    shell_complete=_completion.reports,
     multiple=True,
     help="Also write the report to FILE: text, json, junit, sarif, github, or a format that an "
     "installed package adds. Repeatable.",

@@ -25,6 +25,7 @@ from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
+from . import _completion
 from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import report_option, reports_of, require_writable, sink_named, write_report
 from ._program_args import require_checks
@@ -64,6 +65,7 @@ def _single_run(
     "-t",
     "--trace",
     metavar="DIR",
+    shell_complete=_completion.folders,
     multiple=True,
     callback=_single_run,
     help="The run to check.  [required]",
@@ -72,6 +74,7 @@ def _single_run(
     "-i",
     "--invariants",
     metavar="INV",
+    shell_complete=_completion.files,
     multiple=True,
     help="Invariants of reference runs, made with traincheck-infer. Repeatable.",
 )
@@ -79,6 +82,7 @@ def _single_run(
     "--preset",
     "presets",
     metavar="NAME",
+    shell_complete=_completion.presets,
     multiple=True,
     help="Invariants that come with traincheck: pytorch, amp, ddp, accumulation ... Repeatable.",
 )
@@ -89,6 +93,7 @@ def _single_run(
 @click.option(
     "--baseline",
     metavar="FILE",
+    shell_complete=_completion.files,
     help="Known findings, made with --write-baseline: they are counted, not reported.",
 )
 @click.option(
@@ -110,12 +115,19 @@ def _single_run(
     "--format",
     "form",
     metavar="FORM",
+    shell_complete=_completion.formats,
     default="text",
     show_default=True,
     help="Form of the report: text, json, junit, sarif, github, or one that an installed package "
     "adds.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the report there. [default: stdout]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=_completion.files,
+    help="Write the report there. [default: stdout]",
+)
 @report_option
 def check(**options: Any) -> int:
     """Check a run: by built-in rules, and by what reference runs always do.

@@ -17,6 +17,7 @@ import click
 from traincheck.collect.launch.settings import MOST_STEPS, Level, Settings
 from traincheck.errors import UsageError
 
+from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
 from ._check_options import config_option, configuration, ignore_option
 from ._program_args import PROGRAM, Program, ProgramCommand, check_command_line, invariant_needs
@@ -35,15 +36,28 @@ _LEVELS = get_args(Level)
     context_settings={"help_option_names": ["-h", "--help"]},
     options_metavar="[OPTIONS] -p SCRIPT [ARGS]...",
 )
-@click.option("-p", "--script", metavar="SCRIPT", help="Python script to run.")
-@click.option("-s", "--shell", metavar="SCRIPT", help="Shell script to run.")
 @click.option(
-    "-o", "--output", metavar="DIR", help="New folder for the trace. [default: one under traces/]"
+    "-p",
+    "--script",
+    metavar="SCRIPT",
+    shell_complete=_completion.files,
+    help="Python script to run.",
+)
+@click.option(
+    "-s", "--shell", metavar="SCRIPT", shell_complete=_completion.files, help="Shell script to run."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    shell_complete=_completion.folders,
+    help="New folder for the trace. [default: one under traces/]",
 )
 @click.option(
     "-i",
     "--invariants",
     metavar="INV",
+    shell_complete=_completion.files,
     multiple=True,
     help="Record only what the invariants of this file need. Repeatable.",
 )
@@ -77,6 +91,7 @@ _LEVELS = get_args(Level)
 @click.option(
     "--select",
     metavar="CODE",
+    shell_complete=_completion.codes,
     multiple=True,
     help="Rules and relations that --rules records for and --check checks; TC2 stands for all that "
     "begin so. Repeatable, or several with commas. [default: all]",

@@ -17,6 +17,7 @@ import click
 from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.words import counted, joined
 
+from . import _completion
 from ._invariant_text import explain_dropped, print_message, show_why
 from ._outputs import force_option, require_writable
 
@@ -36,6 +37,7 @@ DEFAULT_OUTPUT = "invariant.json"
     "--trace",
     "traces",
     metavar="DIR",
+    shell_complete=_completion.folders,
     multiple=True,
     help="A reference run, or a folder of runs. Repeatable.",
 )
@@ -43,16 +45,23 @@ DEFAULT_OUTPUT = "invariant.json"
     "-o",
     "--output",
     metavar="FILE",
+    shell_complete=_completion.files,
     help=f"Write the invariants there. [default: {DEFAULT_OUTPUT}, or the file of --update]",
 )
 @click.option(
     "--update",
     metavar="FILE",
+    shell_complete=_completion.files,
     help="Add the runs to those of this file, which are not read again.",
 )
 @force_option
 @click.option(
-    "--relation", "names", metavar="NAME", multiple=True, help="Learn only this one. Repeatable."
+    "--relation",
+    "names",
+    metavar="NAME",
+    shell_complete=_completion.relations,
+    multiple=True,
+    help="Learn only this one. Repeatable.",
 )
 @click.option(
     "--min-examples",

@@ -16,6 +16,7 @@ from traincheck.errors import UsageError, nearest
 from traincheck.schema.printable import printable
 from traincheck.schema.words import counted
 
+from . import _completion
 from ._invariant_text import (
     cells,
     details,
@@ -67,8 +68,14 @@ def invariants() -> None:
 
 
 @invariants.command("list")
-@click.argument("file", metavar="[FILE]", default=_DEFAULT)
-@click.option("--relation", metavar="NAME", multiple=True, help="Only of this one. Repeatable.")
+@click.argument("file", metavar="[FILE]", shell_complete=_completion.files, default=_DEFAULT)
+@click.option(
+    "--relation",
+    metavar="NAME",
+    shell_complete=_completion.relations,
+    multiple=True,
+    help="Only of this one. Repeatable.",
+)
 @click.option("--text", metavar="TEXT", default="", help="Only those whose sentence holds TEXT.")
 @_format_option
 def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
@@ -97,12 +104,13 @@ def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
 
 @invariants.command()
 @click.argument("id_", metavar="ID")
-@click.argument("where", metavar="[FILE]", required=False)
+@click.argument("where", metavar="[FILE]", shell_complete=_completion.files, required=False)
 @click.option(
     "-i",
     "--invariants",
     "file",
     metavar="FILE",
+    shell_complete=_completion.files,
     default=_DEFAULT,
     show_default=True,
     help="Where it is.",
@@ -130,8 +138,8 @@ def show(id_: str, where: str | None, file: str, form: str) -> None:
 
 
 @invariants.command()
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
+@click.argument("before", metavar="A", shell_complete=_completion.files)
+@click.argument("after", metavar="B", shell_complete=_completion.files)
 @_format_option
 def diff(before: str, after: str, form: str) -> int:
     """Compare two files: what B has more, has not, and says under other conditions.
@@ -174,8 +182,17 @@ def diff(before: str, after: str, form: str) -> int:
 
 
 @invariants.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="FILE", required=True, help="Write the result there.")
+@click.argument(
+    "files", metavar="FILE...", shell_complete=_completion.files, nargs=-1, required=True
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=_completion.files,
+    required=True,
+    help="Write the result there.",
+)
 @force_option
 def merge(files: Sequence[str], output: str, force: bool) -> None:
     """Learn what holds in the runs of all files, from the statistics beside them.
@@ -200,12 +217,13 @@ def merge(files: Sequence[str], output: str, force: bool) -> None:
 
 
 @invariants.command()
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=_completion.files)
 @click.option(
     "-t",
     "--trace",
     "traces",
     metavar="DIR",
+    shell_complete=_completion.folders,
     multiple=True,
     required=True,
     help="A reference run, or a folder of runs. Repeatable.",

@@ -20,6 +20,7 @@ from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 
+from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
 from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import report_option, reports_of, write_report
@@ -44,8 +45,16 @@ _MAX_TRACE = 100_000_000  # bytes
 
 
 @click.command(cls=ProgramCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("script", required=False, metavar="SCRIPT [ARGS]...")
-@click.option("-o", "--output", metavar="DIR", help="New folder for the trace; it is kept.")
+@click.argument(
+    "script", required=False, metavar="SCRIPT [ARGS]...", shell_complete=_completion.files
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    shell_complete=_completion.folders,
+    help="New folder for the trace; it is kept.",
+)
 @click.option(
     "--keep",
     is_flag=True,
@@ -55,6 +64,7 @@ _MAX_TRACE = 100_000_000  # bytes
     "-i",
     "--invariants",
     metavar="INV",
+    shell_complete=_completion.files,
     multiple=True,
     help="Check the invariants of this file too. Repeatable.",
 )
@@ -74,6 +84,7 @@ _MAX_TRACE = 100_000_000  # bytes
 @click.option(
     "--baseline",
     metavar="FILE",
+    shell_complete=_completion.files,
     help="Known findings, made with traincheck check --write-baseline: counted, not reported.",
 )
 @report_option

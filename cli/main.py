@@ -18,7 +18,6 @@ from importlib import metadata
 from typing import Any
 
 import click
-from click.shell_completion import shell_complete
 
 from traincheck.errors import TraincheckError, UsageError
 from traincheck.schema.printable import printable_lines
@@ -211,21 +210,18 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
 
 
 def _invoke(command: click.Command, name: str, args: list[str]) -> int:
-    # Not command.main: it makes a reader that left look like exit status 1, which means findings.
-    # The other thing that main does, completing words for a shell, is done here.
-    variable = f"_{name}_COMPLETE".replace("-", "_").upper()
-    if os.environ.get(variable):
-        from ._completion import add_value_completion
-
-        add_value_completion(command)
-        failed = shell_complete(command, {}, name, variable, os.environ[variable])
-        return BAD_USAGE if failed else 0
+    """Run a command by click's own main, which also completes words for a shell."""
+    streams = sys.stdout, sys.stderr
     try:
-        with command.make_context(name, args) as context:
-            found = command.invoke(context)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
+        found = command.main(args, name, standalone_mode=False)
+    except click.Abort as stop:
+        if isinstance(stop.__cause__, EOFError):  # nothing is read from the keyboard
+            raise stop.__cause__ from None
+        raise
     except SystemExit as stop:
+        if sys.stdout is not streams[0]:  # click replaces it when its reader left
+            sys.stdout, sys.stderr = streams
+            raise BrokenPipeError from None
         if isinstance(stop.code, str):
             _print_error(stop.code)
             return 1
