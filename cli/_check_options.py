@@ -6,7 +6,6 @@ The files are read here; what they mean is for traincheck.config and traincheck.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -100,7 +99,7 @@ def configuration(options: dict[str, Any]) -> Config:
 
     config = load_config(Path(options["config"]) if options.get("config") else None)
     config = config.narrowed(codes(options.get("select") or ()), codes(options.get("ignore") or ()))
-    return replace(config, fail_on=options.get("fail_on") or config.fail_on)
+    return config.replace(fail_on=options.get("fail_on") or config.fail_on)
 
 
 def presentation(options: dict[str, Any], config: Config) -> Presentation:

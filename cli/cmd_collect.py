@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -221,8 +220,8 @@ def _configuration(options: dict[str, Any], config: CollectConfig) -> CollectCon
     names = ("output", "invariants", "rules", "every", "warmup", "level", "instrument")
     # An empty tuple or False is an option not given, but 0 is a number of steps.
     given = {name: options[name] for name in names}
-    return replace(
-        config, **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
+    return config.replace(
+        **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
     )
 
 
