@@ -54,7 +54,7 @@ class _Common(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     fail_on: Literal["info", "warning", "error"] = "warning"
-    rules: dict[str, dict[str, Any]] = {}  # noqa: RUF012  # msgspec copies it
+    rules: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     collect: CollectConfig = CollectConfig()
 
 
@@ -198,10 +198,10 @@ def _usage_error(path: Path, found: Complaint) -> UsageError:
     key = found.missing or found.at.rpartition(".")[2]
     if found.missing or "regex" in found.reason:
         return UsageError(f"{path}: {place} has no {key}", fix=f'add {key} = "..."')
-    if found.expected == "object" or found.steps == ("suppress",):
+    if found.expected == ("object",) or found.steps == ("suppress",):
         return UsageError(f"{path}: {table} is {found.value!r}, not {form}", fix=fix)
     within = f" in {place}" if place else ""
-    written = f"make it {_FORMS[found.expected]}" if found.expected else _SEVERITY
+    written = f"make it {_FORMS[found.expected[0]]}" if found.expected else _SEVERITY
     return UsageError(f"{path}: {key}{within} is {found.value!r}", fix=written)
 
 

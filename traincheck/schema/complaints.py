@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-_EXPECTED = re.compile(r"Expected `(\w+)")
+_EXPECTED = re.compile(r"Expected `(.*?)`")
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
 
 
@@ -23,7 +23,7 @@ class Complaint:
             what is below them are left out.
         value: what stands at the end of ``steps``.
         reason: the sentence of msgspec, without the place.
-        expected: its name for the type that the value should have, such as ``int`` or ``object``.
+        expected: its names for types that the value may have, such as ``int`` and ``object``.
         missing: the required field that an object lacks.
         unknown: the field of an object that its type lacks.
     """
@@ -32,7 +32,7 @@ class Complaint:
     steps: tuple[str | int, ...]
     value: Any
     reason: str
-    expected: str = ""
+    expected: tuple[str, ...] = ()
     missing: str = ""
     unknown: str = ""
 
@@ -59,7 +59,7 @@ def complaint_of(document: Any, error: msgspec.ValidationError) -> Complaint:
         steps=tuple(steps),
         value=value,
         reason=reason,
-        expected=expected[1] if expected else "",
+        expected=tuple(expected[1].split(" | ")) if expected else (),
         missing=name if kind.startswith("missing") else "",
         unknown=name if kind.startswith("contains") else "",
     )
