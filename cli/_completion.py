@@ -25,8 +25,8 @@ def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
 
 def codes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Codes of rules with their titles, and names of relations; of several, the last one."""
-    from traincheck.relations._table import RELATIONS
-    from traincheck.rules._table import RULES
+    from traincheck.relations.registry import RELATIONS
+    from traincheck.rules.registry import RULES
 
     before, comma, last = incomplete.rpartition(",")
     known = {rule.info.code: rule.info.title for rule in RULES} | dict.fromkeys(RELATIONS, "")
@@ -39,7 +39,7 @@ def codes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
 
 def formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Formats of reports."""
-    from traincheck.report._table import all_sinks
+    from traincheck.report.registry import all_sinks
 
     return _beginning(all_sinks(), incomplete)
 
@@ -60,7 +60,7 @@ def presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
 
 def relations(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Names of relations."""
-    from traincheck.relations._table import RELATIONS
+    from traincheck.relations.registry import RELATIONS
 
     return _beginning(RELATIONS, incomplete)
 

@@ -14,7 +14,7 @@ from traincheck.errors import OutputError, UsageError
 from . import _completion
 
 if TYPE_CHECKING:
-    from traincheck.report._table import Sink
+    from traincheck.report.registry import Sink
     from traincheck.schema.findings import Report
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -64,7 +64,7 @@ def sink_named(form: str) -> Sink:
     Raises:
         UsageError: there is no such format.
     """
-    from traincheck.report._table import all_sinks
+    from traincheck.report.registry import all_sinks
 
     sinks = all_sinks()
     if form not in sinks:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from traincheck.report._lines import COLOURS, page, paragraph
+from traincheck.report.lines import COLOURS, page, paragraph
 from traincheck.report.text_report import one_line
 from traincheck.schema.findings import Verdict
 from traincheck.schema.words import counted
