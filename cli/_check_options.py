@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincheck.errors import UsageError
-from traincheck.schema.findings import Presentation
+from traincheck.schema.findings import SEVERITIES, Presentation
 
 from . import _completion
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from traincheck.config import Config
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
-_SEVERITIES = ("error", "warning", "info")
 
 select_option = click.option(
     "--select",
@@ -39,7 +38,7 @@ ignore_option = click.option(
 )
 fail_on_option = click.option(
     "--fail-on",
-    type=click.Choice(_SEVERITIES),
+    type=click.Choice(SEVERITIES[::-1]),
     help="Lowest severity of a finding that makes the exit status 1. [default: warning]",
 )
 config_option = click.option(

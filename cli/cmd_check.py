@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import UsageError
+from traincheck.presets import preset_names, preset_path
+from traincheck.report.registry import load_sink
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
 from . import _completion
 from ._check_options import configuration, presentation, selection_options, stall_option
-from ._outputs import report_option, reports_of, require_writable, sink_named, write_report
+from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
 from ._program_args import require_checks
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def _single_run(
     metavar="NAME",
     shell_complete=_completion.presets,
     multiple=True,
-    help="Invariants that come with traincheck: pytorch, amp, ddp, accumulation ... Repeatable.",
+    help=f"Invariants that come with traincheck: {', '.join(preset_names())}. Repeatable.",
 )
 @click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
 @click.option("--follow", is_flag=True, help="Check a run that is still going, until it ends.")
@@ -118,8 +120,7 @@ def _single_run(
     shell_complete=_completion.formats,
     default="text",
     show_default=True,
-    help="Form of the report: text, json, junit, sarif, github, or one that an installed package "
-    "adds.",
+    help=f"Format of the report: {FORMATS}.",
 )
 @click.option(
     "-o",
@@ -155,7 +156,7 @@ def check(**options: Any) -> int:
       4  nothing was checked: no training step was recorded, or no check was triggered
     """  # noqa: D301  # click reads the escape
     _reject_stray_args(options["trace"], options["stray"])
-    sinks = [(sink_named(options["form"]), options["output"]), *reports_of(options["reports"])]
+    sinks = [(load_sink(options["form"]), options["output"]), *reports_of(options["reports"])]
     for path in (options["output"], options["baseline"] if options["write_baseline"] else None):
         require_writable(path)
     config = configuration(options)
@@ -218,7 +219,6 @@ def _note_suppressed(report: Report, form: str) -> None:
 def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = None) -> Report:
     from traincheck.api import check_source, make_engine, program_of, root_of
     from traincheck.check.source_files import SourceFiles, trusted_folders
-    from traincheck.presets import preset_path
     from traincheck.store.reader import TraceReader
 
     invariants = [*options["invariants"], *map(preset_path, options["presets"])]
