@@ -12,6 +12,8 @@ import click
 
 from traincheck.errors import UsageError, nearest
 
+from . import _completion
+
 if TYPE_CHECKING:
     from traincheck.rules.docs import RuleDocs
     from traincheck.schema.protocols import Rule
@@ -24,6 +26,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
 @click.option(
     "--explain",
     metavar="CODE",
+    shell_complete=_completion.codes,
     help="What one rule checks, why, and how to fix it. Its name will do, too.",
 )
 @click.option(

@@ -1,5 +1,7 @@
 """Write generated pages: cli.md, rules.md and rules/, relations.md, tables of trace-format.md.
 
+The JSON schema of invariant files is written, too.
+
 Nothing else is written. `--check` writes nothing and fails when a page is stale.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +24,8 @@ from traincheck.relations.registry import BUILT_IN
 from traincheck.rules.docs import RuleDocs, docs_of, options_text
 from traincheck.rules.registry import RULES
 from traincheck.schema import events, values
+from traincheck.schema.invariant_file import SCHEMA_FILE
+from traincheck.schema.invariant_form import json_schema
 from traincheck.schema.protocols import Rule
 
 DOCS = Path(__file__).parent
@@ -68,7 +73,13 @@ def pages() -> dict[Path, str]:
         text = replaced(text, name, table)
     relations = DOCS / "relations.md"
     known = replaced(relations.read_text(encoding="utf-8"), "relations", relation_sections())
-    return {DOCS / "cli.md": cli_page(), **rule_pages(), trace: text, relations: known}
+    return {
+        DOCS / "cli.md": cli_page(),
+        **rule_pages(),
+        trace: text,
+        relations: known,
+        SCHEMA_FILE: json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
+    }
 
 
 def relation_sections() -> str:

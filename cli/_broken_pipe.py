@@ -12,19 +12,19 @@ from typing import TextIO
 from traincheck.schema.reading import open_regular
 
 
-def give_up(stream: TextIO) -> None:
+def discard_stream(stream: TextIO) -> None:
     """Python flushes once more at exit; that must not fail loudly, nor change the exit status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager
-def even_unheard() -> Iterator[None]:
+def ignore_closed_stderr() -> Iterator[None]:
     """Say something on stderr; where that fails, the exit status stays what it is."""
     try:
         yield
     except OSError:
         with contextlib.suppress(OSError):  # a stream without a file
-            give_up(sys.stderr)
+            discard_stream(sys.stderr)
 
 
 def line_start(stream: TextIO, *, is_written: bool = False) -> str:

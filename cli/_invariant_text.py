@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 40
 
 
-def explain(path: str, text: str) -> None:
+def explain_dropped(path: str, text: str) -> None:
     """Tell what became of the statements that hold ``text``, from the files that are there."""
     from traincheck.infer.dropped import dropped_path, read_dropped
     from traincheck.schema.invariant_file import read_invariants
@@ -42,20 +42,20 @@ def show_why(text: str, kept: Sequence[Invariant], dropped: Sequence[Dropped]) -
 
     found = search(text, kept, dropped)
     if found.kept:
-        say(f"\n{_statements(found.kept, 'kept')} {text!r}:")
+        print_message(f"\n{_statements(found.kept, 'kept')} {text!r}:")
     for kept_one in found.kept[:_SHOWN]:
-        say(f"  {kept_one.text}\n    kept as {kept_one.id}")
-    _tell_rest(len(found.kept))
-    say(f"\n{_statements(found.dropped, 'dropped')} {text!r}:")
+        print_message(f"  {kept_one.text}\n    kept as {kept_one.id}")
+    _print_left(len(found.kept))
+    print_message(f"\n{_statements(found.dropped, 'dropped')} {text!r}:")
     for one in found.dropped[:_SHOWN]:
         detail = f": {one.detail}" if one.detail else ""
         examples = f"{one.positive} examples, {one.negative} counterexamples"
-        say(f"  {one.text}\n    {one.reason}{detail} ({examples})")
-    _tell_rest(len(found.dropped))
+        print_message(f"  {one.text}\n    {one.reason}{detail} ({examples})")
+    _print_left(len(found.dropped))
     if found.closest:
-        say("No run suggests such a statement. The most similar ones:")
+        print_message("No run suggests such a statement. The most similar ones:")
     for other in found.closest:
-        say(f"  {other}")
+        print_message(f"  {other}")
 
 
 def _statements(found: Sequence[object], what: str) -> str:
@@ -64,9 +64,9 @@ def _statements(found: Sequence[object], what: str) -> str:
     )
 
 
-def _tell_rest(count: int) -> None:
+def _print_left(count: int) -> None:
     if count > _SHOWN:
-        say(f"  and {count - _SHOWN} more")
+        print_message(f"  and {count - _SHOWN} more")
 
 
 def severity(one: Invariant) -> str:
@@ -75,16 +75,16 @@ def severity(one: Invariant) -> str:
 
     relation = RELATIONS.get(one.hypothesis.relation)
     try:
-        return "unknown" if relation is None else _of(relation, one)
+        return "unknown" if relation is None else _severity_of(relation, one)
     except (KeyError, TypeError, ValueError, AttributeError):
         return "unknown"  # parameters of another version
 
 
-def _of(relation: Any, one: Invariant) -> str:
+def _severity_of(relation: Any, one: Invariant) -> str:
     return str(relation.info(one.hypothesis, one.id, one.text).severity)
 
 
-def brief(one: Invariant) -> dict[str, Any]:
+def summary_json(one: Invariant) -> dict[str, Any]:
     """What a list says of an invariant, as JSON."""
     return {
         "id": one.id,
@@ -98,7 +98,7 @@ def brief(one: Invariant) -> dict[str, Any]:
 
 def cells(one: Invariant) -> list[str]:
     """What a list says of an invariant, in columns."""
-    known = brief(one)
+    known = summary_json(one)
     return [
         f"{one.id:<24}",
         f"{known['relation']:<12}",
@@ -109,12 +109,12 @@ def cells(one: Invariant) -> list[str]:
     ]
 
 
-def facts(one: Invariant, file: str) -> list[tuple[str, str]]:
+def details(one: Invariant, file: str) -> list[tuple[str, str]]:
     """What is known of an invariant, in the order of its making."""
     support = one.support
     always = "none: it was never seen to break"
     excluded = f"; the condition excludes {support.negative} counterexamples"
-    others = _implied(one, file)
+    others = _count_implied(one, file)
     return [
         ("id", one.id),
         ("relation", one.hypothesis.relation),
@@ -141,7 +141,7 @@ def _condition(one: Invariant) -> str:
     return " or ".join(clauses)
 
 
-def _implied(one: Invariant, file: str) -> int:
+def _count_implied(one: Invariant, file: str) -> int:
     """How many statements were dropped because this one says them."""
     from traincheck.infer.dropped import dropped_path, read_dropped
 
@@ -155,16 +155,16 @@ def _needs(needs: Needs) -> str:
     return ", ".join(parts) or "nothing"
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Text for people, on stderr."""
     click.echo(printable_lines(text), err=True)
 
 
-def echo(line: str) -> None:
+def print_line(line: str) -> None:
     """One line of a result."""
     click.echo(printable(line))
 
 
-def echo_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """A result as indented JSON."""
     click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))

@@ -6,39 +6,45 @@ The files are read here; what they mean is for traincheck.config and traincheck.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from traincheck.errors import UsageError
-from traincheck.schema.findings import Presentation
+from traincheck.schema.findings import SEVERITIES, Presentation
+
+from . import _completion
 
 if TYPE_CHECKING:
     from traincheck.config import Config
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
-_SEVERITIES = ("error", "warning", "info")
 
 select_option = click.option(
     "--select",
     metavar="CODE",
+    shell_complete=_completion.codes,
     multiple=True,
     help="Check only rules of this code or relations of this name; TC2 stands for all that begin "
     "so. Repeatable, or several with commas.",
 )
 ignore_option = click.option(
-    "--ignore", metavar="CODE", multiple=True, help="Leave these out. As --select."
+    "--ignore",
+    metavar="CODE",
+    shell_complete=_completion.codes,
+    multiple=True,
+    help="Leave these out. As --select.",
 )
 fail_on_option = click.option(
     "--fail-on",
-    type=click.Choice(_SEVERITIES),
+    type=click.Choice(SEVERITIES[::-1]),
     help="Lowest severity of a finding that makes the exit status 1. [default: warning]",
 )
 config_option = click.option(
     "--config",
     metavar="FILE",
+    shell_complete=_completion.files,
     help="Configuration. [default: traincheck.toml or [tool.traincheck] of pyproject.toml, here or "
     "in a directory above]",
 )
@@ -92,7 +98,7 @@ def configuration(options: dict[str, Any]) -> Config:
 
     config = load_config(Path(options["config"]) if options.get("config") else None)
     config = config.narrowed(codes(options.get("select") or ()), codes(options.get("ignore") or ()))
-    return replace(config, fail_on=options.get("fail_on") or config.fail_on)
+    return config.replace(fail_on=options.get("fail_on") or config.fail_on)
 
 
 def presentation(options: dict[str, Any], config: Config) -> Presentation:

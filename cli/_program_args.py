@@ -20,7 +20,7 @@ from traincheck.errors import UsageError
 from traincheck.schema.claims import Needs
 from traincheck.schema.invariant_file import read_invariants
 
-from ._unheard import even_unheard
+from ._broken_pipe import ignore_closed_stderr
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -57,7 +57,7 @@ class Program:
         return tuple(word for word in self.own if word != self.script)
 
 
-def refuse_nothing_to_check(engine: Engine) -> None:
+def require_checks(engine: Engine) -> None:
     """Without any check, "no findings" would sound as if all were well.
 
     Raises:
@@ -82,7 +82,7 @@ class ProgramCommand(click.Command):
             for name in (*param.opts, *param.secondary_opts)
         }
         takes_script = any(isinstance(param, click.Argument) for param in self.params)
-        place, end = _own(args, options)
+        place, end = _count_own(args, options)
         rest = args[place:]
         if rest and takes_script and rest[0] != "--":
             place, end, rest = place + 1, place + 1, args[place + 1 :]
@@ -94,7 +94,7 @@ class ProgramCommand(click.Command):
         else:
             program = Program(own, script, words=tuple(rest))
             if not ctx.resilient_parsing:
-                _refuse_between(ctx.command_path, program, own[end:])
+                _reject_between(ctx.command_path, program, own[end:])
                 _note_passed_on(program, options, ctx.help_option_names)
         ctx.meta[PROGRAM] = program
         try:
@@ -112,7 +112,7 @@ class ProgramCommand(click.Command):
         return super().shell_complete(ctx, incomplete)
 
 
-def _own(args: Sequence[str], options: Mapping[str, click.Option]) -> tuple[int, int]:
+def _count_own(args: Sequence[str], options: Mapping[str, click.Option]) -> tuple[int, int]:
     """How many words are ours at the beginning, and where the value of -p or -s ends, or 0."""
     place = end = 0
     while place < len(args) and args[place] != "--":
@@ -130,7 +130,7 @@ def _own(args: Sequence[str], options: Mapping[str, click.Option]) -> tuple[int,
     return min(place, len(args)), end
 
 
-def _refuse_between(path: str, program: Program, between: Sequence[str]) -> None:
+def _reject_between(path: str, program: Program, between: Sequence[str]) -> None:
     """`-p train.py -o x --lr 1`: nobody but the user knows whose ``-o`` that is."""
     if not between or not program.words:
         return
@@ -152,7 +152,7 @@ def _note_passed_on(
     passed = [name for name in names if name in options and name not in helps]
     if passed:
         was = "was" if len(passed) == 1 else "were"
-        with even_unheard():
+        with ignore_closed_stderr():
             click.echo(
                 f"traincheck: note: {', '.join(passed)} {was} passed to {program.script}; "
                 "options of traincheck go before the script",
@@ -170,7 +170,7 @@ def is_script(word: str) -> bool:
     return word.endswith(_SCRIPTS) or Path(word).is_file()
 
 
-def as_run(words: Sequence[str]) -> str | None:
+def suggested_run(words: Sequence[str]) -> str | None:
     """The `traincheck run` that words without a command were probably meant as."""
     words = words[1:] if words[:1] == ["-p"] else words
     if words and is_script(words[0]):
@@ -183,7 +183,7 @@ def as_run(words: Sequence[str]) -> str | None:
     return None
 
 
-def check_line(directory: Path, options: Mapping[str, Any]) -> str:
+def check_command_line(directory: Path, options: Mapping[str, Any]) -> str:
     """The command that checks a recorded run by the checks that these options chose."""
     words = ["traincheck-check", "-t", str(directory)]
     for name, option in _CHOICES.items():
