@@ -1,0 +1,94 @@
+"""The sentences of findings live in golden files: rewording a check changes these, not its tests.
+
+A test hands a finding to the fixture `golden`, which compares its texts with the section of the
+test in ``golden/<code or module>.txt`` beside the tests. What is data in a sentence, as a number or
+the name of a variable, a test asserts by `mentions`. ``--update-golden`` accepts the texts of now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TypeVar
+
+from traincheck.schema.findings import Example, Finding, Violation
+
+TEXTS = ("title", "message", "expected", "observed", "likely_cause", "fix")
+_HEAD = "== "
+_FOLDER = re.compile(r"(?<![\w.])/([\w.-]+/)+")  # of this machine
+_PLACE = re.compile(r"\btest_\w+\.py(:\d+)?")  # of a test: its lines move
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(\.\d+)?(e[+-]?\d+)?(?![\w.]*\w)")
+_Told = TypeVar("_Told", Finding, Violation, Example)
+
+
+def text_of(told: Finding | Violation | Example) -> str:
+    """What is said, one text a line, without those that are empty."""
+    said = [(name, getattr(told, name, "")) for name in TEXTS]
+    return "".join(f"{name + ':':14}{text}\n" for name, text in said if text)
+
+
+def mentions(told: Finding | Violation | Example | str, *facts: object) -> bool:
+    """Whether each fact stands in the texts as a word of its own: a number, a name, a place."""
+    text = told if isinstance(told, str) else text_of(told)
+    return all(
+        re.search(rf"(?<![\w.]){re.escape(str(fact))}(?!\w|\.\w)", text) is not None
+        for fact in facts
+    )
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of a golden file: name -> texts."""
+    named = [part.partition("\n") for part in f"\n{text}".split(f"\n{_HEAD}")[1:]]
+    return {name: texts.strip("\n") + "\n" for name, _, texts in named}
+
+
+def read(path: Path) -> dict[str, str]:
+    """The sections of a file, none if there is none."""
+    return sections(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def write(path: Path, name: str, texts: str) -> None:
+    """Put one section into a golden file, whatever other processes put there."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = sections(file.read())
+        file.truncate(0)
+        file.write("\n".join(f"{_HEAD}{n}\n{t}" for n, t in sorted({**known, name: texts}.items())))
+
+
+def path_for(module: Path) -> Path:
+    """The golden file of a test module: of its rule, or of its own name."""
+    name = module.stem.removeprefix("test_")
+    code = re.match(r"tc\d{3}", name)
+    folder = module.parent if code is None else module.parent.parent
+    return folder / "golden" / f"{code[0].upper() if code else name}.txt"
+
+
+class Golden:
+    """The golden texts of one test."""
+
+    def __init__(self, path: Path, test: str, *, update: bool = False) -> None:
+        self._path, self._test, self._update = path, test, update
+        self._told: Counter[str] = Counter()
+
+    def __call__(self, told: _Told, *, case: str = "", numbers: bool = True) -> _Told:
+        """Compare the texts of a finding with the golden ones, and give it back.
+
+        case: which of several findings of the test it is, in place of its number. numbers: false
+        where they are another time's, as in a real training.
+        """
+        texts = _PLACE.sub("test.py", _FOLDER.sub("", text_of(told)))
+        if not numbers:
+            texts = _NUMBER.sub("#", texts)
+        self._told[case] += 1
+        count = f" {self._told[case]}" if self._told[case] > 1 else ""
+        name = " ".join((self._test, *([case] if case else []))) + count
+        if self._update:
+            write(self._path, name, texts)
+        expected = read(self._path).get(name, "")
+        assert texts == expected, f"{self._path.name}, {name}: --update-golden accepts it"
+        return told
