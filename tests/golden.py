@@ -19,7 +19,7 @@ TEXTS = ("title", "message", "expected", "observed", "likely_cause", "fix")
 _HEAD = "== "
 _FOLDER = re.compile(r"(?<![\w.])/([\w.-]+/)+")  # of this machine
 _PLACE = re.compile(r"\btest_\w+\.py(:\d+)?")  # of a test: its lines move
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(\.\d+)?(e[+-]?\d+)?(?![\w.]*\w)")
+_NUMBER = re.compile(r"(?<![\w.#])-?\d+(\.\d+)?(e[+-]?\d+)?(?![\w.]*\w)")
 _Told = TypeVar("_Told", Finding, Violation, Example)
 
 
@@ -30,12 +30,18 @@ def text_of(told: Finding | Violation | Example) -> str:
 
 
 def mentions(told: Finding | Violation | Example | str, *facts: object) -> bool:
-    """Whether each fact stands in the texts as a word of its own: a number, a name, a place."""
+    """Whether the texts contain each fact, not as a part of a word: a number, a name, a place."""
     text = told if isinstance(told, str) else text_of(told)
-    return all(
-        re.search(rf"(?<![\w.]){re.escape(str(fact))}(?!\w|\.\w)", text) is not None
-        for fact in facts
-    )
+    return all(_pattern(fact).search(text) is not None for fact in facts)
+
+
+def _pattern(fact: object) -> re.Pattern[str]:
+    if isinstance(fact, (int, float)):
+        return re.compile(rf"(?<![\w.]){fact}(?!\w|\.\d)")
+    text = str(fact)
+    before = r"\b" if text[:1].isalnum() else ""
+    after = r"\b" if text[-1:].isalnum() else ""
+    return re.compile(before + re.escape(text) + after)
 
 
 def sections(text: str) -> dict[str, str]:
