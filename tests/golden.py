@@ -10,26 +10,29 @@ from __future__ import annotations
 import fcntl
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
+from traincheck.schema.claims import Invariant
 from traincheck.schema.findings import Example, Finding, Violation
 
-TEXTS = ("title", "message", "expected", "observed", "likely_cause", "fix")
+TEXTS = ("title", "text", "message", "expected", "observed", "likely_cause", "fix")
 _HEAD = "== "
 _FOLDER = re.compile(r"(?<![\w.])/([\w.-]+/)+")  # of this machine
 _PLACE = re.compile(r"\btest_\w+\.py(:\d+)?")  # of a test: its lines move
 _NUMBER = re.compile(r"(?<![\w.#])-?\d+(\.\d+)?(e[+-]?\d+)?(?![\w.]*\w)")
-_Told = TypeVar("_Told", Finding, Violation, Example)
+Told: TypeAlias = Finding | Violation | Example | Invariant
+_T = TypeVar("_T", bound=Told)
 
 
-def text_of(told: Finding | Violation | Example) -> str:
+def text_of(told: Told) -> str:
     """What is said, one text a line, without those that are empty."""
     said = [(name, getattr(told, name, "")) for name in TEXTS]
     return "".join(f"{name + ':':14}{text}\n" for name, text in said if text)
 
 
-def mentions(told: Finding | Violation | Example | str, *facts: object) -> bool:
+def mentions(told: Told | str, *facts: object) -> bool:
     """Whether the texts contain each fact, not as a part of a word: a number, a name, a place."""
     text = told if isinstance(told, str) else text_of(told)
     return all(_pattern(fact).search(text) is not None for fact in facts)
@@ -81,20 +84,29 @@ class Golden:
         self._path, self._test, self._update = path, test, update
         self._told: Counter[str] = Counter()
 
-    def __call__(self, told: _Told, *, case: str = "", numbers: bool = True) -> _Told:
+    def __call__(self, told: _T, *, case: str = "", numbers: bool = True) -> _T:
         """Compare the texts of a finding with the golden ones, and give it back.
 
         case: which of several findings of the test it is, in place of its number. numbers: false
         where they are another time's, as in a real training.
         """
-        texts = _PLACE.sub("test.py", _FOLDER.sub("", text_of(told)))
+        self._compare(text_of(told), case, numbers=numbers)
+        return told
+
+    def each(self, told: Iterable[_T], *, case: str = "", numbers: bool = True) -> list[_T]:
+        """Compare the texts of several, in their order, and give them back."""
+        found = list(told)
+        self._compare("".join(map(text_of, found)), case, numbers=numbers)
+        return found
+
+    def _compare(self, texts: str, case: str, *, numbers: bool) -> None:
+        texts = _PLACE.sub("test.py", _FOLDER.sub("", texts))
         if not numbers:
             texts = _NUMBER.sub("#", texts)
         self._told[case] += 1
         count = f" {self._told[case]}" if self._told[case] > 1 else ""
         name = " ".join((self._test, *([case] if case else []))) + count
-        if self._update:
+        if self._update and texts:
             write(self._path, name, texts)
         expected = read(self._path).get(name, "")
         assert texts == expected, f"{self._path.name}, {name}: --update-golden accepts it"
-        return told
