@@ -1,4 +1,4 @@
-"""TC612: a resumed run counts its epochs or steps from the beginning. Needs proof of a resume."""
+"""A resumed run counts its epochs or steps from the beginning. Needs proof of a resume."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"
 _EPOCH = re.compile(r"(start_|last_|cur_|current_|resume_)?epoch(_num|_idx|_index)?")
@@ -20,8 +20,8 @@ _STEP = re.compile(
 )
 
 
-class CountBeginsAnew:
-    """TC612 count-begins-anew: a resumed run counts epochs or steps from the beginning.
+class CountBeginsAnew(EventRule, code="TC612"):
+    """count-begins-anew: a resumed run counts epochs or steps from the beginning.
 
     What it checks:
         When model and optimizer were loaded from a file that also holds the number of an epoch or
@@ -49,26 +49,13 @@ class CountBeginsAnew:
         https://github.com/mlbench/mlbench-old/issues/50
     """
 
-    info = CheckInfo(
-        check_id="TC612",
-        kind="rule",
-        code="TC612",
-        severity="warning",
-        title="A resumed run counts from the beginning",
-        likely_cause=(
-            "The checkpoint holds a number that training does not go on from: the loop{where} "
-            "starts again."
-        ),
-        fix="Begin the loop with the number of the checkpoint that was loaded.",
+    title = "A resumed run counts from the beginning"
+    likely_cause = (
+        "The checkpoint holds a number that training does not go on from: the loop{where} "
+        "starts again."
     )
+    fix = "Begin the loop with the number of the checkpoint that was loaded."
     needs = RESUME | Needs(calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch"}))
-
-    def monitor(self) -> Counts:
-        return Counts()
-
-
-class Counts(SingleEvents):
-    """Compares what was loaded with what is saved next, and with what samplers are told."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +114,7 @@ class Counts(SingleEvents):
             return []
         self._file = None
         said = f"the sampler of {told.loader} is told epoch {told.sampler_epoch}"
-        return [_violation(event, file, saved, said, told)]
+        return [self._violation(event, file, saved, said, told)]
 
     def _saved(
         self, event: CheckpointEvent, file: CheckpointEvent, first: CallEvent
@@ -143,12 +130,38 @@ class Counts(SingleEvents):
             if now >= before[1] or (names is _STEP and not self._counts(now)):
                 return []
             said = f'the next file that is saved holds "{key}": {now}'
-            return [_violation(first, file, before, said, event)]
+            return [self._violation(first, file, before, said, event)]
         return []
 
     def _counts(self, number: int) -> bool:
         """Whether a number of steps was counted from the resume on, and not within an epoch."""
         return any(abs(number - since) <= 1 for since in (self._steps, self._backwards))
+
+    def _violation(
+        self,
+        first: CallEvent,
+        file: CheckpointEvent,
+        saved: tuple[str, int],
+        said: str,
+        proof: Event,
+    ) -> Violation:
+        key, number = saved
+        return Violation(
+            check_id=self.code,
+            step=first.step,
+            rank=first.rank,
+            stage="train",
+            subject=Subject(api="torch.load"),
+            symptom=Symptom.NOT_RESTORED,
+            message=(
+                f'{file.path} holds "{key}": {number}, and model and optimizer were loaded '
+                "from it, "
+                f"but training counts from the beginning: {said}"
+            ),
+            expected=f"training goes on from {key} {number}",
+            observed=said,
+            evidence=(file, first, proof),
+        )
 
 
 def _number(numbers: Mapping[str, int], names: re.Pattern[str]) -> tuple[str, int] | None:
@@ -162,24 +175,3 @@ def _shuffles_by_epoch(event: BatchEvent) -> bool:
     if event.sampler_epoch is None or event.sampler != _DISTRIBUTED:
         return False
     return any(later < former for former, later in pairwise(event.indices))
-
-
-def _violation(
-    first: CallEvent, file: CheckpointEvent, saved: tuple[str, int], said: str, proof: Event
-) -> Violation:
-    key, number = saved
-    return Violation(
-        check_id="TC612",
-        step=first.step,
-        rank=first.rank,
-        stage="train",
-        subject=Subject(api="torch.load"),
-        symptom=Symptom.NOT_RESTORED,
-        message=(
-            f'{file.path} holds "{key}": {number}, and model and optimizer were loaded from it, '
-            f"but training counts from the beginning: {said}"
-        ),
-        expected=f"training goes on from {key} {number}",
-        observed=said,
-        evidence=(file, first, proof),
-    )
