@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf
 from tests.rules.loss_runs import tensor
 from traincheck.schema.apis import Families
@@ -72,12 +73,12 @@ def run(
 BROKEN = run([2.005] * 5)
 
 
-def test_fires_once_at_the_third_batch() -> None:
+def test_fires_once_at_the_third_batch(golden: Golden) -> None:
     finding = fires("TC717", BROKEN)
     assert (finding.first_step, finding.violations, finding.severity) == (1, 1, "warning")
     assert finding.subject.api == LOSS
-    assert finding.observed == "a loss of 2.005 for 3 different batches in a row"
-    assert "loader1" in finding.message
+    golden(finding)
+    assert mentions(finding, 2.005, 3, "loader1")
 
 
 def test_fires_within_an_evaluation_and_on_several_losses() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import pickle
 import re
@@ -11,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import MLP, MLP_BN, TraceBuilder, healthy_run
-from tests.checking import Alone
+from tests.builders import healthy_run
+from tests.checking import Alone, net
+from tests.rules.broken import BROKEN
 from traincheck.check.engine import Engine
 from traincheck.errors import UsageError
 from traincheck.rules import registry
@@ -27,39 +27,6 @@ FOLDER = Path(registry.__file__).parent
 HEADINGS = ["What it checks", "Why it matters", "Fires on", "Stays quiet on", "Fix", "Source"]
 
 rules = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.info.code)
-
-
-def net() -> TraceBuilder:
-    return TraceBuilder().process().model("Net", MLP).optimizer()
-
-
-def _of_its_tests(code: str) -> list[Event]:
-    """``BROKEN`` in the tests of a rule: a short run that this rule finds at fault, and no other.
-
-    Events, or a function without arguments that makes them.
-    """
-    rule = next(rule for rule in RULES if rule.info.code == code)
-    theme, name = type(rule).__module__.split(".")[-2:]
-    module = importlib.import_module(f"tests.rules.{theme}.test_{name}")
-    made = module.BROKEN
-    return list(made() if callable(made) else made)
-
-
-BROKEN: dict[str, list[Event]] = {
-    "TC101": TraceBuilder()
-    .process()
-    .model("Net", MLP_BN)
-    .optimizer(names=["Net.fc2.weight"])
-    .steps(4)
-    .build(),
-    "TC102": net().steps(4, not_updated=["Net.fc1.weight"]).build(),
-    "TC201": net().steps(4, omit={"zero_grad"}).build(),
-    "TC202": net().steps(4, omit={"optimizer_step"}).build(),
-    "TC203": net().steps(4, style="C").build(),
-}
-for _rule in RULES:
-    if _rule.info.code not in BROKEN:
-        BROKEN[_rule.info.code] = _of_its_tests(_rule.info.code)
 
 
 def findings(events: list[Event], *chosen: Rule) -> list[Finding]:
