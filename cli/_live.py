@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traincheck.api import conclude
-from traincheck.check.live import LiveEngine, Watched
+from traincheck.check.live_engine import LiveEngine, Watched
 from traincheck.collect.launch.stop_program import ProgramStopper
 from traincheck.errors import OutputError
 from traincheck.store.tail import SILENT_S, TailReader
@@ -24,8 +24,8 @@ from ._sizes import size_text
 from ._terminal import Heartbeat, say, take_back, tell
 
 if TYPE_CHECKING:
-    from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
+    from traincheck.check.suppression.baseline import Baseline
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
 

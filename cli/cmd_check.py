@@ -30,8 +30,8 @@ from ._program import refuse_nothing_to_check
 from ._selection import configuration, presentation, selection_options, stall_option
 
 if TYPE_CHECKING:
-    from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
+    from traincheck.check.suppression.baseline import Baseline
     from traincheck.config import Config
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
@@ -181,13 +181,13 @@ def _known(options: dict[str, Any]) -> Baseline | None:
         return None
     if path is None:
         return None
-    from traincheck.check.baseline import read_baseline
+    from traincheck.check.suppression.baseline import read_baseline
 
     return read_baseline(Path(path))
 
 
 def _write_baseline(path: str, report: Report) -> None:
-    from traincheck.check.baseline import write_baseline
+    from traincheck.check.suppression.baseline import write_baseline
 
     entries = counted(write_baseline(Path(path), report.findings), "finding")
     click.echo(f"traincheck: {entries} written to {path}", err=True)
@@ -205,7 +205,7 @@ def _tell_suppressed(report: Report, form: str) -> None:
 
 def _check(options: dict[str, Any], config: Config, known: Baseline | None = None) -> Report:
     from traincheck.api import check_source, make_engine, program_of, root_of
-    from traincheck.check.source_files import SourceFiles, trusted_folders
+    from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
     from traincheck.presets import preset_path
     from traincheck.store.reader import TraceReader
 
@@ -239,7 +239,7 @@ def _follow(
 ) -> Report:
     """Tell findings as they come, as `traincheck run` does, and conclude."""
     from traincheck.api import conclude
-    from traincheck.check.live import LiveEngine
+    from traincheck.check.live_engine import LiveEngine
 
     from ._terminal import Heartbeat, take_back, tell
 

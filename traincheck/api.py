@@ -11,10 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traincheck.check.acceptance import Acceptor
 from traincheck.check.engine import Engine, watch
-from traincheck.check.source_calls import program_in
-from traincheck.check.source_files import SourceFiles, trusted_folders
+from traincheck.check.suppression.policy import Acceptor
+from traincheck.check.suppression.source_calls import program_in
+from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
 from traincheck.relations._table import RELATIONS

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from traincheck.check.acceptance import Suppression
+from traincheck.check.suppression.policy import Suppression
 from traincheck.errors import UsageError, nearest
 from traincheck.schema.findings import SEVERITIES
 from traincheck.schema.reading import read_regular

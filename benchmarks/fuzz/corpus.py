@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from traincheck.api import check
-from traincheck.check.baseline import write_baseline
+from traincheck.check.suppression.baseline import write_baseline
 from traincheck.infer.decide import Limits
 from traincheck.infer.engine import infer
 from traincheck.infer.files import save

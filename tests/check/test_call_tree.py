@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from itertools import count
 
-from traincheck.check.call_tree import MAX_LINES, Node, bounded, excerpt, in_view, seen_by, tree
+from traincheck.check.context.call_tree import (
+    MAX_LINES,
+    Node,
+    bounded,
+    excerpt,
+    in_view,
+    seen_by,
+    tree,
+)
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.check.source_files import MOST_BYTES, SourceFiles, split_place, trusted_folders
+from traincheck.check.suppression.source_files import (
+    MOST_BYTES,
+    SourceFiles,
+    split_place,
+    trusted_folders,
+)
 
 
 @pytest.fixture

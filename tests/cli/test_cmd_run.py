@@ -18,7 +18,7 @@ import pytest
 from benchmarks import harness
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.api import check
-from traincheck.check import live
+from traincheck.check import live_engine as live
 from traincheck.cli import _live
 from traincheck.cli import main as entry
 from traincheck.collect.launch import launcher as launching

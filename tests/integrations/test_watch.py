@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import traincheck
 from tests.collect.recording import read_folder, recording
-from traincheck.check.saves import suspects
+from traincheck.check.saved_checkpoints import suspects
 from traincheck.collect.active_session import CURRENT
 from traincheck.errors import LaunchError, OutputError, UsageError
 from traincheck.integrations import watching
@@ -351,7 +351,7 @@ def test_what_was_checked_takes_no_room(tmp_path, monkeypatch) -> None:
 
 
 def test_a_broken_check_does_not_reach_training(monkeypatch, caplog) -> None:
-    from traincheck.check.live import Watched
+    from traincheck.check.live_engine import Watched
 
     def fails(*_: object) -> None:
         raise ValueError("we got it wrong")
@@ -366,7 +366,7 @@ def test_a_broken_check_does_not_reach_training(monkeypatch, caplog) -> None:
 
 def test_an_interrupt_while_checking_ends_the_checking(monkeypatch) -> None:
     """What was being read is lost, and what is absent must prove nothing."""
-    from traincheck.check.live import Watched
+    from traincheck.check.live_engine import Watched
 
     real = Watched.take
 

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from tests.report.test_golden import REPORTS, several, suppressed, written
-from traincheck.check.live import Watched
+from traincheck.check.live_engine import Watched
 from traincheck.report._run_summary import RunSummary, write_run_summary
 from traincheck.report._table import SINKS
 from traincheck.schema.findings import NOTHING_CHECKED, Finding, Presentation, Report, Verdict

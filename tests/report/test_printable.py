@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import LINEAR, TraceBuilder
 from traincheck.api import check
-from traincheck.check.baseline import write_baseline
+from traincheck.check.suppression.baseline import write_baseline
 from traincheck.cli import main as entry
 from traincheck.infer.decide import Limits
 from traincheck.infer.engine import infer

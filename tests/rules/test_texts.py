@@ -11,8 +11,8 @@ import pytest
 from tests.checking import BY_CODE, Alone
 from tests.rules.test_contract import BROKEN
 from tests.texts import findings
-from traincheck.check.findings import FindingBook
-from traincheck.check.wording.symptoms import WORDING
+from traincheck.check.finding_builder import FindingBook
+from traincheck.check.wording.symptom_messages import WORDING
 from traincheck.rules._table import RULES
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 

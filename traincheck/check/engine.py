@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from traincheck.check.decorating import Decorating
-from traincheck.check.findings import Accept, FindingBook
-from traincheck.check.gate import Gate, within_program
-from traincheck.check.programs import SEES, Guard, kept_to_programs, others_note
-from traincheck.check.routing import Router
-from traincheck.check.saves import Saves
-from traincheck.check.seats import (
+from traincheck.check.best_effort import Decorating
+from traincheck.check.context.violation_context import Ring, Witness
+from traincheck.check.finding_builder import Accept, FindingBook
+from traincheck.check.monitors.invariant_monitor import Gate, within_program
+from traincheck.check.monitors.program_filter import SEES, Guard, kept_to_programs, others_note
+from traincheck.check.monitors.router import Router
+from traincheck.check.monitors.subscriptions import (
     RunSeats,
     Seat,
     fact_seats,
@@ -25,8 +25,8 @@ from traincheck.check.seats import (
     plain_seat,
     rule_seat,
 )
+from traincheck.check.saved_checkpoints import Saves
 from traincheck.check.verdicts import View, instrument_named, judge, reasons
-from traincheck.check.witness import Ring, Witness
 from traincheck.facts.programs import file_of
 from traincheck.facts.provider import Facts
 from traincheck.handlers import give_back

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.check.routing import Router
+from traincheck.check.monitors.router import Router
 from traincheck.check.verdicts import View, instrument_named
 from traincheck.facts.programs import Sketch
 from traincheck.facts.steps import is_judged

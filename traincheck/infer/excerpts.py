@@ -12,8 +12,8 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from traincheck.check.call_tree import Node, bounded, excerpt, seen_by, tree
-from traincheck.check.windows import Window, inside, latest, of_step, window_of
+from traincheck.check.context.call_tree import Node, bounded, excerpt, seen_by, tree
+from traincheck.check.context.windows import Window, inside, latest, of_step, window_of
 from traincheck.facts.steps import is_judged
 from traincheck.schema.claims import Hypothesis, Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent

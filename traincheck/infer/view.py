@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from traincheck.check.routing import Router
-from traincheck.check.thinning import thinned
+from traincheck.check.monitors.router import Router
+from traincheck.check.monitors.sampled_view import thinned
 from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent

@@ -13,8 +13,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from traincheck.check.live import Watched
-from traincheck.check.saves import suspect_note
+from traincheck.check.live_engine import Watched
+from traincheck.check.saved_checkpoints import suspect_note
 from traincheck.report._lines import COLOURS, page, say, table
 from traincheck.report._words import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import write_fix

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import orjson
 
-from traincheck.check.saves import suspects
+from traincheck.check.saved_checkpoints import suspects
 from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import located
 from traincheck.report._words import lack, notes_of

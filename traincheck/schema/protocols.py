@@ -43,7 +43,7 @@ class Rule(Protocol):
 
     Its class docstring is its documentation (headings: What it checks, Why it matters, Fires on,
     Stays quiet on, Fix). A class attribute ``scope = "run"`` gives it one monitor for all ranks
-    (check/seats.py); else each process has its own.
+    (check/monitors/subscriptions.py); else each process has its own.
     """
 
     info: CheckInfo

@@ -2,7 +2,7 @@
 
 A table and its predicates; it folds nothing.
 
-A cause also explains what its effects explain; folding.py sees to that.
+A cause also explains what its effects explain; root_causes.py sees to that.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from traincheck.check.source_files import UNPARSABLE, SourceFiles, split_place
+from traincheck.check.suppression.source_files import UNPARSABLE, SourceFiles, split_place
 
 _COMMENT = re.compile(r"#\s*traincheck:\s*ignore(?:\[(?P<codes>[^\]]*)\])?(?P<reason>.*)")
 

@@ -1,4 +1,4 @@
-"""Which violations are one fault. Groups what was counted, by cause; words are findings.py's."""
+"""Which violations are one fault. Groups what was counted, by cause; words are finding_builder.py's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.check.causes import EXPLAINS, RANK, Effect, base_name
-from traincheck.check.differences import DIFFERENCES
+from traincheck.check.grouping.causes import EXPLAINS, RANK, Effect, base_name
+from traincheck.check.grouping.invariant_effects import DIFFERENCES
 from traincheck.schema.findings import SEVERITIES, Acceptance, CheckInfo, Symptom, Violation
 
 _LOADER = re.compile(r"loader(\d+)\b")

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from traincheck.check.causes import EXPLAINS, RANK
-from traincheck.check.findings import FindingBook
-from traincheck.check.wording.symptoms import WORDING
+from traincheck.check.finding_builder import FindingBook
+from traincheck.check.grouping.causes import EXPLAINS, RANK
+from traincheck.check.wording.symptom_messages import WORDING
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Topic, Violation

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from traincheck.check.gate import Gate
+from traincheck.check.monitors.invariant_monitor import Gate
 from traincheck.facts.provider import Fact, FactMonitor, Facts, uses_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event

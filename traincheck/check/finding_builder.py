@@ -12,11 +12,11 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from traincheck.check.decorating import Decorating
-from traincheck.check.folding import Fault, Tally, fold, in_order
-from traincheck.check.witness import Witness, is_near
+from traincheck.check.best_effort import Decorating
+from traincheck.check.context.violation_context import Witness, is_near
+from traincheck.check.grouping.root_causes import Fault, Tally, fold, in_order
 from traincheck.check.wording.sentences import Filler, beside, message, since, with_all_names
-from traincheck.check.wording.symptoms import WORDING
+from traincheck.check.wording.symptom_messages import WORDING
 from traincheck.schema.events import Event
 from traincheck.schema.findings import (
     SEVERITIES,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from traincheck.check.thinning import Thinned
+from traincheck.check.monitors.sampled_view import Thinned
 from traincheck.schema.claims import Context, Hypothesis, Invariant, Precondition, Schedule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Example, Violation

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.builders import MLP_BN, TraceBuilder
 from tests.checking import BY_CODE, net
 from tests.checking import FIRST_RULES as RULES
-from traincheck.check.acceptance import Acceptor, Suppression
-from traincheck.check.comments import SourceComments, comments_of
 from traincheck.check.engine import Engine
-from traincheck.check.source_files import SourceFiles
+from traincheck.check.suppression.comments import SourceComments, comments_of
+from traincheck.check.suppression.policy import Acceptor, Suppression
+from traincheck.check.suppression.source_files import SourceFiles
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Report, Subject, Violation
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import MLP, TraceBuilder, healthy_run
-from tests.check.test_findings import fold, shape, violation
+from tests.check.test_finding_builder import fold, shape, violation
 from tests.learning import learn
-from traincheck.check.causes import RANK
-from traincheck.check.differences import DIFFERENCES
 from traincheck.check.engine import Engine
-from traincheck.check.findings import FindingBook
+from traincheck.check.finding_builder import FindingBook
+from traincheck.check.grouping.causes import RANK
+from traincheck.check.grouping.invariant_effects import DIFFERENCES
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
 from traincheck.schema.events import Event

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from traincheck.check.source_files import UNPARSABLE
+from traincheck.check.suppression.source_files import UNPARSABLE
 
 # Modules that programs write in place of a function.
 _MODULES = {

@@ -10,8 +10,8 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import report_of
-from traincheck.check import saves
-from traincheck.check.saves import suspect_note
+from traincheck.check import saved_checkpoints as saves
+from traincheck.check.saved_checkpoints import suspect_note
 from traincheck.report.json_report import write_json
 from traincheck.report.text_report import write_text
 from traincheck.schema.events import CheckpointEvent

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder, healthy_run
-from tests.check.test_findings import violation
+from tests.check.test_finding_builder import violation
 from tests.learning import learn
-from traincheck.check.beside import side_by_side
-from traincheck.check.call_tree import Node, excerpt
+from traincheck.check.context.call_tree import Node, excerpt
+from traincheck.check.context.reference_diff import side_by_side
+from traincheck.check.context.violation_context import Witness
 from traincheck.check.engine import Engine
-from traincheck.check.folding import Fault, Tally
+from traincheck.check.grouping.root_causes import Fault, Tally
 from traincheck.check.verdicts import View
-from traincheck.check.witness import Witness
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
 from traincheck.schema.apis import Families

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from traincheck.check.causes import Effect, Link, about, base_name, calls
+from traincheck.check.grouping.causes import Effect, Link, about, base_name, calls
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS
 from traincheck.schema.findings import Symptom, Topic
 

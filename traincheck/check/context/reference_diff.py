@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 
-from traincheck.check.call_tree import Node, landmarks, lines
+from traincheck.check.context.call_tree import Node, landmarks, lines
 from traincheck.relations._names import selector_text
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant

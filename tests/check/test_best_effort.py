@@ -9,13 +9,13 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from traincheck.check import engine as engine_module
-from traincheck.check import findings as findings_module
-from traincheck.check.acceptance import Acceptor
-from traincheck.check.comments import comments_of
+from traincheck.check import finding_builder as findings_module
 from traincheck.check.engine import Engine
-from traincheck.check.findings import Accept
-from traincheck.check.source_calls import lines_calling
-from traincheck.check.source_files import SourceFiles
+from traincheck.check.finding_builder import Accept
+from traincheck.check.suppression.comments import comments_of
+from traincheck.check.suppression.policy import Acceptor
+from traincheck.check.suppression.source_calls import lines_calling
+from traincheck.check.suppression.source_files import SourceFiles
 from traincheck.report import _by_name
 from traincheck.rules._table import all_rules
 from traincheck.schema.findings import Report

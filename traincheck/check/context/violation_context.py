@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import reduce
 from operator import or_
 
-from traincheck.check.beside import changes, side_by_side
-from traincheck.check.call_tree import Node, excerpt, in_view, is_in_view, tree
-from traincheck.check.folding import Fault
+from traincheck.check.context.call_tree import Node, excerpt, in_view, is_in_view, tree
+from traincheck.check.context.reference_diff import changes, side_by_side
+from traincheck.check.context.windows import Window, between, inside, of_step, window_of
+from traincheck.check.grouping.root_causes import Fault
 from traincheck.check.verdicts import View
-from traincheck.check.windows import Window, between, inside, of_step, window_of
-from traincheck.check.wording.symptoms import WORDING
+from traincheck.check.wording.symptom_messages import WORDING
 from traincheck.relations._names import ROLE_NAMES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs

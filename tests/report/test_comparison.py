@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.padding import Padding
 
 from tests.report.test_golden import REPORTS, written
-from traincheck.check.live import Watched
+from traincheck.check.live_engine import Watched
 from traincheck.report._beside import beside, excerpt_json
 from traincheck.report._places import code_of
 from traincheck.report._run_summary import RunSummary, write_run_summary

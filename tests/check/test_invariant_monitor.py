@@ -6,7 +6,7 @@ import pickle
 
 from tests.builders import healthy_run
 from tests.check.fakes import EverySteps, invariant
-from traincheck.check.gate import Gate
+from traincheck.check.monitors.invariant_monitor import Gate
 from traincheck.schema.claims import Condition, Invariant, Precondition
 from traincheck.schema.findings import Violation
 

@@ -10,16 +10,18 @@ from types import ModuleType
 
 import pytest
 
-from tests.check.test_findings import blind, groups
+from tests.check.test_finding_builder import blind, groups
 from tests.checking import net
 from tests.learning import learn
 from tests.relations.test_loss import updates
 from tests.rules.tc951.test_tc951 import SCHEDULER
 from tests.rules.window import schedule
-from traincheck.check import causes, differences, folding
 from traincheck.check import engine as engines
 from traincheck.check.engine import Engine
-from traincheck.check.findings import FindingBook
+from traincheck.check.finding_builder import FindingBook
+from traincheck.check.grouping import causes
+from traincheck.check.grouping import invariant_effects as differences
+from traincheck.check.grouping import root_causes as folding
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
 from traincheck.schema.claims import Invariant

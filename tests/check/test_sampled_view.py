@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import healthy_run
 from tests.learning import learn, report_of
-from traincheck.check.thinning import thinned
+from traincheck.check.monitors.sampled_view import thinned
 from traincheck.check.verdicts import View
 from traincheck.infer.view import selective
 from traincheck.schema.apis import TELLING

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from traincheck.check.comments import Comment, SourceComments
-from traincheck.check.source_calls import lines_calling
-from traincheck.check.source_files import SourceFiles
+from traincheck.check.suppression.comments import Comment, SourceComments
+from traincheck.check.suppression.source_calls import lines_calling
+from traincheck.check.suppression.source_files import SourceFiles
 from traincheck.schema.findings import Acceptance, CheckInfo, Subject, Violation
 
 _Key = tuple[str, Subject, tuple[str, ...]]
