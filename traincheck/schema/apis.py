@@ -166,3 +166,9 @@ class Families:
     # A member of CLIP_NORM: it finds the norm of what all ranks hold.
     FSDP_CLIP = "torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_"
     SET_RNG_STATE = "torch.set_rng_state"
+
+
+# The calls of a training loop; models are landmarks only as roots.
+LANDMARKS = frozenset(
+    value for name, value in vars(Families).items() if name.isupper() and value != Families.MODULE
+)

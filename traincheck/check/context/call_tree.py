@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.relations._names import shown
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import LANDMARKS, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Excerpt, Line
@@ -16,10 +16,6 @@ MAX_LINES = 12
 MAX_DEPTH = 3
 _MAX_PERIOD = 8
 _MAX_KEPT = 160  # nodes
-
-LANDMARKS = frozenset(
-    value for name, value in vars(Families).items() if name.isupper() and value != Families.MODULE
-)
 
 Wanted = Callable[[CallEvent], bool]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from traincheck.check.context.call_tree import LANDMARKS
 from traincheck.check.grouping.root_causes import Fault
+from traincheck.schema.apis import LANDMARKS
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
 from traincheck.schema.words import joined
 
