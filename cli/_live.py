@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traincheck.api import conclude
-from traincheck.check.live_engine import LiveEngine, Watched
+from traincheck.check.live_engine import LiveEngine
+from traincheck.check.run_overview import RunOverview
 from traincheck.collect.launch.stop_program import ProgramStopper
 from traincheck.errors import OutputError
 from traincheck.store.tail import SILENT_S, TailReader
@@ -75,9 +76,9 @@ class LiveCheck:
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     @property
-    def watched(self) -> Watched:
+    def watched(self) -> RunOverview:
         """What the run consists of."""
-        return self._live.watched
+        return self._live.overview
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """The program runs."""
@@ -171,7 +172,7 @@ class LiveCheck:
         self._heartbeat.tick()
 
     def _tell(self, finding: Finding) -> None:
-        if self._known is not None and self._known.holds(finding):
+        if self._known is not None and self._known.contains(finding):
             return
         if not tell(finding):
             return
@@ -184,7 +185,7 @@ class LiveCheck:
             self._halt()
 
     def _take_back(self, finding: Finding) -> None:
-        if self._known is None or not self._known.holds(finding):
+        if self._known is None or not self._known.contains(finding):
             take_back(finding)
 
 

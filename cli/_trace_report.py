@@ -300,11 +300,11 @@ def _off(processes: Sequence[ProcessInfo]) -> list[str]:
 
 def _thinned(processes: Sequence[ProcessInfo]) -> list[str]:
     """What was recorded in some steps only, each once."""
-    from traincheck.check.verdicts import View
+    from traincheck.check.verdicts import TraceView
     from traincheck.schema.claims import BATCH_CONTENT
 
     found: dict[str, None] = {}
-    for view in (View.of_facts(process.facts) for process in processes):
+    for view in (TraceView.of_facts(process.facts) for process in processes):
         if view.recorded is None:
             continue
         rare = view.recorded.rare_looks

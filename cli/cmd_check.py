@@ -244,7 +244,7 @@ def _follow(
     from ._terminal import Heartbeat, take_back, tell
 
     def if_new(write: Callable[..., object], finding: Finding) -> None:
-        if known is None or not known.holds(finding):
+        if known is None or not known.contains(finding):
             write(finding, is_written=False)
 
     live = LiveEngine(engine, partial(if_new, tell), partial(if_new, take_back))

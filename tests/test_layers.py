@@ -41,10 +41,9 @@ COLLECT_LAYERS = (
 CHECK_LAYERS = (
     ("verdicts", "best_effort", "grouping", "suppression", "saved_checkpoints"),
     ("monitors", "wording"),
-    ("context",),
-    ("finding_builder",),
+    ("context", "run_overview"),
+    ("finding_builder", "process"),
     ("engine",),
-    ("run_overview",),
     ("live_engine",),
 )
 ORDERS = {

@@ -11,9 +11,9 @@ from tests.builders import MLP, TraceBuilder
 from traincheck.check import engine as engine_module
 from traincheck.check import finding_builder as findings_module
 from traincheck.check.engine import Engine
-from traincheck.check.finding_builder import Accept
+from traincheck.check.finding_builder import Suppress
 from traincheck.check.suppression.comments import comments_of
-from traincheck.check.suppression.policy import Acceptor
+from traincheck.check.suppression.policy import SuppressionPolicy
 from traincheck.check.suppression.source_calls import lines_calling
 from traincheck.check.suppression.source_files import SourceFiles
 from traincheck.report import _by_name
@@ -25,8 +25,8 @@ EVENTS = TraceBuilder().process().model("Net", MLP).optimizer().steps(4, omit={"
 DEEP = "x = " + " + ".join(["1"] * 60_000) + "\n"
 
 
-def checked(accept: Accept | None = None) -> Report:
-    engine = Engine(rules=RULES, accept=accept)
+def checked(accept: Suppress | None = None) -> Report:
+    engine = Engine(rules=RULES, suppress=accept)
     for event in EVENTS:
         engine.observe(event)
     return engine.finish()
@@ -37,7 +37,7 @@ def fails(*_: object, **__: object) -> None:
 
 
 def test_nothing_is_noted_where_nothing_fails() -> None:
-    report = checked(Acceptor())
+    report = checked(SuppressionPolicy())
     assert [finding.code for finding in report.findings] == ["TC201"]
     assert not any("failed" in note for note in report.notes)
 
@@ -46,10 +46,10 @@ def test_a_finding_stays_when_looking_for_its_suppression_fails() -> None:
     report = checked(fails)
     assert [finding.code for finding in report.findings] == ["TC201"]
     assert report.verdicts[RULES[0].info.check_id].value == "violated"
-    assert any("who accepted TC201 failed with RecursionError" in note for note in report.notes)
+    assert any("suppressions of TC201 failed with RecursionError" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("name", ["fold", "_finding", "_also"])
+@pytest.mark.parametrize("name", ["group_by_cause", "_finding", "_also"])
 def test_a_finding_stays_when_its_words_or_group_fail(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,11 +59,11 @@ def test_a_finding_stays_when_its_words_or_group_fail(
     assert any("failed with RecursionError: too deep" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("name", ["note", "beside", "of_ranks", "near"])
+@pytest.mark.parametrize("name", ["on_violation", "compare", "compare_ranks", "source_event"])
 def test_a_finding_stays_when_the_comparison_fails(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module.Witness, name, fails)
+    monkeypatch.setattr(engine_module.ViolationContext, name, fails)
     report = checked()
     assert [finding.code for finding in report.findings] == ["TC201"]
     assert any("failed with RecursionError" in note for note in report.notes)
@@ -92,5 +92,5 @@ def test_a_comment_counts_for_its_line_where_python_cannot_take_the_source() -> 
 
 def test_a_finding_stays_when_its_source_cannot_be_parsed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{DEEP}# traincheck: ignore[TC9]\n")
-    report = checked(Acceptor(sources=SourceFiles(lambda: str(tmp_path), [tmp_path])))
+    report = checked(SuppressionPolicy(sources=SourceFiles(lambda: str(tmp_path), [tmp_path])))
     assert [finding.code for finding in report.findings] == ["TC201"]

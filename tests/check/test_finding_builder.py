@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from traincheck.check.finding_builder import FindingBook
+from traincheck.check.finding_builder import FindingBuilder
 from traincheck.check.grouping.causes import EXPLAINS, RANK
-from traincheck.check.wording.symptom_messages import WORDING
+from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Topic, Violation
@@ -100,7 +100,7 @@ def _fold(violations: Iterable[Violation], severity: str) -> list[Finding]:
             severity=severity,
             title="what the rule says of {variables}" if is_rule else "the claim",
         )
-    book = FindingBook(infos)
+    book = FindingBuilder(infos)
     for v in violations:
         book.add(v)
     return book.findings()
@@ -450,7 +450,7 @@ def test_every_symptom_has_a_rank_a_wording_and_explains_itself(symptom: Symptom
     assert symptom in RANK
     assert symptom in EXPLAINS[symptom]
     finding = fold(violation("a", symptom, "Net.a", 3, api="torch.f", module="Net"))[0]
-    assert WORDING[symptom].title
+    assert SYMPTOM_MESSAGES[symptom].title
     assert "{" not in finding.title + finding.likely_cause + finding.fix + finding.message
 
 

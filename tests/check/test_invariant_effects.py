@@ -8,9 +8,9 @@ from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.check.test_finding_builder import fold, shape, violation
 from tests.learning import learn
 from traincheck.check.engine import Engine
-from traincheck.check.finding_builder import FindingBook
+from traincheck.check.finding_builder import FindingBuilder
 from traincheck.check.grouping.causes import RANK
-from traincheck.check.grouping.invariant_effects import DIFFERENCES
+from traincheck.check.grouping.invariant_effects import INVARIANT_EFFECTS
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
 from traincheck.schema.events import Event
@@ -266,7 +266,7 @@ def severities(*violations: tuple[Violation, str]) -> list[tuple[str, str]]:
         )
         for v, severity in violations
     }
-    book = FindingBook(infos)
+    book = FindingBuilder(infos)
     for v, _ in violations:
         book.add(v)
     return [(finding.check, finding.severity) for finding in book.findings()]
@@ -286,7 +286,7 @@ def test_advice_does_not_speak_for_an_invariant() -> None:
 
 
 def test_causes_rank_before_what_they_may_explain() -> None:
-    for cause, effects in DIFFERENCES.items():
+    for cause, effects in INVARIANT_EFFECTS.items():
         assert all(RANK[cause] <= RANK[effect] for effect in effects), cause
 
 

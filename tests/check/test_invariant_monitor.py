@@ -6,7 +6,7 @@ import pickle
 
 from tests.builders import healthy_run
 from tests.check.fakes import EverySteps, invariant
-from traincheck.check.monitors.invariant_monitor import Gate
+from traincheck.check.monitors.invariant_monitor import InvariantMonitor
 from traincheck.schema.claims import Condition, Invariant, Precondition
 from traincheck.schema.findings import Violation
 
@@ -14,8 +14,8 @@ ODD = Precondition(clauses=((Condition(feature="step_is_odd", op="==", value=Tru
 NEVER = Precondition(clauses=((Condition(feature="unheard_of", op="!=", value=1),),))
 
 
-def run(*invariants: Invariant, steps: int = 4) -> tuple[Gate, list[Violation]]:
-    gate = Gate(EverySteps(), invariants)
+def run(*invariants: Invariant, steps: int = 4) -> tuple[InvariantMonitor, list[Violation]]:
+    gate = InvariantMonitor(EverySteps(), invariants)
     found = [v for e in healthy_run(steps) if e.kind == "step" for v in gate.observe(e)]
     return gate, found + list(gate.finish())
 

@@ -135,13 +135,15 @@ def test_what_is_left_to_ask_of_a_program():
     [
         (MLP, "train.py", None),
         (MLP_BN, "train.py", None),
-        (MLP, "v2.py", "speak of train.py only, and this run is of v2.py: learn from a good run"),
-        (CONV, "train.py", "speak of another model in train.py: learn from a good run"),
+        (MLP, "v2.py", "apply only to train.py, but this run is v2.py: record a good run of it"),
+        (CONV, "train.py", "apply only to another model in train.py: record a good run"),
     ],
 )
 def test_who_has_renamed_a_script_is_told_that_little_is_asked_of_it(model, program, said):
     invariants = learn(run(MLP)).invariants
-    notes = [one for one in report_of(invariants, run(model, program)).notes if " speak of " in one]
+    notes = [
+        one for one in report_of(invariants, run(model, program)).notes if " apply only to " in one
+    ]
     assert len(notes) == (said is not None)
     kept = sum(bool(one.precondition.programs()) for one in invariants)
     start = f"{kept} of {len(invariants)} invariants "

@@ -10,18 +10,18 @@ from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder, healthy_run
 from tests.check.test_finding_builder import violation
 from tests.learning import learn
 from traincheck.check.context.call_tree import Node, excerpt
-from traincheck.check.context.reference_diff import side_by_side
-from traincheck.check.context.violation_context import Witness
+from traincheck.check.context.reference_diff import diff_calls
+from traincheck.check.context.violation_context import ViolationContext
 from traincheck.check.engine import Engine
-from traincheck.check.grouping.root_causes import Fault, Tally
-from traincheck.check.verdicts import View
+from traincheck.check.grouping.root_causes import RootCause, ViolationCount
+from traincheck.check.verdicts import TraceView
 from traincheck.relations._table import RELATIONS
 from traincheck.rules._table import RULES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Invariant, Needs, without_some
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.excerpts import Excerpt, Line, Row
-from traincheck.schema.findings import Finding, Report, Symptom
+from traincheck.schema.findings import Finding, Report, Symptom, Violation
 from traincheck.schema.invariant_file import needs_json
 
 STEP = 20
@@ -45,7 +45,7 @@ def check(events: list[Event], invariants: list[Invariant], rules: bool = False)
 
 def told(finding: Finding, side: str, mark: str) -> list[str]:
     """Lines of one side with a mark, without indentation."""
-    texts = [getattr(row, side) for row in finding.beside if row.mark == mark]
+    texts = [getattr(row, side) for row in finding.comparison if row.mark == mark]
     return [text.strip() for text in texts if text]
 
 
@@ -67,7 +67,7 @@ def test_an_extra_call_is_marked_in_this_run() -> None:
     builder = net().steps(3)
     for _ in range(4):
         builder.step().backward().optimizer_step()
-    found = [f for f in check(builder.build(), taught()).findings if f.beside]
+    found = [f for f in check(builder.build(), taught()).findings if f.comparison]
     assert found
     assert told(found[0], "observed", "+") == ["2 times:"]
     assert told(found[0], "reference", "-") == []
@@ -80,7 +80,9 @@ def test_an_order_is_seen_in_both_columns() -> None:
     first = report.findings[0]
     marked = told(first, "reference", "-") + told(first, "observed", "+")
     assert any("Adam.step" in line or "backward" in line for line in marked)
-    rows = [row.observed for row in first.beside if row.observed and "Net.fc" not in row.observed]
+    rows = [
+        row.observed for row in first.comparison if row.observed and "Net.fc" not in row.observed
+    ]
     steps = next(i for i, text in enumerate(rows) if "Adam.step" in text)
     assert steps < next(i for i, text in enumerate(rows) if "backward" in text)
 
@@ -88,7 +90,7 @@ def test_an_order_is_seen_in_both_columns() -> None:
 def test_variables_are_counted_on_both_sides() -> None:
     events = net().steps(3).steps(5, not_updated={"Net.fc1.weight"}).build()
     finding = about(check(events, taught()), "Net.fc1.weight")
-    (row,) = finding.beside
+    (row,) = finding.comparison
     assert row.mark == "~"
     assert row.reference == f"every parameter changes in all of {STEP} steps"
     assert row.observed == "Net.fc1.weight: not in 5 of 8 steps"
@@ -106,10 +108,10 @@ def test_a_rule_shows_what_the_invariants_saw() -> None:
 def test_without_an_excerpt_nothing_is_shown() -> None:
     events = net().steps(3).steps(5, omit={"optimizer_step"}).build()
     bare = [replace(invariant, excerpt=None) for invariant in taught()]
-    plain = [replace(f, beside=()) for f in check(events, taught()).findings]
-    without = [replace(f, beside=()) for f in check(events, bare).findings]
+    plain = [replace(f, comparison=()) for f in check(events, taught()).findings]
+    without = [replace(f, comparison=()) for f in check(events, bare).findings]
     assert [f.id for f in plain] == [f.id for f in without]
-    calls = [row for f in check(events, bare).findings for row in f.beside if row.mark != "~"]
+    calls = [row for f in check(events, bare).findings for row in f.comparison if row.mark != "~"]
     assert calls == []
 
 
@@ -119,7 +121,7 @@ def test_another_program_is_compared_by_landmarks_only() -> None:
     finding = next(f for f in report.findings if told(f, "reference", "-"))
     assert told(finding, "reference", "-") == ["Adam.zero_grad"]
     assert told(finding, "observed", "+") == []
-    assert not any("Linear" in (row.observed or "") for row in finding.beside)
+    assert not any("Linear" in (row.observed or "") for row in finding.comparison)
 
 
 def test_what_the_trace_was_recorded_without_is_not_missing() -> None:
@@ -176,7 +178,7 @@ def node(api: str, *children: Node, count: int = 1, note: str = "") -> Node:
 def rows(reference: list[Node], observed: list[Node]) -> list[tuple[str, str | None, str | None]]:
     shown = excerpt(reference)
     assert shown is not None
-    return [(r.mark, r.reference, r.observed) for r in side_by_side(shown, observed)]
+    return [(r.mark, r.reference, r.observed) for r in diff_calls(shown, observed)]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_lines_are_aligned(
 
 def test_a_long_difference_is_cut_around_what_differs() -> None:
     reference = [node(f"m.f{i}") for i in range(12)]
-    found = side_by_side(
+    found = diff_calls(
         excerpt(reference) or pytest.fail("no excerpt"),
         [node(f"m.f{i}") for i in range(12) if i != 9] + [node(f"x.g{i}") for i in range(30)],
     )
@@ -206,20 +208,24 @@ def test_a_long_difference_is_cut_around_what_differs() -> None:
     assert ("-", "m.f9") in [(row.mark, row.reference) for row in found]
 
 
-def two_ranks(*apis: tuple[str, ...]) -> Witness:
+def two_ranks(*apis: tuple[str, ...]) -> ViolationContext:
     """A witness of one step of each rank."""
     claim = Hypothesis(relation="contains", params={"outer": "step", "inner": Families.BACKWARD})
     shown = Excerpt(lines=(Line(depth=0, api="m.a"), Line(depth=0, api="m.b")), depth=0)
     needs = Needs(calls=frozenset({"m.a", "m.b"}))
-    witness = Witness([Invariant(id="i", hypothesis=claim, needs=needs, excerpt=shown)])
+    context = ViolationContext([Invariant(id="i", hypothesis=claim, needs=needs, excerpt=shown)])
     for rank, called in enumerate(apis):
-        ring = witness.ring(rank, View())
-        assert ring is not None
+        recent = context.recent_calls(rank, TraceView())
+        assert recent is not None
         for n, api in enumerate(called):
             event = CallEvent(n, n, 0, "train", rank, "p1-t0", api=api, span=n, start_ns=n)
-            ring.calls.append(event)
-        witness.step_ended(ring, 0)
-    return witness
+            recent.calls.append(event)
+        context.end_step(recent, 0)
+    return context
+
+
+def root_cause(found: Violation) -> RootCause:
+    return RootCause(found.check_id, found.symptom, [ViolationCount.first_of(found)])
 
 
 def plain(rows: tuple[Row, ...]) -> list[tuple[str, str | None, str | None]]:
@@ -227,42 +233,42 @@ def plain(rows: tuple[Row, ...]) -> list[tuple[str, str | None, str | None]]:
 
 
 def test_the_rank_that_is_named_is_shown() -> None:
-    witness = two_ranks(("m.a", "m.b"), ("m.b",))
+    context = two_ranks(("m.a", "m.b"), ("m.b",))
     found = violation("i", Symptom.MISSING_CALL, api="m.a", rank=1)
-    witness.note(found, None)
-    fault = Fault("i", Symptom.MISSING_CALL, [Tally.of(found)])
-    assert plain(witness.beside(fault, 1)) == [("-", "m.a", None), (" ", "m.b", "m.b")]
-    assert witness.of_ranks(fault) is None
+    context.on_violation(found, None)
+    cause = root_cause(found)
+    assert plain(context.compare(cause, 1)) == [("-", "m.a", None), (" ", "m.b", "m.b")]
+    assert context.compare_ranks(cause) is None
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_ranks_that_differ_are_beside_each_other(rank: int) -> None:
-    witness = two_ranks(("m.a", "m.step"), ("m.a",))
+    context = two_ranks(("m.a", "m.step"), ("m.a",))
     found = violation("TC401", Symptom.RANKS_DIFFER, "Net.a", rank=rank)
-    witness.note(found, None)
-    beside = witness.of_ranks(Fault("TC401", Symptom.RANKS_DIFFER, [Tally.of(found)]))
+    context.on_violation(found, None)
+    beside = context.compare_ranks(root_cause(found))
     assert beside is not None
     assert beside[0] == ("rank 0", "rank 1")
     assert plain(beside[1]) == [(" ", "m.a", "m.a"), ("-", "m.step", None)]
 
 
 def test_ranks_that_call_the_same_are_not_shown() -> None:
-    witness = two_ranks(("m.a",), ("m.a",))
+    context = two_ranks(("m.a",), ("m.a",))
     found = violation("TC401", Symptom.RANKS_DIFFER, "Net.a", rank=1)
-    witness.note(found, None)
-    assert witness.of_ranks(Fault("TC401", Symptom.RANKS_DIFFER, [Tally.of(found)])) is None
+    context.on_violation(found, None)
+    assert context.compare_ranks(root_cause(found)) is None
 
 
 def test_old_steps_are_let_go() -> None:
-    witness = two_ranks(("m.a", "m.b"))
-    ring = witness.ring(1, View())
-    assert ring is not None
+    context = two_ranks(("m.a", "m.b"))
+    recent = context.recent_calls(1, TraceView())
+    assert recent is not None
     for step in range(5):
         for n, api in enumerate(("m.a", "m.b")):
-            ring.calls.append(CallEvent(n, n, step, "train", 1, "p1-t0", api=api, span=n))
-        witness.step_ended(ring, step)
-    assert [call.step for call in ring.calls] == [3, 3, 4, 4]
-    assert [ring.is_whole(step) for step in range(5)] == [False, False, False, True, True]
+            recent.calls.append(CallEvent(n, n, step, "train", 1, "p1-t0", api=api, span=n))
+        context.end_step(recent, step)
+    assert [call.step for call in recent.calls] == [3, 3, 4, 4]
+    assert [recent.is_complete(step) for step in range(5)] == [False, False, False, True, True]
     late = violation("i", Symptom.MISSING_CALL, api="m.a", step=1, rank=1)
-    witness.note(late, ring)
-    assert witness.beside(Fault("i", Symptom.MISSING_CALL, [Tally.of(late)]), 5) == ()
+    context.on_violation(late, recent)
+    assert context.compare(root_cause(late), 5) == ()

@@ -18,7 +18,7 @@ from tests.rules.tc951.test_tc951 import SCHEDULER
 from tests.rules.window import schedule
 from traincheck.check import engine as engines
 from traincheck.check.engine import Engine
-from traincheck.check.finding_builder import FindingBook
+from traincheck.check.finding_builder import FindingBuilder
 from traincheck.check.grouping import causes
 from traincheck.check.grouping import invariant_effects as differences
 from traincheck.check.grouping import root_causes as folding
@@ -81,11 +81,11 @@ def learned(name: str) -> Sequence[Invariant]:
 def give(monkeypatch: pytest.MonkeyPatch, change: Callable[[Violation], Violation]) -> None:
     """Let the engine change each violation before it is counted."""
 
-    class Book(FindingBook):
+    class Book(FindingBuilder):
         def add(self, violation: Violation) -> bool:
             return super().add(change(violation))
 
-    monkeypatch.setattr(engines, "FindingBook", Book)
+    monkeypatch.setattr(engines, "FindingBuilder", Book)
 
 
 @runs

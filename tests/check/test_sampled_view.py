@@ -10,8 +10,8 @@ import pytest
 
 from tests.builders import healthy_run
 from tests.learning import learn, report_of
-from traincheck.check.monitors.sampled_view import thinned
-from traincheck.check.verdicts import View
+from traincheck.check.monitors.sampled_view import in_sampled_view
+from traincheck.check.verdicts import TraceView
 from traincheck.infer.view import selective
 from traincheck.schema.apis import TELLING
 from traincheck.schema.claims import (
@@ -130,20 +130,22 @@ def test_evaluation_is_recorded_whatever_the_step() -> None:
 def test_whole_steps_stay_as_they_are(step: int | None) -> None:
     call = CallEvent(0, 0, step, "train", 0, "p1-t0", api=LINEAR, span=1)
     end = StepEvent(1, 0, step, "train", 0, "p1-t0")
-    assert thinned(call, SCHEDULE) is call
-    assert thinned(end, SCHEDULE) is end
+    assert in_sampled_view(call, SCHEDULE) is call
+    assert in_sampled_view(end, SCHEDULE) is end
 
 
 def test_of_other_steps_calls_are_left_out_and_their_end_tells_so() -> None:
     head = (0, 0, 9, "train", 0, "p1-t0")
-    assert thinned(CallEvent(*head, api=LINEAR, span=1), SCHEDULE) is None
+    assert in_sampled_view(CallEvent(*head, api=LINEAR, span=1), SCHEDULE) is None
     counted = StepEvent(*head, counters={"backward": 1})
-    assert thinned(counted, SCHEDULE) == StepEvent(*head, counters={"backward": 1}, recorded=False)
+    assert in_sampled_view(counted, SCHEDULE) == StepEvent(
+        *head, counters={"backward": 1}, recorded=False
+    )
     mark = MarkEvent(*head, text="mine")
-    assert thinned(mark, SCHEDULE) is mark
-    assert thinned(counted, Schedule(first=10, every=10)) is counted
+    assert in_sampled_view(mark, SCHEDULE) is mark
+    assert in_sampled_view(counted, Schedule(first=10, every=10)) is counted
     gap = StepEvent(*head, recorded=False, complete=False)
-    assert thinned(gap, SCHEDULE) is gap
+    assert in_sampled_view(gap, SCHEDULE) is gap
 
 
 def test_losses_and_landmarks_are_wanted_in_every_step() -> None:
@@ -189,7 +191,7 @@ def test_who_looks_at_variables_in_all_steps_prevails() -> None:
 def test_what_was_looked_at_now_and_then_does_not_serve_who_wants_it_always(
     wanted: str, reason: str | None
 ) -> None:
-    view = View(recorded=Needs(states=some("gradient@backward")))
+    view = TraceView(recorded=Needs(states=some("gradient@backward")))
     always = Needs(states=frozenset({wanted}))
     assert view.lacks(Needs(states=some("gradient@backward"))) is None
     assert view.lacks(always) == (reason and f"the trace was recorded without {reason}")

@@ -69,5 +69,5 @@ def test_those_of_a_healthy_run_are_not() -> None:
 
 
 def test_no_more_saves_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saves, "_MOST", 2)
+    monkeypatch.setattr(saves, "_MAX_SAVES", 2)
     assert [save.step for save in report(broken=True).saves] == [4, 4]

@@ -13,7 +13,7 @@ from tests.checking import BY_CODE, net
 from tests.checking import FIRST_RULES as RULES
 from traincheck.check.engine import Engine
 from traincheck.check.suppression.comments import SourceComments, comments_of
-from traincheck.check.suppression.policy import Acceptor, Suppression
+from traincheck.check.suppression.policy import Suppression, SuppressionPolicy
 from traincheck.check.suppression.source_files import SourceFiles
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Report, Subject, Violation
@@ -35,26 +35,26 @@ def below(folder: Path) -> SourceFiles:
     return SourceFiles(lambda: str(folder), [folder])
 
 
-def checked(events: list[Event], acceptor: Acceptor) -> Report:
-    engine = Engine(rules=RULES, accept=acceptor)
+def checked(events: list[Event], acceptor: SuppressionPolicy) -> Report:
+    engine = Engine(rules=RULES, suppress=acceptor)
     for event in events:
         engine.observe(event)
     return engine.finish()
 
 
-def suppress(code: str, **parts: str) -> Acceptor:
-    return Acceptor([Suppression(code=code, reason="because", **parts)])
+def suppress(code: str, **parts: str) -> SuppressionPolicy:
+    return SuppressionPolicy([Suppression(code=code, reason="because", **parts)])
 
 
-def comment(tmp_path: Path, text: str, line: int = 88) -> Acceptor:
+def comment(tmp_path: Path, text: str, line: int = 88) -> SuppressionPolicy:
     lines = ["pass"] * 100
     lines[line - 1] = f"optimizer.step()  {text}"
     (tmp_path / "train.py").write_text("\n".join(lines))
-    return Acceptor(sources=below(tmp_path))
+    return SuppressionPolicy(sources=below(tmp_path))
 
 
 def test_nothing_accepted_is_everything_reported() -> None:
-    report = checked(NO_ZERO_GRAD, Acceptor())
+    report = checked(NO_ZERO_GRAD, SuppressionPolicy())
     assert [finding.code for finding in report.findings] == ["TC201"]
     assert report.suppressed == []
 
@@ -64,7 +64,7 @@ def test_a_suppression_of_a_code_or_its_beginning(code: str) -> None:
     report = checked(NO_ZERO_GRAD, suppress(code))
     assert report.findings == []
     (found,) = report.suppressed
-    assert (found.code, found.accepted.by, found.accepted.reason) == (
+    assert (found.code, found.suppressed.by, found.suppressed.reason) == (
         "TC201",
         "configuration",
         "because",
@@ -85,13 +85,13 @@ def test_a_suppression_of_some_variables_leaves_the_others() -> None:
 
 
 def test_all_violations_are_counted_on_one_side_or_the_other() -> None:
-    (whole,) = checked(NOT_HELD, Acceptor()).findings
+    (whole,) = checked(NOT_HELD, SuppressionPolicy()).findings
     report = checked(NOT_HELD, suppress("TC101", variable="*.bn.weight"))
     assert sum(f.violations for f in (*report.findings, *report.suppressed)) == whole.violations
 
 
 def test_an_accepted_violation_is_no_news() -> None:
-    engine = Engine(rules=RULES, accept=suppress("TC201"))
+    engine = Engine(rules=RULES, suppress=suppress("TC201"))
     assert not [violation for event in NO_ZERO_GRAD for violation in engine.observe(event)]
 
 
@@ -142,9 +142,9 @@ def test_a_comment_at_the_call(tmp_path: Path, text: str, is_accepted: bool) -> 
 def test_the_reason_is_what_follows(tmp_path: Path) -> None:
     text = "# traincheck: ignore[TC201]: gradients are summed on purpose"
     (found,) = checked(NO_ZERO_GRAD, comment(tmp_path, text)).suppressed
-    assert found.accepted.reason == "gradients are summed on purpose"
-    assert found.accepted.where == "train.py:88"
-    assert found.accepted.by == "comment"
+    assert found.suppressed.reason == "gradients are summed on purpose"
+    assert found.suppressed.where == "train.py:88"
+    assert found.suppressed.by == "comment"
 
 
 def test_a_comment_elsewhere_says_nothing(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_source_that_cannot_be_read_has_no_comments(
 ) -> None:
     if content is not None:
         (tmp_path / "train.py").write_bytes(content)
-    report = checked(NO_ZERO_GRAD, Acceptor(sources=below(tmp_path)))
+    report = checked(NO_ZERO_GRAD, SuppressionPolicy(sources=below(tmp_path)))
     assert [finding.code for finding in report.findings] == ["TC201"]
 
 
@@ -248,21 +248,21 @@ def test_a_comment_at_a_call_whose_line_nothing_tells(
     tmp_path: Path, source: str, accepted_at: str | None
 ) -> None:
     (tmp_path / "train.py").write_text(source)
-    acceptor = Acceptor(sources=below(tmp_path), program=lambda: "train.py")
+    acceptor = SuppressionPolicy(sources=below(tmp_path), program=lambda: "train.py")
     info = BY_CODE["TC310"].info
     told = dict.fromkeys(("symptom", "message", "expected", "observed"), "")
     subject = Subject(api=API)
     violation = Violation(check_id="TC310", step=0, rank=0, stage="train", subject=subject, **told)
     accepted = acceptor(violation, info)
     assert (accepted and accepted.where) == accepted_at
-    elsewhere = Acceptor(sources=below(tmp_path))
+    elsewhere = SuppressionPolicy(sources=below(tmp_path))
     assert elsewhere(violation, info) is None
 
 
 def test_an_accepted_cause_still_explains_its_effects() -> None:
     events = net().steps(5, style="C").build()  # step before backward
     rules = [BY_CODE["TC203"], BY_CODE["TC202"]]
-    engine = Engine(rules=rules, accept=suppress("TC203"))
+    engine = Engine(rules=rules, suppress=suppress("TC203"))
     for event in events:
         engine.observe(event)
     report = engine.finish()

@@ -9,7 +9,14 @@ import pytest
 from tests.builders import healthy_run
 from tests.relations.test_contract import LEARNED
 from traincheck.check.engine import Engine
-from traincheck.check.verdicts import FEEDS, View, instrument_named, judge, reasons, unfed
+from traincheck.check.verdicts import (
+    FEEDS,
+    TraceView,
+    instrument_named,
+    reasons,
+    unfed,
+    verdicts_of,
+)
 from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._table import INSTRUMENTS
 from traincheck.presets import preset_names, preset_path
@@ -25,12 +32,12 @@ HEAD = (0, 0, 0, "init", 0, "p1-t0")
 STEP = frozenset({Families.OPTIMIZER_STEP})
 
 
-def view(recorded: Needs | None = None, **instruments: str) -> View:
+def view(recorded: Needs | None = None, **instruments: str) -> TraceView:
     data = {
         "recorded": None if recorded is None else needs_json(recorded),
         "instruments": instruments,
     }
-    return View.of(MarkEvent(*HEAD, text="process", data=data))
+    return TraceView.of(MarkEvent(*HEAD, text="process", data=data))
 
 
 def test_a_full_view_serves_everything() -> None:
@@ -39,7 +46,7 @@ def test_a_full_view_serves_everything() -> None:
 
 
 def test_a_mark_without_a_view_is_taken_as_full() -> None:
-    bare = View.of(MarkEvent(*HEAD, text="process"))
+    bare = TraceView.of(MarkEvent(*HEAD, text="process"))
     assert bare.lacks(Needs(calls=STEP)) is None
 
 
@@ -66,7 +73,7 @@ def test_calls_of_some_steps_do_not_serve_those_who_want_all() -> None:
 def test_a_trace_tells_which_steps_are_whole(told: Any, takes: set[int]) -> None:
     name = "torch.nn.modules.linear.Linear.forward"
     data = {"recorded": needs_json(Needs(calls=some(name))), "some": told}
-    found = View.of(MarkEvent(*HEAD, text="process", data=data))
+    found = TraceView.of(MarkEvent(*HEAD, text="process", data=data))
     assert {step for step in range(8) if found.schedule.takes(step)} == takes
     assert {step for step in range(8) if found.at(step, "train") != Needs()} == takes
     assert found.at(7, "eval") == Needs(calls=frozenset({name}))
@@ -145,7 +152,7 @@ def test_an_instrument_that_is_off_is_named_with_its_reason(name: str, asked: Ne
 
 def test_a_view_that_cannot_be_read_holds_nothing() -> None:
     mark = MarkEvent(*HEAD, text="process", data={"recorded": {"calls": 3}})
-    assert View.of(mark).lacks(Needs(calls=STEP)) is not None
+    assert TraceView.of(mark).lacks(Needs(calls=STEP)) is not None
 
 
 def test_the_instruments_are_those_there_are() -> None:
@@ -160,7 +167,7 @@ def test_an_instrument_is_known_by_the_name_of_its_methods() -> None:
 
 
 def test_verdicts() -> None:
-    verdicts = judge(
+    verdicts = verdicts_of(
         ["broken", "broken unseen", "held", "idle", "unseen", "seen for a while"],
         violated={"broken": 1, "broken unseen": 2},
         triggered={"broken": 3, "held": 2, "idle": 0, "seen for a while": 1},

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.padding import Padding
 
 from tests.report.test_golden import REPORTS, written
-from traincheck.check.live_engine import Watched
+from traincheck.check.run_overview import RunOverview
 from traincheck.report._beside import beside, excerpt_json
 from traincheck.report._places import code_of
 from traincheck.report._run_summary import RunSummary, write_run_summary
@@ -211,7 +211,7 @@ def test_every_form_tells_a_place_found_by_name(
     report = replace(report, program="train.py", findings=[finding])
     stream = io.StringIO()
     if form == "run":
-        write_run_summary(RunSummary(report=report, watched=Watched(), trace=""), stream)
+        write_run_summary(RunSummary(report=report, watched=RunOverview(), trace=""), stream)
     else:
         SINKS[form](report, stream)
     assert told in stream.getvalue()

@@ -1,7 +1,7 @@
-"""What is added to a finding: who accepted it, words, lines of code, calls beside it.
+"""Additions to a finding: suppressions, texts, source lines, comparisons.
 
-A violation is a fact. When something that is only added to it fails, the finding is reported
-without it, with a note.
+A violation is reported in any case. When an addition fails, the finding is reported without it, and
+a note says so.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _LONGEST = 120  # characters of an error's text
 _logger = logging.getLogger(__name__)
 
 
-class Decorating:
-    """Makes additions to findings.
+class BestEffort:
+    """Makes additions to findings, which may fail.
 
     Attributes:
         notes: a sentence for each addition that failed, as keys, in order.
@@ -26,12 +26,12 @@ class Decorating:
         self.notes: dict[str, None] = {}
 
     def __call__(self, what: str, make: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
-        """What ``make`` returns, or ``otherwise`` where it fails.
+        """Return what ``make`` returns, or what ``otherwise`` returns when ``make`` fails.
 
         Args:
-            what: the addition and what it is for, such as ``the comments for TC201``.
+            what: names the addition in a note, such as ``the comments for TC201``.
             make: makes the addition.
-            otherwise: gives what stands in its place, and must not fail.
+            otherwise: returns a replacement, and must not fail.
         """
         try:
             return make()

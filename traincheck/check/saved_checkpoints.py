@@ -1,4 +1,4 @@
-"""Checkpoints that were written while a run was wrong: which files not to resume from."""
+"""Checkpoints that were written after the first error: files not to resume from."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.findings import Report, Save
 from traincheck.schema.words import joined
 
-_MOST = 4096  # saves that are kept, the latest
-_NAMED = 4  # in a sentence
+_MAX_SAVES = 4096  # the latest
+_MAX_NAMES = 4  # in a sentence
 
 
-class Saves:
-    """The saves of a run. One that overwrites another takes its place."""
+class SavedCheckpoints:
+    """The saves of a run. A save to the same path replaces the earlier one."""
 
     def __init__(self) -> None:
         self._found: dict[str, Save] = {}
 
-    def take(self, event: CheckpointEvent) -> None:
-        """Note an event if it is a save of a training process, made after training began."""
+    def add(self, event: CheckpointEvent) -> None:
+        """Add a save of a training process, if it was made after training began."""
         if event.op != "save" or event.step is None or event.stage == "init":
             return
         key = event.path or f"{event.where}:{event.step}"
@@ -27,22 +27,22 @@ class Saves:
         self._found[key] = Save(
             path=event.path, step=event.step, rank=event.rank, where=event.where
         )
-        if len(self._found) > _MOST:
+        if len(self._found) > _MAX_SAVES:
             del self._found[next(iter(self._found))]
 
     def all(self) -> tuple[Save, ...]:
-        """In the order in which they were made."""
+        """All saves, in the order in which they were made."""
         return tuple(self._found.values())
 
 
 def suspects(report: Report) -> list[Save]:
-    """The saves in or after the first step of a finding of severity error; none without one."""
+    """The saves made in or after the first step of the first finding of severity error."""
     firsts = [finding.first_step or 0 for finding in report.findings if finding.severity == "error"]
     return [save for save in report.saves if firsts and save.step >= min(firsts)]
 
 
 def suspect_note(report: Report) -> str:
-    """Which checkpoints are suspect, as a sentence; empty where none is."""
+    """A sentence that names the suspect checkpoints; empty if there are none."""
     steps: dict[str, int] = {}
     found = suspects(report)
     folders = [(_folder(save), save.step) for save in found]
@@ -53,7 +53,7 @@ def suspect_note(report: Report) -> str:
         )
     if not steps:
         return ""
-    named = joined([f"{name} (step {step})" for name, step in steps.items()], _NAMED)
+    named = joined([f"{name} (step {step})" for name, step in steps.items()], _MAX_NAMES)
     return f"checkpoints written since the first error, not to be resumed from: {named}"
 
 

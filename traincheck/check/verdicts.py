@@ -121,7 +121,7 @@ FEEDS: Mapping[str, Feed] = {
 
 
 @dataclass(slots=True)
-class View:
+class TraceView:
     """What one process recorded.
 
     recorded: None for everything. schedule: the steps in which what is wanted in some is taken.
@@ -139,14 +139,14 @@ class View:
     packages: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, mark: MarkEvent) -> View:
+    def of(cls, mark: MarkEvent) -> TraceView:
         """The view that a "process" mark tells of; what it does not tell is taken as recorded."""
         view = cls.of_facts(mark.data)
         view.program = program_of(mark)
         return view
 
     @classmethod
-    def of_facts(cls, facts: Mapping[str, Any]) -> View:
+    def of_facts(cls, facts: Mapping[str, Any]) -> TraceView:
         """`of` from the data of the mark. The program is not told."""
         recorded = facts.get("recorded")
         view = cls(recorded=None if recorded is None else _needs(recorded))
@@ -213,7 +213,7 @@ def instrument_named(source: str) -> str | None:
     return name if name in FEEDS else None
 
 
-def judge(
+def verdicts_of(
     check_ids: Iterable[str],
     violated: Mapping[str, int],
     triggered: Mapping[str, int],

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from traincheck.check.monitors.router import Router
-from traincheck.check.verdicts import View, instrument_named
+from traincheck.check.verdicts import TraceView, instrument_named
 from traincheck.facts.programs import Sketch
 from traincheck.facts.steps import is_judged
 from traincheck.infer.propose import by_scope
@@ -137,7 +137,7 @@ class _Process:
         router = Router(list(zip([group.needs for group in groups.whole], self._tallies)))
         self._route = router.route
         self._views = Views(groups.narrow)
-        self._sight = View()
+        self._sight = TraceView()
         self._sketch = Sketch()
         self._steps = 0
 
@@ -147,9 +147,8 @@ class _Process:
             if examples:
                 tally.count(examples, event.step)
         self._views.observe(event)
-        kind = event.kind  # by kind, most frequent first: nine in ten are changes of state
-        if kind == "state":
-            if event.change == "new":  # type: ignore[union-attr]
+        if event.kind == "state":  # by kind, most frequent first: nine in ten change state
+            if event.change == "new":
                 self._sketch.observe(event)
         elif isinstance(event, StepEvent):
             self._steps += is_judged(event)
@@ -189,7 +188,7 @@ class _Process:
     def _look(self, mark: MarkEvent) -> None:
         """Take note of what the process does not record."""
         if mark.text == Marks.PROCESS:
-            self._sight = View.of(mark)
+            self._sight = TraceView.of(mark)
         elif mark.text == Marks.INSTRUMENT_DISABLED:
             name = instrument_named(str(mark.data.get("instrument")))
             if name is not None:

@@ -12,8 +12,14 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from traincheck.check.context.call_tree import Node, bounded, excerpt, seen_by, tree
-from traincheck.check.context.windows import Window, inside, latest, of_step, window_of
+from traincheck.check.context.call_tree import Node, build_tree, excerpt, truncated, visible_nodes
+from traincheck.check.context.windows import (
+    CallWindow,
+    calls_inside,
+    calls_of_step,
+    latest_calls,
+    window_of,
+)
 from traincheck.facts.steps import is_judged
 from traincheck.schema.claims import Hypothesis, Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -54,10 +60,10 @@ def trees_of(
 class _Watched:
     """One process of the run."""
 
-    def __init__(self, windows: Mapping[str, Window]) -> None:
+    def __init__(self, windows: Mapping[str, CallWindow]) -> None:
         self._calls: deque[CallEvent] = deque(maxlen=_RING)
         self._between = {key: window for key, window in windows.items() if window.after}
-        self._inside: dict[str, dict[str, Window]] = defaultdict(dict)
+        self._inside: dict[str, dict[str, CallWindow]] = defaultdict(dict)
         for key, window in windows.items():
             if window.outer:
                 self._inside[window.outer][key] = window
@@ -85,23 +91,23 @@ class _Watched:
 
     def _look_at_step(self, step: int) -> None:
         if self._wants_steps and len(self._steps) < _STEPS:
-            self._steps.append(bounded(tree(of_step(self._calls, step), _always)))
+            self._steps.append(truncated(build_tree(calls_of_step(self._calls, step), _always)))
 
     def _look_inside(self, event: CallEvent) -> None:
         windows = self._inside.get(event.api)
         if windows is None or self._looked[event.api] >= _CALLS or event.exception is not None:
             return
         self._looked[event.api] += 1
-        calls = inside(self._calls, event)
+        calls = calls_inside(self._calls, event)
         for key, window in windows.items():
-            self._keep(key, bounded(tree(calls, _always, window.names)))
+            self._keep(key, truncated(build_tree(calls, _always, window.names)))
 
     def _look_back(self) -> None:
         for key, window in self._between.items():
             if key not in self._found:
-                calls = latest(self._calls, window)
+                calls = latest_calls(self._calls, window)
                 if calls:
-                    self._keep(key, bounded(tree(calls, _always)))
+                    self._keep(key, truncated(build_tree(calls, _always)))
 
     def _keep(self, key: str, found: tuple[Node, ...]) -> None:
         trees = self._found[key]
@@ -113,7 +119,7 @@ class _Watched:
         found = dict(self._found)
         if self._steps:
             usual = max(self._steps, key=self._steps.count)  # the first of those
-            found[Window().key] = [usual]
+            found[CallWindow().key] = [usual]
         return found
 
 
@@ -138,14 +144,14 @@ def _with_excerpt(invariant: Invariant, runs: Sequence[Trees], needs: Needs) -> 
     for trees in runs:
         for nodes in trees.get(window.key, ()):
             if not window.outer or _holds(nodes, window):
-                return replace(invariant, excerpt=excerpt(seen_by(nodes, needs)))
+                return replace(invariant, excerpt=excerpt(visible_nodes(nodes, needs)))
     return invariant
 
 
-def _holds(nodes: Iterable[Node], window: Window) -> bool:
+def _holds(nodes: Iterable[Node], window: CallWindow) -> bool:
     """Whether the call that is claimed is among these."""
     return any(
-        (node.api == window.inner and node.note.startswith(window.said))
+        (node.api == window.inner and node.note.startswith(window.argument_text))
         or _holds(node.children, window)
         for node in nodes
     )

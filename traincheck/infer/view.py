@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.check.monitors.router import Router
-from traincheck.check.monitors.sampled_view import thinned
+from traincheck.check.monitors.sampled_view import in_sampled_view
 from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
@@ -42,27 +42,23 @@ def with_gaps(events: Iterable[Event]) -> Iterator[Event]:
 
 def selective(event: Event, needs: Needs) -> Event | None:
     """``event`` as a trace recorded for ``needs`` would hold it; None when it would not."""
-    kind = event.kind
-    if kind == "call":
-        family = event.family  # type: ignore[union-attr]
-        if needs.hears(event.api):  # type: ignore[union-attr]
+    if event.kind == "call":
+        if needs.hears(event.api):
             return event
         # Of all modules only the outermost are recorded for their family.
-        is_wanted = family in needs.calls and (
-            family != Families.MODULE or event.root  # type: ignore[union-attr]
-        )
+        is_wanted = event.family in needs.calls and (event.family != Families.MODULE or event.root)
         return event if is_wanted else None
-    if kind == "state":
-        role, change = event.role, event.change  # type: ignore[union-attr]
+    if event.kind == "state":
+        role, change = event.role, event.change
         moment = _MOMENTS.get(role) or ("zero_grad" if change == "cleared" else "backward")
         is_wanted = change in TELLING or any(map(needs.looks, (f"{role}@{moment}", f"{role}@*")))
         return event if is_wanted else None
-    if kind == "mark" and event.text == Marks.PROCESS:  # type: ignore[union-attr]
-        if event.data.get("recorded") is not None:  # type: ignore[union-attr]
+    if event.kind == "mark" and event.text == Marks.PROCESS:
+        if event.data.get("recorded") is not None:
             return event  # it holds only a part itself: no more than that may be missed in it
-        data = {**event.data, "recorded": needs_json(needs)}  # type: ignore[union-attr]
+        data = {**event.data, "recorded": needs_json(needs)}
         return event.replace(data=data)
-    return event if kind in _ALWAYS or kind in needs.kinds else None
+    return event if event.kind in _ALWAYS or event.kind in needs.kinds else None
 
 
 def sampled(event: Event, every: int = EVERY) -> Event | None:
@@ -134,12 +130,13 @@ class Views:
 
     def observe(self, event: Event) -> None:
         """Give the event to those who would see it."""
-        kind = event.kind
-        key: tuple[object, ...] = (kind,)
-        if kind == "call":
-            key = (event.api, event.family, event.root)  # type: ignore[union-attr]
-        elif kind == "state":
-            key = (event.role, event.change)  # type: ignore[union-attr]
+        key: tuple[object, ...]
+        if event.kind == "state":  # by kind, most frequent first
+            key = (event.role, event.change)
+        elif event.kind == "call":
+            key = (event.api, event.family, event.root)
+        else:
+            key = (event.kind,)
         seats = self._known.get(key)
         if seats is None:
             seats = self._known[key] = [
@@ -149,7 +146,7 @@ class Views:
             self._look_late(event)
         if not seats:
             return
-        less, thin = sampled(event), thinned(event, THIN)
+        less, thin = sampled(event), in_sampled_view(event, THIN)
         for seat in seats:
             seat.observe(event, less, thin)
 

@@ -13,7 +13,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from traincheck.check.live_engine import Watched
+from traincheck.check.run_overview import RunOverview
 from traincheck.check.saved_checkpoints import suspect_note
 from traincheck.report._lines import COLOURS, page, say, table
 from traincheck.report._words import doubt, lack, notes_of, suppressions
@@ -36,7 +36,7 @@ class RunSummary:
     """What there is to say. trace: where the events are, as a sentence."""
 
     report: Report
-    watched: Watched
+    watched: RunOverview
     trace: str
 
 
@@ -111,7 +111,7 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield "trace", summary.trace
 
 
-def _watched(report: Report, watched: Watched) -> str:
+def _watched(report: Report, watched: RunOverview) -> str:
     trainers = len(watched.processes) - len(watched.workers)
     parts = [f"{counted(trainers, 'process')}, {counted(report.ranks, 'rank')}"]
     if watched.workers:

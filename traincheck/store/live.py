@@ -125,8 +125,8 @@ class LiveRank:
                 if event.kind == "step":
                     self._step_ends.append((event.time_ns, round_number))
                 elif event.kind == "mark":
-                    if event.text == Marks.PROCESS:  # type: ignore[union-attr]
-                        self.world_size = event.world_size or self.world_size  # type: ignore[union-attr]
+                    if event.text == Marks.PROCESS:
+                        self.world_size = event.world_size or self.world_size
                 else:
                     continue
                 if follower is not None:

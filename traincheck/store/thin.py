@@ -126,7 +126,7 @@ class Thinner:
         """Such an event ends a step, or is a mark. Called before `read`."""
         process = self._processes.setdefault(stream.pid, _Process())
         if event.kind == "mark":
-            if event.text == Marks.PROCESS and event.data.get("worker"):  # type: ignore[union-attr]
+            if event.text == Marks.PROCESS and event.data.get("worker"):
                 process.first_ns = -1
         elif event.step is not None:
             process.steps.append((event.time_ns, event.step))

@@ -1,4 +1,4 @@
-"""Calls of a window as a tree of a few lines, with what repeats told once. Judges nothing."""
+"""The calls of a window as a tree of a few lines, in which repeated calls are shown once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ MAX_DEPTH = 3
 _MAX_PERIOD = 8
 _MAX_KEPT = 160  # nodes
 
-Wanted = Callable[[CallEvent], bool]
+CallFilter = Callable[[CallEvent], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A call and what it holds; equal ones in a row are one. where: of the first of them."""
+    """A call and the calls inside it. Equal calls in a row are one node.
+
+    Attributes:
+        api: of the call; empty for a block of nodes that repeats.
+        family: only of landmarks and root modules.
+        note: on its arguments and mode.
+        count: number of equal calls in a row, or of repeats.
+        children: the calls inside it.
+        where: source line of the first.
+    """
 
     api: str
     family: str | None = None
@@ -32,14 +41,14 @@ class Node:
     where: str | None = field(default=None, compare=False)
 
 
-def tree(
-    calls: Iterable[CallEvent], wanted: Wanted, args: Collection[str] = ()
+def build_tree(
+    calls: Iterable[CallEvent], is_shown: CallFilter, args: Collection[str] = ()
 ) -> tuple[Node, ...]:
     """The calls of a window, nested and in order of their beginning.
 
     Args:
-        calls: in any order; of several threads, those of the busiest are taken.
-        wanted: which calls are shown; what one holds that is not shown takes its place.
+        calls: in any order. Only those of the busiest thread are taken.
+        is_shown: which calls are shown. The calls inside a hidden call take its place.
         args: names of the arguments that are shown with their values.
     """
     calls = list(calls)
@@ -53,10 +62,10 @@ def tree(
     def below(parent: int | None, depth: int) -> list[Node]:
         nodes: list[Node] = []
         for call in inside.get(parent, ()):
-            is_wanted = wanted(call)
-            deeper = depth + is_wanted
+            is_node = is_shown(call)
+            deeper = depth + is_node
             children = below(call.span, deeper) if deeper <= MAX_DEPTH else []
-            nodes += [_node(call, children, args)] if is_wanted else children
+            nodes += [_node(call, children, args)] if is_node else children
         return _collapsed(nodes)
 
     return tuple(below(None, 0))
@@ -88,7 +97,7 @@ def _note(call: CallEvent, args: Collection[str], *, is_model: bool) -> str:
 
 
 def _collapsed(nodes: Iterable[Node]) -> list[Node]:
-    """With equal ones in a row as one, and rows that come again and again below their number."""
+    """Merge equal nodes in a row, and put blocks that repeat below a node with their count."""
     single: list[Node] = []
     for node in nodes:
         if single and replace(node, count=single[-1].count) == single[-1]:
@@ -106,7 +115,7 @@ def _collapsed(nodes: Iterable[Node]) -> list[Node]:
 
 
 def _repeats(nodes: Sequence[Node], at: int) -> tuple[int, int]:
-    """Length and number of the equal blocks that begin here; of the most nodes, the shortest."""
+    """Length and number of the equal blocks that begin here: most nodes first, then shortest."""
     best = (1, 1)
     for period in range(2, min(_MAX_PERIOD, (len(nodes) - at) // 2) + 1):
         block = nodes[at : at + period]
@@ -119,7 +128,7 @@ def _repeats(nodes: Sequence[Node], at: int) -> tuple[int, int]:
 
 
 def lines(nodes: Sequence[Node], depth: int) -> list[tuple[Line, str | None]]:
-    """The tree down to ``depth``, each line with its place in the source."""
+    """The lines of a tree down to ``depth``, each with its source line."""
     found: list[tuple[Line, str | None]] = []
 
     def walk(level: Iterable[Node], at: int) -> None:
@@ -128,7 +137,7 @@ def lines(nodes: Sequence[Node], depth: int) -> list[tuple[Line, str | None]]:
                 depth=at, api=node.api, family=node.family, note=node.note, count=node.count
             )
             found.append((line, node.where))
-            # Below a number of times is what comes so often, whatever the depth.
+            # The block below a repeat count is shown at any depth.
             if at < depth or not node.api:
                 walk(node.children, at + 1)
 
@@ -137,7 +146,7 @@ def lines(nodes: Sequence[Node], depth: int) -> list[tuple[Line, str | None]]:
 
 
 def landmarks(nodes: Iterable[Node]) -> list[Node]:
-    """Without what is neither a landmark nor a forward of a whole model."""
+    """Only the landmarks and the forwards of root modules."""
     groups = [replace(n, children=tuple(landmarks(n.children))) for n in nodes if not n.api]
     groups.reverse()
     kept = [n if n.api else groups.pop() for n in nodes if n.family is not None or not n.api]
@@ -145,7 +154,7 @@ def landmarks(nodes: Iterable[Node]) -> list[Node]:
 
 
 def excerpt(nodes: Sequence[Node]) -> Excerpt | None:
-    """As much of a tree as fits into a few lines: all of it down to some depth, or no excerpt."""
+    """A tree down to the depth at which it fits into a few lines; None if it fits at none."""
     for depth in range(MAX_DEPTH, -2, -1):
         found = [line for line, _ in lines(nodes, depth)]
         if len(found) <= MAX_LINES:
@@ -153,22 +162,22 @@ def excerpt(nodes: Sequence[Node]) -> Excerpt | None:
     return None
 
 
-def is_in_view(api: str, family: str | None, needs: Needs, *, is_root: bool = False) -> bool:
-    """Whether a recording for ``needs`` holds such a call. Of modules, a family means the roots."""
+def is_recorded(api: str, family: str | None, needs: Needs, *, is_root: bool = False) -> bool:
+    """Whether a recording for ``needs`` holds such a call. The module family means roots."""
     if needs.hears(api) or "call" in needs.kinds or "*" in needs.calls:
         return True
     return family in needs.calls and (family != Families.MODULE or is_root)
 
 
-def seen_by(nodes: Iterable[Node], needs: Needs) -> tuple[Node, ...]:
-    """What is left of a tree where only ``needs`` are served."""
+def visible_nodes(nodes: Iterable[Node], needs: Needs) -> tuple[Node, ...]:
+    """The part of a tree that a recording for ``needs`` holds."""
 
     def left(level: Iterable[Node]) -> list[Node]:
         found: list[Node] = []
         for node in level:
             children = left(node.children)
             # A node has the family of all modules only where it is a root.
-            if is_in_view(node.api, node.family, needs, is_root=True) if node.api else children:
+            if is_recorded(node.api, node.family, needs, is_root=True) if node.api else children:
                 found.append(replace(node, children=tuple(children)))
             elif node.api:
                 found += children
@@ -177,8 +186,8 @@ def seen_by(nodes: Iterable[Node], needs: Needs) -> tuple[Node, ...]:
     return tuple(left(nodes))
 
 
-def bounded(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """As much of a tree as is worth keeping: down to the depth at which it is not too large."""
+def truncated(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """A tree down to the depth at which it has at most `_MAX_KEPT` nodes."""
     for depth in range(MAX_DEPTH, -1, -1):
         found = _cut(nodes, depth)
         if _size(found) <= _MAX_KEPT:
@@ -199,14 +208,14 @@ def _size(nodes: Iterable[Node]) -> int:
     return sum(1 + _size(node.children) for node in nodes)
 
 
-def in_view(excerpt: Excerpt, needs: Needs) -> Excerpt:
-    """What is left of an excerpt where only ``needs`` are served: lines below one go with it."""
+def visible_excerpt(excerpt: Excerpt, needs: Needs) -> Excerpt:
+    """The part of an excerpt in a recording for ``needs``. Hidden lines hide their children."""
     found: list[Line] = []
     hidden: int | None = None
     for line in excerpt.lines:
         if hidden is not None and line.depth > hidden:
             continue
-        is_shown = not line.api or is_in_view(line.api, line.family, needs, is_root=True)
+        is_shown = not line.api or is_recorded(line.api, line.family, needs, is_root=True)
         hidden = None if is_shown else line.depth
         found += [line] if is_shown else []
     return replace(excerpt, lines=tuple(found))

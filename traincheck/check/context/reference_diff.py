@@ -1,6 +1,6 @@
-"""A reference beside the run at hand, line by line: calls of a window, changes of variables.
+"""Compare a reference with this run, line by line: calls of a window, changes of variables.
 
-Knows neither files nor terminals; how wide a line may be is the report's to say.
+The report decides how wide a line may be.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _MAX_ROWS = 16
 _MAX_VARIABLES = 3
 _GAP = Row(reference="...", observed="...")
 
-Placed = tuple[Line, str | None]
+PlacedLine = tuple[Line, str | None]
 
 
-def side_by_side(reference: Excerpt, observed: Sequence[Node]) -> tuple[Row, ...]:
-    """The lines of both; none when nothing is different."""
-    theirs: list[Placed] = [(line, None) for line in reference.lines]
+def diff_calls(reference: Excerpt, observed: Sequence[Node]) -> tuple[Row, ...]:
+    """Rows that compare the two; none if they are equal."""
+    theirs: list[PlacedLine] = [(line, None) for line in reference.lines]
     ours = lines(observed, reference.depth)
     if _models(theirs) and _models(ours) and _models(theirs).isdisjoint(_models(ours)):
-        # Another program: of its calls only landmarks can be compared.
+        # Another program: only its landmarks can be compared.
         theirs = [(line, where) for line, where in theirs if line.family or not line.api]
         theirs = [(line, where) for line, where in _outermost(theirs)]
         ours = lines(landmarks(observed), 0)
@@ -45,14 +45,14 @@ def side_by_side(reference: Excerpt, observed: Sequence[Node]) -> tuple[Row, ...
     return tuple(rows if len(rows) <= _MAX_ROWS else _shortened(rows))
 
 
-def _models(found: Iterable[Placed]) -> set[str]:
+def _models(found: Iterable[PlacedLine]) -> set[str]:
     return {line.api for line, _ in found if line.family == Families.MODULE}
 
 
-def _outermost(found: Sequence[Placed]) -> Iterable[Placed]:
-    """Without the lines below a call, and without counts of nothing."""
+def _outermost(found: Sequence[PlacedLine]) -> Iterable[PlacedLine]:
+    """Without the lines below a call, and without empty repeat counts."""
     below: int | None = None
-    kept: list[Placed] = []
+    kept: list[PlacedLine] = []
     for line, where in found:
         if below is not None and line.depth > below:
             continue
@@ -63,10 +63,10 @@ def _outermost(found: Sequence[Placed]) -> Iterable[Placed]:
             yield one
 
 
-def _keys(found: Sequence[Placed]) -> list[tuple[int, str]]:
-    """Equal for lines that are to stand beside each other, however often those rows come."""
+def _keys(found: Sequence[PlacedLine]) -> list[tuple[int, str]]:
+    """Keys that are equal for lines to be paired, whatever their repeat counts."""
     keys = []
-    times: list[int] = []  # depths of the counts that a line is below
+    times: list[int] = []  # depths of the repeat counts above a line
     for line, _ in found:
         times = [depth for depth in times if depth < line.depth]
         keys.append((line.depth - len(times), line.family or line.api))
@@ -74,12 +74,12 @@ def _keys(found: Sequence[Placed]) -> list[tuple[int, str]]:
     return keys
 
 
-def _pair(left: Placed, right: Placed) -> Row:
+def _pair(left: PlacedLine, right: PlacedLine) -> Row:
     same = (left[0].note, left[0].count) == (right[0].note, right[0].count)
     return Row(reference=_label(left), observed=_label(right), mark=" " if same else "~")
 
 
-def _label(placed: Placed) -> str:
+def _label(placed: PlacedLine) -> str:
     """``  Linear.forward x3 (in evaluation mode)  train.py:32``."""
     line, where = placed
     indent = "  " * line.depth
@@ -93,7 +93,7 @@ def _label(placed: Placed) -> str:
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
-    """What is different and a little around it."""
+    """The rows that differ, with a little context."""
     marked = [i for i, row in enumerate(rows) if row.mark != " "][: _MAX_ROWS - 2 * _CONTEXT]
     near = {i for at in marked for i in range(at - _CONTEXT, at + _CONTEXT + 1)}
     found: list[Row] = []
@@ -105,28 +105,30 @@ def _shortened(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def changes(invariant: Invariant, counts: Sequence[tuple[str, int]], steps: int) -> tuple[Row, ...]:
+def variable_changes(
+    invariant: Invariant, counts: Sequence[tuple[str, int]], steps: int
+) -> tuple[Row, ...]:
     """How often variables changed in the reference, and how often they did not here.
 
     Args:
-        invariant: that they change.
-        counts: name of a variable and in how many steps it should have changed and did not.
-        steps: of this run.
+        invariant: claims that the variables change.
+        counts: name of a variable and number of steps in which it did not change.
+        steps: number of steps of this run.
     """
     params = invariant.hypothesis.params
     verb = "is cleared" if params.get("change") == "cleared" else "changes"
     kind = selector_text(params)
     every, within = int(params.get("period", 1)), int(params.get("within", 1))
     often = f"{invariant.support.steps} steps" if every == 1 else f"every {every} steps"
-    said = f"every {kind} {verb} in all of {often}" if every == 1 else f"{kind} {verb} {often}"
+    text = f"every {kind} {verb} in all of {often}" if every == 1 else f"{kind} {verb} {often}"
     if within > 1:
-        said = f"every {kind} {verb} within {within} steps"
+        text = f"every {kind} {verb} within {within} steps"
     rows = []
     for name, count in counts[:_MAX_VARIABLES]:
         missed = min(count * within, steps) if within > 1 else count
         seen = f"{name}: not in {missed} of {max(steps, missed)} steps"
-        rows.append(Row(reference=said, observed=seen, mark="~"))
-        said = ""
+        rows.append(Row(reference=text, observed=seen, mark="~"))
+        text = ""
     left = len(counts) - _MAX_VARIABLES
     if left > 0:
         rows[-1] = replace(rows[-1], observed=f"{rows[-1].observed}, and {left} more variables")

@@ -1,4 +1,4 @@
-"""Which calls show what a claim speaks of: those of a step, inside a call, or between two calls."""
+"""The calls that show whether a claim holds: of a step, inside a call, or between two calls."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent
 
-# Between these a loop may take many steps, so that no single step shows their order.
+# These may be many steps apart, so a single step does not show their order.
 _SELDOM = frozenset(
     {Families.TRAIN, Families.EVAL, Families.SCHEDULER_STEP, Families.SCALER_UPDATE}
 )
 _MODES = frozenset({Families.TRAIN, Families.EVAL})
-_STEP_COUNTS = frozenset({"count"})  # relations that speak of how often something is called
+_STEP_COUNTS = frozenset({"count"})  # relations that claim how often something is called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """What to look at. At most one of ``outer`` and ``after`` is given; neither means a step.
+class CallWindow:
+    """Which calls to show. At most one of ``outer`` and ``after`` is given; neither means a step.
 
-    outer: the API of the call to look into. after, needed, before: landmarks, from the first to the
-    last. inner, args: what is to be found in the call, and with which arguments.
+    Attributes:
+        outer: API of the call whose inner calls are shown.
+        after: landmark at which the window begins.
+        needed: landmark that it must contain.
+        before: landmark at which it ends.
+        inner: API that must be called inside ``outer``.
+        args: with these arguments.
     """
 
     outer: str = ""
@@ -46,16 +51,16 @@ class Window:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the arguments to be shown."""
+        """Names of the arguments to show."""
         return tuple(name for name, _ in self.args)
 
     @property
-    def said(self) -> str:
-        """The arguments as a note of a line begins with them."""
+    def argument_text(self) -> str:
+        """The arguments, as the note of a line begins."""
         return shown(dict(self.args)) if self.args else ""
 
 
-def window_of(claim: Hypothesis) -> Window | None:
+def window_of(claim: Hypothesis) -> CallWindow | None:
     """The window that shows whether a claim holds; None where calls do not show it."""
     params = claim.params
     outer = params.get("outer")
@@ -64,19 +69,19 @@ def window_of(claim: Hypothesis) -> Window | None:
     if {"after", "needs", "before"} <= params.keys():
         triple = (params["after"], params["needs"], params["before"])
         if _SELDOM.isdisjoint(triple):
-            return Window()
-        return Window(after=triple[0], needed=triple[1], before=triple[2])
+            return CallWindow()
+        return CallWindow(after=triple[0], needed=triple[1], before=triple[2])
     if outer == STEP or claim.relation in _STEP_COUNTS:
-        return Window()
+        return CallWindow()
     if isinstance(outer, str) and "inner" in params:
         args = params.get("args") or {}
         plain = {k: v for k, v in args.items() if isinstance(v, (bool, int, str))}
-        return Window(outer=outer, inner=params["inner"], args=tuple(sorted(plain.items())))
+        return CallWindow(outer=outer, inner=params["inner"], args=tuple(sorted(plain.items())))
     return None
 
 
-def of_step(calls: Iterable[CallEvent], step: int) -> list[CallEvent]:
-    """The calls of a step, without evaluation behind it and initialization before the first."""
+def calls_of_step(calls: Iterable[CallEvent], step: int) -> list[CallEvent]:
+    """The calls of a step, without evaluation after it and initialization before the first."""
     return [
         call
         for call in calls
@@ -87,8 +92,8 @@ def of_step(calls: Iterable[CallEvent], step: int) -> list[CallEvent]:
     ]
 
 
-def inside(calls: deque[CallEvent], outer: CallEvent) -> list[CallEvent]:
-    """A call and what it held; told of when they end, the inner before the outer."""
+def calls_inside(calls: deque[CallEvent], outer: CallEvent) -> list[CallEvent]:
+    """A call and the calls inside it. ``calls`` are in order of their ends, inner ones first."""
     start, stream = outer.start_ns, outer.stream
     found = []
     for call in reversed(calls):
@@ -99,13 +104,13 @@ def inside(calls: deque[CallEvent], outer: CallEvent) -> list[CallEvent]:
     return found
 
 
-def between(calls: deque[CallEvent], first: CallEvent, last: CallEvent) -> list[CallEvent]:
+def calls_between(calls: deque[CallEvent], first: CallEvent, last: CallEvent) -> list[CallEvent]:
     """The calls from one to another, both included."""
     return [c for c in calls if c.start_ns >= first.start_ns and c.time_ns <= last.time_ns]
 
 
-def latest(calls: deque[CallEvent], window: Window) -> list[CallEvent]:
-    """The calls of a window that ends with the last of ``calls`` and holds what it should."""
+def latest_calls(calls: deque[CallEvent], window: CallWindow) -> list[CallEvent]:
+    """The calls of a window that ends with the last of ``calls``; none if it is not complete."""
     last = calls[-1]
     if landmark_of(last) != window.before:
         return []
@@ -116,7 +121,7 @@ def latest(calls: deque[CallEvent], window: Window) -> list[CallEvent]:
         landmark = landmark_of(call)
         is_met |= landmark == window.needed
         if landmark == window.after:
-            return between(calls, call, last) if is_met else []
+            return calls_between(calls, call, last) if is_met else []
         if landmark == window.before:
             return []
     return []

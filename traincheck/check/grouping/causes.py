@@ -1,8 +1,6 @@
-"""Which symptom explains which.
+"""Which symptom explains which: a table and its predicates.
 
-A table and its predicates; it folds nothing.
-
-A cause also explains what its effects explain; root_causes.py sees to that.
+root_causes.py applies it. There, a cause also explains what its effects explain.
 """
 
 from __future__ import annotations
@@ -19,10 +17,14 @@ _UNOWNED = re.compile(r"opt\d+\[\d+\]")  # a parameter that no known module owns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """A possible effect beside its possible cause.
+    """A possible effect, together with its possible cause.
 
-    subject, topic: of the effect. cause_subject, variables: of the cause, names without the part
-    behind a slash. lag: steps from the cause's first to the effect's first.
+    Attributes:
+        subject: of the effect.
+        topic: of the effect.
+        cause_subject: of the cause.
+        variables: parameters of the cause, see `base_name`.
+        lag: steps from the first violation of the cause to the first of the effect.
     """
 
     subject: Subject
@@ -36,7 +38,7 @@ Link = Callable[[Effect], bool]
 
 
 def base_name(variable: str) -> str:
-    """The parameter behind a name: ``Net.fc1.weight/exp_avg`` belongs to ``Net.fc1.weight``."""
+    """The parameter of a name: ``Net.fc1.weight`` for ``Net.fc1.weight/exp_avg``."""
     return variable.partition("/")[0]
 
 
@@ -44,7 +46,7 @@ def _anything(effect: Effect) -> bool:
     return True
 
 
-def _nothing(effect: Effect) -> bool:  # each is told for itself
+def _nothing(effect: Effect) -> bool:  # each is reported by itself
     return False
 
 
@@ -70,7 +72,7 @@ def _same_call(effect: Effect) -> bool:
 
 
 def calls(*parts: str) -> Link:
-    """The missing call is one whose API holds any of ``parts``."""
+    """The API of the effect contains any of ``parts``."""
     return lambda effect: any(part in (effect.subject.api or "") for part in parts)
 
 
@@ -126,7 +128,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
         _S.NOT_LEARNING: _anything,
         _S.NOT_IN_OPTIMIZER: _same_onset,
         _S.HOLDS_OTHERS: _same_onset,
-        # What is trained and what the optimizer holds were chosen apart: one fault, told as one.
+        # The trained and the optimized parameters were chosen separately: one bug, one finding.
         _S.FROZEN: _same_onset,
         _S.STEP_WITHOUT_GRADIENT: _anything,
         _S.NOT_UPDATED: _same_variable_or_unowned,
@@ -143,7 +145,7 @@ EXPLAINS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.UNFROZEN: {
         _S.UNFROZEN: _same_onset,
-        _S.FROZEN: _same_onset,  # which of the parts is trained was mixed up: one fault
+        _S.FROZEN: _same_onset,  # the trained and the frozen part were swapped: one bug
         _S.SILENT_WRITE: _same_variable,
         _S.DETACHED: _anything,
         _S.WRONG_VALUE: about(Topic.REQUIRES_GRAD),

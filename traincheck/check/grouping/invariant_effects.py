@@ -1,7 +1,8 @@
-"""Which faults may explain that a run differs from its references. A table and its predicates.
+"""Which symptoms explain that a run differs from its references: a table and its predicates.
 
-An invariant says that something differs, seldom what is wrong. Where a finding says what is wrong,
-differences that go with it are told there. What a rule finds is never taken for such a difference.
+A broken invariant shows that a run differs, and seldom why. Where another finding names the bug,
+the differences that follow from it are reported with that finding. Findings of rules are never
+treated as such differences.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from traincheck.check.grouping.causes import Effect, Link, about, base_name, cal
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS
 from traincheck.schema.findings import Symptom, Topic
 
-_COPY = re.compile(r"#\d+")  # Net#2 is another object of the class of Net
+_COPY = re.compile(r"#\d+")  # Net#2 is a second object of the class Net
 _MIN_WORD = 4
 _ACTIVATIONS = ("softmax", "sigmoid", "softplus", "tanh", "torch.nn.modules.activation.")
-# What a program may leave out without any other sign of it.
-_OWN_FAULTS = ("dropout", "_norm", "norm.", "attention", "torch.nn.init.")
-# A number that is out of its range, as all are that are computed from what is wrong.
+# Leaving one of these out is a bug of its own, which may show no other symptom.
+_OWN_BUGS = ("dropout", "_norm", "norm.", "attention", "torch.nn.init.")
+# Numbers computed from wrong values go out of range.
 _numbers = about(Topic.MAGNITUDE)
 
 
@@ -31,7 +32,7 @@ def _same_numbers(effect: Effect) -> bool:
 
 
 def _its_numbers(effect: Effect) -> bool:
-    """What comes out of another computation, or from other initial values."""
+    """Numbers that result from another computation, or from other initial values."""
     api = effect.cause_subject.api or ""
     computes = _is_computation(api) or api.startswith("torch.nn.init.")
     return _same_numbers(effect) or (computes and _at_once(effect) and _numbers(effect))
@@ -48,10 +49,10 @@ def _computation(effect: Effect) -> bool:
 
 
 def _is_computation(api: str) -> bool:
-    """A call that computes something in a forward or a loss, and is no known fault by itself."""
+    """Whether a call computes something in a forward or a loss, and is no known bug by itself."""
     api = api.lower()
     computes = "." in api and not api.startswith(("torch.optim", "torch.amp", "torch.autograd"))
-    return computes and not any(word in api for word in _OWN_FAULTS)
+    return computes and not any(word in api for word in _OWN_BUGS)
 
 
 def _calls_at_once(*parts: str) -> Link:
@@ -67,7 +68,7 @@ def _class_of(api: str | None) -> str | None:
 
 
 def _same_object(effect: Effect) -> bool:
-    """Another method of the same class: who leaves an object out calls none of them."""
+    """Another method of the same class: a program without the object calls none of them."""
     owner = _class_of(effect.subject.api)
     return owner is not None and owner == _class_of(effect.cause_subject.api) and _at_once(effect)
 
@@ -121,7 +122,7 @@ def _shares_a_word(effect: Effect) -> bool:
 _S = Symptom
 _SCHEDULER = _calls_at_once("lr_scheduler")
 
-DIFFERENCES: Mapping[Symptom, Mapping[Symptom, Link]] = {
+INVARIANT_EFFECTS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     _S.STEPS_SKIPPED: {_S.WRONG_VALUE: _numbers, _S.EXTRA_CALL: calls("GradScaler")},
     _S.GRADIENT_LOST: {
         _S.EXTRA_CALL: _calls_at_once("zero_grad"),

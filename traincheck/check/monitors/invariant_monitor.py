@@ -1,6 +1,6 @@
-"""All invariants of one relation as one monitor: preconditions are applied here.
+"""One monitor for all invariants of a relation, which applies their preconditions.
 
-What holds is decided by the relation.
+The relation's decider says where a claim holds.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from traincheck.check.monitors.sampled_view import Thinned
+from traincheck.check.monitors.sampled_view import SampledDecider
 from traincheck.schema.claims import Context, Hypothesis, Invariant, Precondition, Schedule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Example, Violation
 from traincheck.schema.protocols import Relation
 
-_MOST_KNOWN = 256  # answers remembered
-_MOST_ASKED = 1 << 14  # contexts of claims remembered
+_MAX_ANSWERS = 256  # remembered
+_MAX_CONTEXTS = 1 << 14  # remembered, of all claims
 
 
-def within_program(invariants: Iterable[Invariant], program: str | None) -> tuple[Invariant, ...]:
-    """Those that speak of a program, with what is left of their preconditions to be asked there."""
+def restricted_to_program(
+    invariants: Iterable[Invariant], program: str | None
+) -> tuple[Invariant, ...]:
+    """The invariants that apply to a program, without the conditions that ask for the program."""
     found = []
     for invariant in invariants:
         left = invariant.precondition.within(program)
@@ -33,8 +35,14 @@ def within_program(invariants: Iterable[Invariant], program: str | None) -> tupl
 
 
 @dataclass(slots=True)
-class _Question:
-    """A claim under a precondition, and the invariants that ask it. triggered: its examples."""
+class _GuardedClaim:
+    """A claim under a precondition.
+
+    Attributes:
+        condition: the precondition; None for always.
+        invariants: those that make this claim under this precondition.
+        triggered: number of examples that the precondition let through.
+    """
 
     condition: Precondition | None
     invariants: list[Invariant]
@@ -42,37 +50,49 @@ class _Question:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """The questions about a claim that are asked in a context; times: how often, by now."""
+class _ContextEntry:
+    """The guarded forms of a claim that apply in a context.
 
-    context: Context  # kept, so that its id is not another's
-    questions: tuple[_Question, ...]
+    Attributes:
+        context: kept alive, so that its id is not reused.
+        claims: those whose precondition the context satisfies.
+        times: how often the context occurred since the counts were last flushed.
+    """
+
+    context: Context
+    claims: tuple[_GuardedClaim, ...]
     times: int = 0
 
-    def count(self, times: int) -> None:
-        for question in self.questions:
-            question.triggered += times
+    def flush(self, times: int) -> None:
+        for claim in self.claims:
+            claim.triggered += times
 
 
 @dataclass(slots=True)
-class _Known:
-    """An answer in which all examples hold, and what it answers; times: how often it came again."""
+class _CachedAnswer:
+    """An answer of a decider in which all examples hold.
+
+    Attributes:
+        examples: the answer, kept alive so that its id is not reused.
+        entries: one of each example.
+        times: how often the same object was returned again.
+    """
 
     examples: tuple[tuple[int, Example], ...]
-    asked: list[_Asked]
+    entries: list[_ContextEntry]
     times: int = 0
 
 
-class Gate:
-    """Runs one relation's decider for many invariants and lets through what breaks one of them.
+class InvariantMonitor:
+    """Runs one relation's decider for many invariants and reports what breaks one of them.
 
     Args:
-        relation: whose decider judges.
-        invariants: all of this relation. What several of them claim is decided once.
-        schedule: where calls or looks were thinned, the steps in which they were not.
+        relation: its decider judges.
+        invariants: all of this relation. A claim that several of them make is decided once.
+        schedule: where calls or scans were sampled, the steps in which they were recorded in full.
 
     Attributes:
-        decider: who is fed without a call in between gives what it answers to `judge`.
+        decider: may be fed directly; its answers are then to be given to `judge`.
     """
 
     def __init__(
@@ -82,95 +102,97 @@ class Gate:
         schedule: Schedule | None = None,
     ) -> None:
         claims: dict[bytes, Hypothesis] = {}
-        self._questions: list[_Question] = []
-        known: dict[tuple[bytes, Precondition], _Question] = {}
-        by_claim: dict[bytes, list[_Question]] = {}
+        self._guarded: list[_GuardedClaim] = []
+        known: dict[tuple[bytes, Precondition], _GuardedClaim] = {}
+        by_claim: dict[bytes, list[_GuardedClaim]] = {}
         for invariant in invariants:
             key = orjson.dumps(invariant.hypothesis.params, option=orjson.OPT_SORT_KEYS)
             claims.setdefault(key, invariant.hypothesis)
             condition = invariant.precondition
-            question = known.get((key, condition))
-            if question is None:
-                question = _Question(None if condition.is_always else condition, [])
-                known[key, condition] = question
-                by_claim.setdefault(key, []).append(question)
-                self._questions.append(question)
-            question.invariants.append(invariant)
+            guarded = known.get((key, condition))
+            if guarded is None:
+                guarded = _GuardedClaim(None if condition.is_always else condition, [])
+                known[key, condition] = guarded
+                by_claim.setdefault(key, []).append(guarded)
+                self._guarded.append(guarded)
+            guarded.invariants.append(invariant)
         decider = relation.decider(list(claims.values()))
-        self.decider = decider if schedule is None else Thinned(decider, schedule)
+        self.decider = decider if schedule is None else SampledDecider(decider, schedule)
         self._by_claim = [by_claim[key] for key in claims]
-        # A decider gives equal contexts as one object, and what it has to say in every step, too.
-        self._asked: dict[tuple[int, int], _Asked] = {}  # by claim and id of the context
-        self._known: dict[int, _Known] = {}
+        # Deciders return equal contexts, and equal answers, as one object (protocols.Decider).
+        self._entries: dict[tuple[int, int], _ContextEntry] = {}  # by claim and id of the context
+        self._answers: dict[int, _CachedAnswer] = {}
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        """Violations in the order the decider gives their examples."""
+        """Violations in the order of the decider's examples."""
         return self.judge(self.decider.observe(event))
 
     def finish(self) -> Sequence[Violation]:
+        """Violations that are certain at the end of the run."""
         return self.judge(self.decider.finish())
 
     @property
     def triggered(self) -> int:
+        """Number of examples that any precondition let through."""
         return sum(self.triggered_by_check().values())
 
     def triggered_by_check(self) -> dict[str, int]:
-        """How many examples each invariant's precondition let through."""
-        self._settle()
+        """Number of examples that each invariant's precondition let through."""
+        self._flush()
         return {
-            invariant.id: question.triggered
-            for question in self._questions
-            for invariant in question.invariants
+            invariant.id: guarded.triggered
+            for guarded in self._guarded
+            for invariant in guarded.invariants
         }
 
     def judge(self, examples: Iterable[tuple[int, Example]]) -> Sequence[Violation]:
-        """What of the decider's examples breaks an invariant."""
+        """The violations among an answer of the decider."""
         if not examples:
             return ()
-        known = self._known.get(id(examples))
-        if known is not None and known.examples is examples:
-            known.times += 1
+        cached = self._answers.get(id(examples))
+        if cached is not None and cached.examples is examples:
+            cached.times += 1
             return ()
         found: list[Violation] = []
-        answered = []
+        entries = []
         for claim, example in examples:
-            asked = self._asked.get((claim, id(example.context)))
-            if asked is None:
-                asked = self._ask(claim, example.context)
-            asked.times += 1
-            answered.append(asked)
+            entry = self._entries.get((claim, id(example.context)))
+            if entry is None:
+                entry = self._enter(claim, example.context)
+            entry.times += 1
+            entries.append(entry)
             if not example.holds:
-                for question in asked.questions:
-                    found += [_violation(invariant, example) for invariant in question.invariants]
+                for guarded in entry.claims:
+                    found += [_violation(invariant, example) for invariant in guarded.invariants]
         if not found and isinstance(examples, tuple):
-            if len(self._known) >= _MOST_KNOWN:
-                self._count_known()
-            self._known[id(examples)] = _Known(examples, answered)
+            if len(self._answers) >= _MAX_ANSWERS:
+                self._flush_answers()
+            self._answers[id(examples)] = _CachedAnswer(examples, entries)
         return found
 
-    def _ask(self, claim: int, context: Context) -> _Asked:
-        """Test the preconditions of a claim in a context that was not met before."""
-        if len(self._asked) >= _MOST_ASKED:
-            self._settle()
-        questions = (q for q in self._by_claim[claim] if _is_met(q.condition, context))
-        asked = self._asked[claim, id(context)] = _Asked(context, tuple(questions))
-        return asked
+    def _enter(self, claim: int, context: Context) -> _ContextEntry:
+        """Test the preconditions of a claim in a new context."""
+        if len(self._entries) >= _MAX_CONTEXTS:
+            self._flush()
+        claims = (g for g in self._by_claim[claim] if _is_satisfied(g.condition, context))
+        entry = self._entries[claim, id(context)] = _ContextEntry(context, tuple(claims))
+        return entry
 
-    def _settle(self) -> None:
-        """Count what is remembered, and forget it."""
-        self._count_known()
-        for asked in self._asked.values():
-            asked.count(asked.times)
-        self._asked.clear()
+    def _flush(self) -> None:
+        """Add the remembered counts to the claims, and forget the contexts."""
+        self._flush_answers()
+        for entry in self._entries.values():
+            entry.flush(entry.times)
+        self._entries.clear()
 
-    def _count_known(self) -> None:
-        for known in self._known.values():
-            for asked in known.asked:
-                asked.count(known.times)
-        self._known.clear()
+    def _flush_answers(self) -> None:
+        for cached in self._answers.values():
+            for entry in cached.entries:
+                entry.flush(cached.times)
+        self._answers.clear()
 
 
-def _is_met(condition: Precondition | None, context: Context) -> bool:
+def _is_satisfied(condition: Precondition | None, context: Context) -> bool:
     return condition is None or condition.holds(context)
 
 

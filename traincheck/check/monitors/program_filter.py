@@ -1,4 +1,4 @@
-"""Which of the invariants that are kept to a program speak of a process. Judges nothing else."""
+"""Which invariants apply to a process, of those that are restricted to certain programs."""
 
 from __future__ import annotations
 
@@ -10,44 +10,55 @@ from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.findings import Violation
 from traincheck.schema.words import counted, joined
 
-SEES = Needs(states=frozenset({"parameter@new"}))
+NEEDS = Needs(states=frozenset({"parameter@new"}))
 
 
-def kept_to_programs(invariants: Iterable[Invariant]) -> dict[str, tuple[str, ...]]:
-    """The programs of each invariant that is kept to some, by its id."""
+def programs_by_invariant(invariants: Iterable[Invariant]) -> dict[str, tuple[str, ...]]:
+    """Id of each invariant that is restricted to programs -> these programs."""
     found = ((one.id, one.precondition.programs()) for one in invariants)
     return {id_: programs for id_, programs in found if programs}
 
 
-def others_note(
-    programs: Mapping[str, tuple[str, ...]], asked: Iterable[str], here: Iterable[str], total: int
+def skipped_note(
+    programs: Mapping[str, tuple[str, ...]], applied: Iterable[str], here: Iterable[str], total: int
 ) -> str:
-    """A sentence on the invariants that speak of other programs alone; empty when all were asked.
+    """A sentence on the invariants that apply only to other programs; empty if there are none.
 
     Args:
-        programs: of each invariant that is kept to some.
-        asked: those that speak of what was run.
-        here: file names of what was run.
-        total: how many invariants there are.
+        programs: of each restricted invariant.
+        applied: ids of those that apply to the programs of this run.
+        here: file names of the programs of this run.
+        total: number of all invariants.
     """
-    left = {id_: names for id_, names in programs.items() if id_ not in set(asked)}
-    if not left:
+    skipped = {id_: names for id_, names in programs.items() if id_ not in set(applied)}
+    if not skipped:
         return ""
-    files, own = sorted({file_of(one) for some in left.values() for one in some}), sorted(here)
-    speak = "speaks" if len(left) == 1 else "speak"
-    told = f"{len(left):,} of {counted(total, 'invariant')} {speak} of"
+    files = sorted({file_of(one) for names in skipped.values() for one in names})
+    own = sorted(here)
+    apply = "applies" if len(skipped) == 1 else "apply"
+    share = f"{len(skipped):,} of {counted(total, 'invariant')} {apply} only to"
     if set(files) <= set(own):
-        return f"{told} another model in {joined(files)}: learn from a good run of this one too"
+        return (
+            f"{share} another model in {joined(files)}: record a good run of this model to learn "
+            "its invariants"
+        )
     run = joined(own) if own else "another program"
-    return f"{told} {joined(files)} only, and this run is of {run}: learn from a good run of it too"
+    return (
+        f"{share} {joined(files)}, but this run is {run}: record a good run of it to learn its "
+        "invariants"
+    )
 
 
-class Guard:
-    """Learns what a process trains, and says whose violations are to be believed.
+class ProgramFilter:
+    """Identifies the program of a process, and filters violations by it.
 
-    By their file names alone many programs are one: train.py. That can only be told once the
-    parameters are there, when the monitors are already at work. Where several of one file name are
-    known, as the stages of a pipeline on their ranks, a process is the one that it is most like.
+    A file name such as train.py identifies many programs, so the parameters are compared as well.
+    They are known only after the monitors have started. Where several programs of one file name
+    are known, such as the stages of a pipeline, a process is the program that it is most like.
+
+    Attributes:
+        observe: takes an event.
+        is_complete: whether all parameters are known.
     """
 
     def __init__(self, programs: Mapping[str, tuple[str, ...]]) -> None:
@@ -56,35 +67,35 @@ class Guard:
         for program in {one for some in programs.values() for one in some}:
             self._of_file[file_of(program)].add(program)
         self._sketch = Sketch()
-        self._known: dict[tuple[tuple[str, ...], int, bool], bool] = {}
+        self._cache: dict[tuple[tuple[str, ...], int, bool], bool] = {}
         self.observe = self._sketch.observe
-        self.is_whole = False  # all parameters are known
+        self.is_complete = False
 
-    def admits(self, check_id: str) -> bool:
-        """Whether a check speaks of this program, as far as can be told."""
+    def applies(self, check_id: str) -> bool:
+        """Whether a check applies to this program, as far as is known."""
         programs = self._programs.get(check_id)
         if programs is None:
             return True
-        key = (programs, self._sketch.size, self.is_whole)
-        known = self._known.get(key)
+        key = (programs, self._sketch.size, self.is_complete)
+        known = self._cache.get(key)
         if known is None:
-            known = self._sketch.fits(programs, is_whole=self.is_whole)
+            known = self._sketch.fits(programs, is_whole=self.is_complete)
             if known:
                 known = any(map(self._is_closest, programs))
-            self._known[key] = known
+            self._cache[key] = known
         return known
 
     def _is_closest(self, program: str) -> bool:
-        mine = self._sketch.likeness(program)
+        likeness = self._sketch.likeness(program)
         others = self._of_file[file_of(program)]
-        return all(self._sketch.likeness(other) <= mine for other in others)
+        return all(self._sketch.likeness(other) <= likeness for other in others)
 
     triggered = 0
 
     def finish(self) -> tuple[()]:
-        """Nothing is left to tell."""
+        """No violation."""
         return ()
 
-    def believed(self, violations: Iterable[Violation]) -> list[Violation]:
-        """Those of checks that speak of this program."""
-        return [violation for violation in violations if self.admits(violation.check_id)]
+    def filter(self, violations: Iterable[Violation]) -> list[Violation]:
+        """The violations of checks that apply to this program."""
+        return [violation for violation in violations if self.applies(violation.check_id)]

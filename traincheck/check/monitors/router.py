@@ -1,6 +1,6 @@
-"""Bring each event to those who asked for it. Knows needs and events, not what becomes of an event.
+"""Route each event to its subscribers.
 
-An event that nobody wants costs one dictionary lookup, whatever the number of monitors.
+An event without subscribers costs one dictionary lookup, whatever the number of monitors.
 """
 
 from __future__ import annotations
@@ -14,50 +14,51 @@ from traincheck.schema.events import KINDS, Event
 
 T = TypeVar("T")
 
-NEW = "new"  # the moment in Needs.states of who asks which variables there are, not what they do
+NEW = "new"  # moment in Needs.states: only which variables exist, not how they change
 ANY = "*"  # in Needs.calls: every call; in the role or moment of Needs.states: all of them
 
 
 def roles_of(needs: Needs, besides: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The roles of variables whose state changes ``needs`` asks for, ``besides`` some."""
+    """The roles of variables whose state changes ``needs`` asks for, without ``besides``."""
     return frozenset(state.partition("@")[0] for state in needs.states - besides)
 
 
 class Router(Generic[T]):
-    """Receivers by event, in the order they were given.
+    """Finds the receivers of an event, in the order they were given.
 
-    The tables are there for the engine's loop, which looks into them without a call in between.
+    The engine's loop reads the tables directly, which saves a call for each event.
 
     Args:
-        receivers: what each receiver asks for.
+        receivers: each with the events that it asks for.
 
     Attributes:
-        calls: by API and family; what is not in it yet, `learn` finds.
-        telling: by role, of changes that say which variables there are.
-        changes: by role, of all others: not for those who only ask which variables are ``new``.
-        kinds: by kind, of events that are neither.
+        calls: by API and family. `resolve` adds missing entries.
+        lifecycle: by role, of changes that tell which variables exist.
+        changes: by role, of all other changes. Receivers that only ask for ``new`` variables
+            do not get them.
+        kinds: by kind, of all other events.
     """
 
     def __init__(self, receivers: Sequence[tuple[Needs, T]]) -> None:
         self._receivers = tuple(receivers)
         # Filled on demand: a trace names the same few hundred APIs over and over.
         self.calls: dict[tuple[str, str | None], tuple[T, ...]] = {}
-        self.telling = {role: self._for_role(role) for role in ROLES}
+        self.lifecycle = {role: self._for_role(role) for role in ROLES}
         self.changes = {role: self._for_role(role, changes=True) for role in ROLES}
         self.kinds = {kind: self._for_kind(kind) for kind in KINDS}
 
     def route(self, event: Event) -> tuple[T, ...]:
-        """Who gets ``event``."""
+        """The receivers of ``event``."""
         if event.kind == "call":
-            key = (event.api, event.family)  # type: ignore[union-attr]
-            return self.calls[key] if key in self.calls else self.learn(key)
+            key = (event.api, event.family)
+            return self.calls[key] if key in self.calls else self.resolve(key)
         if event.kind == "state":
-            table = self.telling if event.change in TELLING else self.changes  # type: ignore[union-attr]
-            return table.get(event.role, ())  # type: ignore[union-attr]
+            table = self.lifecycle if event.change in TELLING else self.changes
+            return table.get(event.role, ())
         return self.kinds.get(event.kind, ())
 
-    def learn(self, key: tuple[str, str | None]) -> tuple[T, ...]:
-        """Who gets calls of an API and family."""
+    def resolve(self, key: tuple[str, str | None]) -> tuple[T, ...]:
+        """The receivers of calls of an API and family."""
         api, family = key
         receivers = tuple(
             receiver

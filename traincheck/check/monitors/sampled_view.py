@@ -1,7 +1,7 @@
-"""What is there of an event where calls within modules, or looks, are in some training steps only.
+"""The view of an event when calls within modules, or state scans, are sampled.
 
-Claims about these are asked of such steps, and of calls in evaluation; in all others what is absent
-proves nothing, as where sampling skips steps.
+Claims about them are decided in the steps that were recorded in full, and on calls in evaluation.
+In all other steps absence proves nothing, as in steps that sampling skips.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from traincheck.schema.findings import Example
 from traincheck.schema.protocols import Decider
 
 
-def thinned(event: Event, schedule: Schedule) -> Event | None:
-    """``event`` as a check of such calls or looks is told it; None where it is not."""
+def in_sampled_view(event: Event, schedule: Schedule) -> Event | None:
+    """``event`` as checks of sampled calls or scans get it; None where they do not."""
     if schedule.takes(event.step):
         return event
     if isinstance(event, CallEvent):
-        # With grad enabled it is of the loop: what evaluates by then is no model's training
+        # A call with grad enabled belongs to the training loop, whatever the stage.
         return event if event.stage == EVAL_STAGE and not event.grad_enabled else None
     return event.skipped if isinstance(event, StepEvent) and event.recorded else event
 
 
-class Thinned:
-    """A decider of claims about such calls or looks."""
+class SampledDecider:
+    """A decider of claims about sampled calls or scans."""
 
     def __init__(self, decider: Decider, schedule: Schedule) -> None:
         self._decider = decider
         self._schedule = schedule
 
     def observe(self, event: Event) -> Iterable[tuple[int, Example]]:
-        less = thinned(event, self._schedule)
-        return () if less is None else self._decider.observe(less)
+        seen = in_sampled_view(event, self._schedule)
+        return () if seen is None else self._decider.observe(seen)
 
     def finish(self) -> Iterable[tuple[int, Example]]:
         return self._decider.finish()

@@ -1,7 +1,7 @@
-"""A baseline: the findings of one check, to be taken for known in later ones.
+"""A baseline: findings of an earlier check, which later checks suppress.
 
-A finding is known when it is about the same check and subject and names no variable that is new.
-The step does not matter.
+A finding is known if it has the same check and subject, and names no new variable. Its step does
+not matter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from traincheck.errors import BaselineError
 from traincheck.schema.files import write_json
-from traincheck.schema.findings import Acceptance, Finding, Report
+from traincheck.schema.findings import Finding, Report, Suppressed
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.reading import read_regular
 from traincheck.version import VERSION
@@ -27,23 +27,25 @@ _MAKE = "make one with traincheck check -t DIR --baseline FILE --write-baseline"
 class Baseline:
     """Known findings.
 
-    path: its file. known: the variables that each names, by fingerprint.
+    Attributes:
+        path: its file.
+        known: fingerprint of a finding -> the variables that it names.
     """
 
     path: str
     known: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    def holds(self, finding: Finding) -> bool:
+    def contains(self, finding: Finding) -> bool:
         """Whether a finding is known."""
         variables = self.known.get(finding.id)
         return variables is not None and variables.issuperset(finding.variables)
 
     def apply(self, report: Report) -> Report:
-        """The report with its known findings among the suppressed."""
-        accepted = Acceptance(by="baseline", reason="in the baseline", where=self.path)
-        known = [f for f in report.findings if self.holds(f)]
-        left = [f for f in report.findings if not self.holds(f)]
-        suppressed = [*report.suppressed, *(replace(f, accepted=accepted) for f in known)]
+        """The report with its known findings suppressed."""
+        why = Suppressed(by="baseline", reason="in the baseline", where=self.path)
+        known = [f for f in report.findings if self.contains(f)]
+        left = [f for f in report.findings if not self.contains(f)]
+        suppressed = [*report.suppressed, *(replace(f, suppressed=why) for f in known)]
         return replace(report, findings=left, suppressed=suppressed)
 
 
@@ -74,7 +76,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
-    """Write a baseline of ``findings``, at once or not at all. Gives how many it holds.
+    """Write a baseline of ``findings`` atomically. Returns the number of entries.
 
     Raises:
         OutputError: it could not be written.
@@ -97,7 +99,7 @@ def _entry(finding: Finding) -> dict[str, Any]:
     return {
         "fingerprint": finding.id,
         "check": finding.check,
-        "code": finding.code,  # this and the title are for whoever reads the file
+        "code": finding.code,  # code and title are for people who read the file
         "title": finding.title,
         "variables": [],
     }

@@ -1,7 +1,7 @@
-"""Comments ``# traincheck: ignore[TC201] reason`` in the source that a run was made from.
+"""Comments ``# traincheck: ignore[TC201] reason`` in the source of a run.
 
-A comment stands for every line of its statement, of a loop or a block for those of its head. A file
-that is not there any more has no comments.
+A comment applies to every line of its statement; on a loop or a block, to the lines of its head. A
+file that no longer exists has no comments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COMMENT = re.compile(r"#\s*traincheck:\s*ignore(?:\[(?P<codes>[^\]]*)\])?(?P<re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comment:
-    """What one comment says. codes: empty for all."""
+    """A comment. codes: those that it suppresses; empty for all."""
 
     codes: tuple[str, ...]
     reason: str
@@ -30,7 +30,7 @@ class SourceComments:
     """The comments of source files, each read once.
 
     Args:
-        sources: says what may be read.
+        sources: reads the files that may be read.
     """
 
     def __init__(self, sources: SourceFiles) -> None:
@@ -38,7 +38,7 @@ class SourceComments:
         self._files: dict[str, dict[int, Comment]] = {}
 
     def at(self, place: str) -> Comment | None:
-        """The comment that speaks of a place, ``file:line``."""
+        """The comment that applies to a place, ``file:line``."""
         found = split_place(place)
         if found is None:
             return None
@@ -49,12 +49,12 @@ class SourceComments:
 
 
 def comments_of(source: str) -> dict[int, Comment]:
-    """Line -> the comment that speaks of it."""
+    """Line -> the comment that applies to it."""
     written = dict(_written(source))
     if not written:
         return {}
     found: dict[int, Comment] = {}
-    # Widest first: of nested statements the innermost has the last word.
+    # Widest first: the innermost of nested statements wins.
     for first, last in sorted(_spans(source), key=lambda span: span[0] - span[1]):
         for line in range(first, last + 1):
             if line in written:
@@ -63,7 +63,7 @@ def comments_of(source: str) -> dict[int, Comment]:
 
 
 def _written(source: str) -> Iterator[tuple[int, Comment]]:
-    """Each comment of ours with the line it stands on."""
+    """Each such comment with its line."""
     if "traincheck:" not in source:
         return
     try:
@@ -71,7 +71,7 @@ def _written(source: str) -> Iterator[tuple[int, Comment]]:
             match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 yield token.start[0], _comment(match)
-    # What came before stands. SystemError is a fault of Python 3.12 and later: null bytes.
+    # Keep the comments found so far. Python 3.12 and later raise SystemError on null bytes.
     except (tokenize.TokenError, SyntaxError, ValueError, SystemError):
         return
 
@@ -80,12 +80,12 @@ def _comment(match: re.Match[str]) -> Comment:
     listed = match["codes"]
     codes = tuple(code.strip() for code in (listed or "").split(",") if code.strip())
     if listed is not None and not codes:
-        codes = ("none",)  # ignore[] names nothing: it must not mean everything
+        codes = ("none",)  # ignore[] lists no code, and must not mean all codes
     return Comment(codes=codes, reason=match["reason"].strip(" \t:-"))
 
 
 def _spans(source: str) -> Iterator[tuple[int, int]]:
-    """First and last line of each statement; of one with a body, those of its head."""
+    """First and last line of each statement; only of the head where it has a body."""
     try:
         tree = ast.parse(source)
     except UNPARSABLE:

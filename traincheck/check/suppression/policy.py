@@ -1,6 +1,6 @@
-"""Which violations somebody accepted: by a comment in the source, or in the configuration.
+"""Suppression of violations by comments in the source and by the configuration.
 
-Decides one violation at a time; the baseline, which knows whole findings, is baseline.py's.
+Each violation is decided by itself. Whole findings are suppressed by a baseline (baseline.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from traincheck.check.suppression.comments import Comment, SourceComments
 from traincheck.check.suppression.source_calls import lines_calling
 from traincheck.check.suppression.source_files import SourceFiles
-from traincheck.schema.findings import Acceptance, CheckInfo, Subject, Violation
+from traincheck.schema.findings import CheckInfo, Subject, Suppressed, Violation
 
 _Key = tuple[str, Subject, tuple[str, ...]]
 
@@ -21,8 +21,13 @@ _Key = tuple[str, Subject, tuple[str, ...]]
 class Suppression:
     """An entry ``[[suppress]]`` of a configuration.
 
-    code: of a rule, the beginning of one, or the name of a relation. variable, module, api:
-    patterns with ``*`` and ``?``; None for any. where: the file that holds it.
+    Attributes:
+        code: of a rule, the beginning of one, or the name of a relation.
+        reason: that the user gave.
+        variable: pattern with ``*`` and ``?``; None for any.
+        module: the same.
+        api: the same.
+        where: the file that holds it.
     """
 
     code: str
@@ -33,13 +38,13 @@ class Suppression:
     where: str = ""
 
     def __str__(self) -> str:
-        """As a person would point at it."""
+        """The entry as messages name it."""
         names = (("variable", self.variable), ("module", self.module), ("api", self.api))
         about = ", ".join(f'{name} = "{value}"' for name, value in names if value is not None)
         return f"[[suppress]] of {self.code}{f' ({about})' if about else ''}"
 
     def covers(self, code: str, subject: Subject) -> bool:
-        """Whether it speaks of a violation of ``code`` about ``subject``."""
+        """Whether it matches violations of ``code`` about ``subject``."""
         return (
             code.startswith(self.code)
             and _fits(self.variable, subject.variable)
@@ -48,14 +53,14 @@ class Suppression:
         )
 
 
-class Acceptor:
-    """Says which violations are not to be reported, and why.
+class SuppressionPolicy:
+    """Decides which violations are suppressed, and why.
 
     Args:
         suppressions: of the configuration.
         sources: reads the source files of the run.
-        program: gives the script of the run, where the lines of calls are looked for that the
-            evidence does not tell; empty for none.
+        program: returns the script of the run; empty for none. It is searched for calls whose
+            source line the evidence does not have.
     """
 
     def __init__(
@@ -68,11 +73,11 @@ class Acceptor:
         self._suppressions = tuple(suppressions)
         self._program = program
         self._comments = SourceComments(self.sources)
-        self._known: dict[_Key, Acceptance | None] = {}
+        self._cache: dict[_Key, Suppressed | None] = {}
         self._used: set[Suppression] = set()
 
     def unused(self, codes: Iterable[str]) -> list[str]:
-        """A line for each entry that speaks of one of ``codes`` and has accepted nothing."""
+        """A line for each entry that matches one of ``codes`` and has suppressed nothing."""
         known = tuple(codes)
         return [
             f"{suppression} in {suppression.where or 'the configuration'} matches nothing"
@@ -80,33 +85,33 @@ class Acceptor:
             if suppression not in self._used and any(c.startswith(suppression.code) for c in known)
         ]
 
-    def __call__(self, violation: Violation, info: CheckInfo) -> Acceptance | None:
+    def __call__(self, violation: Violation, info: CheckInfo) -> Suppressed | None:
         key = (info.code, violation.subject, _places(violation))
-        if key not in self._known:
-            self._known[key] = self._decide(*key)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = self._decide(*key)
+        return self._cache[key]
 
-    def _decide(self, code: str, subject: Subject, places: Sequence[str]) -> Acceptance | None:
+    def _decide(self, code: str, subject: Subject, places: Sequence[str]) -> Suppressed | None:
         for suppression in self._suppressions:
             if suppression.covers(code, subject):
                 self._used.add(suppression)
-                return Acceptance(
+                return Suppressed(
                     by="configuration", reason=suppression.reason, where=suppression.where
                 )
-        accepted = [self._by_comment(code, place) for place in places]
+        found = [self._by_comment(code, place) for place in places]
         if not places:
-            accepted = [self._by_comment(code, place) for place in self._calling(subject)]
-            accepted = accepted if all(accepted) else []  # it may be any of them
-        return next((one for one in accepted if one is not None), None)
+            found = [self._by_comment(code, place) for place in self._calling(subject)]
+            found = found if all(found) else []  # it may be any of these calls
+        return next((one for one in found if one is not None), None)
 
-    def _by_comment(self, code: str, place: str) -> Acceptance | None:
+    def _by_comment(self, code: str, place: str) -> Suppressed | None:
         comment = self._comments.at(place)
         if comment is None or not _names(comment, code):
             return None
-        return Acceptance(by="comment", reason=comment.reason, where=place)
+        return Suppressed(by="comment", reason=comment.reason, where=place)
 
     def _calling(self, subject: Subject) -> list[str]:
-        """The lines of the program that call what a violation is about."""
+        """The lines of the program that call the API of a violation."""
         program = self._program() if subject.api else ""
         if not subject.api or not program:
             return []
@@ -115,7 +120,7 @@ class Acceptor:
 
 
 def _places(violation: Violation) -> tuple[str, ...]:
-    """Source lines that the violation's evidence knows of."""
+    """Source lines of the violation's evidence."""
     found = (getattr(event, "where", None) for event in violation.evidence)
     return tuple(dict.fromkeys(str(place) for place in found if place))
 

@@ -1,6 +1,6 @@
-"""The lines of a program that call a function, found by its name in the source.
+"""Find the lines of a program that call a function, by its name in the source.
 
-For calls whose line the trace does not tell. Reads the source; what it means is for others.
+It is used for calls whose source line is not in the trace.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from traincheck.check.suppression.source_files import UNPARSABLE
 
-# Modules that programs write in place of a function.
+# Modules that programs use in place of a function.
 _MODULES = {
     "nll_loss": "NLLLoss",
     "mse_loss": "MSELoss",
@@ -29,7 +29,7 @@ def program_in(command: Iterable[str]) -> str:
 
 
 def lines_calling(api: str, source: str | None) -> set[int]:
-    """Where source calls an API of this dotted name; nothing where it is not known or no Python."""
+    """Lines of ``source`` that call an API; none if the source is missing or cannot be parsed."""
     if "." not in api or not source:
         return set()
     name = api.rpartition(".")[2]

@@ -1,8 +1,8 @@
-"""Source of the program of a run, for all who read it: places in a trace name files to open.
+"""Read source files of the program of a run, which places in its trace name.
 
-A trace may come from anywhere, so nothing in it decides alone which file is opened. A file is read
-if it is a regular Python file below a trusted folder: the checkout that we were started in, that of
-the trace, and that of a script which a user named. Nothing is executed.
+A trace may come from anywhere, so it does not decide alone which file is opened. A file is read if
+it is a regular Python file below a trusted folder: the checkout of the current folder, of the
+trace, or of a script that the user named. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 
 from traincheck.schema.reading import read_regular
 
-MOST_BYTES = 2_000_000
-_MOST_DIGITS = 9
+MAX_BYTES = 2_000_000
+_MAX_DIGITS = 9
 _SUFFIX = ".py"
-# What `ast.parse` raises of text that is no Python, or that is nested or chained too deeply.
+# Raised by `ast.parse` on text that is not Python, or is nested or chained too deeply.
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
-_MARKERS = (".git", "traincheck.toml", "pyproject.toml")  # what a checkout holds
+_MARKERS = (".git", "traincheck.toml", "pyproject.toml")  # files that mark a checkout
 
 
 class SourceFiles:
-    """The files that places of a run may stand in.
+    """The source files of a run that may be read.
 
     Args:
-        root: gives the folder that relative paths start from, as the trace tells it.
+        root: returns the folder that relative paths start from, as recorded in the trace.
         trusted: folders below which files may be read; never values of a trace.
 
     Attributes:
@@ -50,22 +50,22 @@ class SourceFiles:
             return None
         if any(found.is_relative_to(folder) for folder in self.trusted):
             return found
-        if not Path(name).is_absolute():  # those of packages hold nothing of the user's
+        if not Path(name).is_absolute():  # files of packages are not the user's
             self.refused.add(name)
         return None
 
     def read(self, name: str) -> str | None:
-        """The source; None where it may not or cannot be read."""
+        """The source; None if it may not or cannot be read."""
         found = self.path(name)
         if found is None:
             return None
         try:
-            return _decoded(read_regular(found, MOST_BYTES))
+            return _decoded(read_regular(found, MAX_BYTES))
         except (OSError, ValueError):
             return None
 
     def notes(self) -> list[str]:
-        """A sentence on files that were not read, where that matters."""
+        """A sentence on files that were not read; none if all were."""
         if not self.refused:
             return []
         first = min(self.refused)
@@ -76,7 +76,7 @@ class SourceFiles:
 
 
 def trusted_folders(trace: str | Path | None = None, script: str | None = None) -> tuple[Path, ...]:
-    """Where source may be read: below the checkouts of the current folder, the trace, the script.
+    """Folders below which source may be read: checkouts of the current folder, trace and script.
 
     Args:
         trace: the run directory that a user gave.
@@ -95,9 +95,9 @@ def trusted_folders(trace: str | Path | None = None, script: str | None = None) 
 
 
 def split_place(place: str) -> tuple[str, int] | None:
-    """Path and line of ``file:line``; None for what is no place."""
+    """Path and line of ``file:line``; None for any other text."""
     path, _, line = place.rpartition(":")
-    if not path or not (line.isascii() and line.isdecimal()) or len(line) > _MOST_DIGITS:
+    if not path or not (line.isascii() and line.isdecimal()) or len(line) > _MAX_DIGITS:
         return None
     return path, int(line)
 
@@ -118,7 +118,7 @@ def _checkout(folder: Path) -> Path | None:
 
 
 def _decoded(content: bytes) -> str:
-    """As Python reads source: the encoding that it declares, and line feeds alone."""
+    """Decode like Python: with the declared encoding, and line feeds only."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     except SyntaxError:

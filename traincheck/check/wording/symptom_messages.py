@@ -1,4 +1,4 @@
-"""How each symptom is put to a person. A table."""
+"""Title, likely cause and fix of each symptom."""
 
 from __future__ import annotations
 
@@ -12,59 +12,65 @@ _S = Symptom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
-    """What is said about a symptom where the check itself says nothing.
+class SymptomMessage:
+    """The texts of a symptom, used where the check itself has none.
 
-    ``{variables}`` and the like are filled in; ``{is|are}`` is for one variable, and for several;
-    ``{since}`` is ``from step 3 on``. near: family of the call, or kind of the event,
-    whose source line is the one to look at. at_most: the severity of what may well be meant.
+    ``{variables}`` and the like are filled in (`Template`). ``{is|are}`` chooses by the number of
+    variables. ``{since}`` becomes ``from step 3 on``.
+
+    Attributes:
+        title: of a finding.
+        likely_cause: of it.
+        fix: what to change in the program.
+        source: family of the call, or kind of the event, whose source line is shown.
+        at_most: the highest severity, lower for a symptom that may be intended.
     """
 
     title: str
     likely_cause: str
     fix: str
-    near: str | None = None
+    source: str | None = None
     at_most: str = SEVERITIES[-1]
 
 
-WORDING: Mapping[Symptom, Wording] = {
-    _S.MISSING_STEP: Wording(
+SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
+    _S.MISSING_STEP: SymptomMessage(
         title="Gradients are computed but no optimizer step applies them",
         likely_cause=(
             "backward() runs, but optimizer.step() is missing from the loop or is never reached, "
             "{since}."
         ),
         fix="Call optimizer.step() after loss.backward() in every iteration.",
-        near=Families.BACKWARD,
+        source=Families.BACKWARD,
     ),
-    _S.MISSING_ZERO_GRAD: Wording(
+    _S.MISSING_ZERO_GRAD: SymptomMessage(
         title="Gradients are not cleared between optimizer steps",
         likely_cause=(
             "optimizer.zero_grad() is missing from the loop, so that step {step} also applies "
             "the gradients of the step before."
         ),
         fix="Call optimizer.zero_grad() once per optimizer step, before loss.backward().",
-        near=Families.OPTIMIZER_STEP,
+        source=Families.OPTIMIZER_STEP,
     ),
-    _S.NO_BACKWARD: Wording(
+    _S.NO_BACKWARD: SymptomMessage(
         title="backward() is never called in these steps",
         likely_cause=(
             "Nothing computes gradients {since}: loss.backward() is missing, lacks its "
             "parentheses, or a condition around it is not true."
         ),
         fix="Call loss.backward(), with parentheses, before optimizer.step().",
-        near=Families.OPTIMIZER_STEP,
+        source=Families.OPTIMIZER_STEP,
     ),
-    _S.STEP_WITHOUT_GRADIENT: Wording(
+    _S.STEP_WITHOUT_GRADIENT: SymptomMessage(
         title="The optimizer steps when it has no gradient to apply",
         likely_cause=(
             "optimizer.step(){where} comes before loss.backward(), or zero_grad() comes between "
             "the two."
         ),
         fix="Order the loop as zero_grad(), forward, backward(), step().",
-        near=Families.OPTIMIZER_STEP,
+        source=Families.OPTIMIZER_STEP,
     ),
-    _S.NOT_IN_OPTIMIZER: Wording(
+    _S.NOT_IN_OPTIMIZER: SymptomMessage(
         title="No optimizer holds {variables}",
         likely_cause=(
             "The optimizer{where} was built from other parameters: only a part of the model, or "
@@ -74,18 +80,18 @@ WORDING: Mapping[Symptom, Wording] = {
             "Build the optimizer after the model is final, from all parameters that are to be "
             "trained, {variables} among them."
         ),
-        near="optimizer",
+        source="optimizer",
     ),
-    _S.HOLDS_OTHERS: Wording(
+    _S.HOLDS_OTHERS: SymptomMessage(
         title="An optimizer updates parameters that no model has",
         likely_cause=(
             "The optimizer{where} was built from the parameters of a copy, or of a model that was "
             "replaced: {variables} belong to no model that runs."
         ),
         fix="Build the optimizer from the parameters of the very model that is trained.",
-        near="optimizer",
+        source="optimizer",
     ),
-    _S.EVAL_MODE: Wording(
+    _S.EVAL_MODE: SymptomMessage(
         title="{subject} is in the wrong mode {since}",
         likely_cause=(
             "model.eval() was called, for evaluation perhaps, and no model.train() follows "
@@ -96,7 +102,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "around evaluation."
         ),
     ),
-    _S.TRAINING_MODE: Wording(
+    _S.TRAINING_MODE: SymptomMessage(
         title="{subject} is in training mode where it is only to be used",
         likely_cause=(
             "No eval() is called on {subject} before it is used: dropout drops, and statistics of "
@@ -104,7 +110,7 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
         fix="Call eval() on {subject} before it is used, and train() before it is trained again.",
     ),
-    _S.NO_GRADIENT: Wording(
+    _S.NO_GRADIENT: SymptomMessage(
         title="No gradient reaches {variables}",
         likely_cause=(
             "The graph is cut between the loss and {variables}: a detach(), .data, no_grad() "
@@ -115,7 +121,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "compute, or set requires_grad=False for what is not to be trained."
         ),
     ),
-    _S.DETACHED: Wording(
+    _S.DETACHED: SymptomMessage(
         title="No gradient flows back through what {subject} returns",
         likely_cause=(
             "A result of {subject}{where} was detached, made of numbers, computed where gradients "
@@ -128,7 +134,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "arguments. A loss of it trains nothing before it."
         ),
     ),
-    _S.FROZEN: Wording(
+    _S.FROZEN: SymptomMessage(
         title="{variables} frozen (requires_grad is False)",
         likely_cause="requires_grad was set to False for {variables} before step {step}.",
         fix=(
@@ -137,7 +143,7 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
         at_most="warning",
     ),
-    _S.UNFROZEN: Wording(
+    _S.UNFROZEN: SymptomMessage(
         title="{variables} {is|are} trained although {it is|they are} to stay as {it is|they are}",
         likely_cause=(
             "Nothing sets requires_grad to False for {variables}, or it is set for another part."
@@ -146,9 +152,9 @@ WORDING: Mapping[Symptom, Wording] = {
             "Freeze {it|them} before the optimizer is built, and give the optimizer what is "
             "trained only."
         ),
-        near="optimizer",
+        source="optimizer",
     ),
-    _S.STRUCTURE: Wording(
+    _S.STRUCTURE: SymptomMessage(
         title="{subject} has other parameters or buffers than it should",
         likely_cause=(
             "A part of {subject} is missing, was added, stands in several places, or is kept where "
@@ -159,7 +165,7 @@ WORDING: Mapping[Symptom, Wording] = {
             "([layer] * 3 is one layer); register_buffer() is for what is only to be kept."
         ),
     ),
-    _S.NOT_UPDATED: Wording(
+    _S.NOT_UPDATED: SymptomMessage(
         title="The optimizer step leaves {variables} as {it was|they were}",
         likely_cause=(
             "{variables} {is|are} not held by the optimizer that steps, {gets|get} no gradient, or "
@@ -170,30 +176,30 @@ WORDING: Mapping[Symptom, Wording] = {
             "get gradients, and that the learning rate is not zero."
         ),
     ),
-    _S.GRADIENT_LOST: Wording(
+    _S.GRADIENT_LOST: SymptomMessage(
         title="Gradients are cleared before any step applies them",
         likely_cause="zero_grad(){where} comes between backward() and the optimizer step.",
         fix="Call zero_grad() once per optimizer step, after it.",
-        near=Families.ZERO_GRAD,
+        source=Families.ZERO_GRAD,
     ),
-    _S.APPLIED_TWICE: Wording(
+    _S.APPLIED_TWICE: SymptomMessage(
         title="One gradient counts twice for {variables}",
         likely_cause="Two calls{where} apply or add the same gradient.",
         fix="Let one optimizer hold each parameter, and call backward() once for each loss.",
-        near=Families.OPTIMIZER_STEP,
+        source=Families.OPTIMIZER_STEP,
     ),
-    _S.WRONG_ORDER: Wording(
+    _S.WRONG_ORDER: SymptomMessage(
         title="{subject} comes at the wrong place of the loop",
         likely_cause="{subject}{where} has no effect, or another one, where it stands: {observed}.",
         fix="Move {subject}{where} so that the order is: {expected}.",
     ),
-    _S.STEPS_SKIPPED: Wording(
+    _S.STEPS_SKIPPED: SymptomMessage(
         title="GradScaler skips every optimizer step",
         likely_cause="The scaled gradients overflow at every step: {observed}.",
         fix="Lower init_scale, and find the operation in which the loss overflows.",
-        near=Families.SCALER_STEP,
+        source=Families.SCALER_STEP,
     ),
-    _S.SCHEDULE: Wording(
+    _S.SCHEDULE: SymptomMessage(
         title="The learning rate does not follow the training",
         likely_cause=(
             "The scheduler{where} is stepped more or less often than it expects to be; or, where "
@@ -203,14 +209,14 @@ WORDING: Mapping[Symptom, Wording] = {
             "Step the scheduler once for each unit that its schedule counts; write rates that are "
             "set by hand to every group of optimizer.param_groups."
         ),
-        near=Families.SCHEDULER_STEP,
+        source=Families.SCHEDULER_STEP,
     ),
-    _S.SILENT_WRITE: Wording(
+    _S.SILENT_WRITE: SymptomMessage(
         title="{variables} {changes|change} although {it is|they are} frozen",
         likely_cause="Something else than training writes to {variables}.",
         fix="Find what writes to {it|them}; take frozen parameters out of the optimizer.",
     ),
-    _S.OVERWRITTEN: Wording(
+    _S.OVERWRITTEN: SymptomMessage(
         title="Something other than its optimizer writes to {variables}",
         likely_cause=(
             "The loop writes to {variables} between two steps: an average that is copied the wrong "
@@ -221,9 +227,9 @@ WORDING: Mapping[Symptom, Wording] = {
             "Check source and target of each copy_() and load_state_dict() between two steps: "
             "copy from {variables} to the average, and not back."
         ),
-        near=Families.OPTIMIZER_STEP,
+        source=Families.OPTIMIZER_STEP,
     ),
-    _S.OUT_OF_STEP: Wording(
+    _S.OUT_OF_STEP: SymptomMessage(
         title="Ranks do not do the same in step {step}",
         likely_cause=(
             "A condition that depends on the rank or its data lets one rank skip what the others "
@@ -231,12 +237,12 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
         fix="Let all ranks decide alike: agree on the condition by a collective first.",
     ),
-    _S.NOT_SYNCHRONIZED: Wording(
+    _S.NOT_SYNCHRONIZED: SymptomMessage(
         title="Gradients of {variables} are not exchanged between ranks",
         likely_cause="The step applies gradients that each rank has computed for itself.",
         fix="Let backward() run through the DDP wrapper outside no_sync() before each step.",
     ),
-    _S.RANKS_DIFFER: Wording(
+    _S.RANKS_DIFFER: SymptomMessage(
         title="Ranks no longer agree on {variables}",
         likely_cause="Gradients or updates of {variables} differ between ranks.",
         fix=(
@@ -244,17 +250,17 @@ WORDING: Mapping[Symptom, Wording] = {
             "optimizer step, a clipping or a change of gradients that the others do not make."
         ),
     ),
-    _S.SHARING_LOST: Wording(
+    _S.SHARING_LOST: SymptomMessage(
         title="{variables} no longer share one tensor",
         likely_cause="Another tensor was assigned to one of the names.",
         fix="Tie the weights again after the last assignment, before the optimizer is built.",
     ),
-    _S.NOT_RESTORED: Wording(
+    _S.NOT_RESTORED: SymptomMessage(
         title="{subject} was not restored from the checkpoint",
         likely_cause="The state was saved, but it is not loaded on resume.",
         fix="Load the state of everything that was saved before training goes on.",
     ),
-    _S.STATE_UNCHANGED: Wording(
+    _S.STATE_UNCHANGED: SymptomMessage(
         title="{variables} {does|do} not change where {it|they} should",
         likely_cause=(
             "What updates {variables} is not reached: the module is in evaluation mode, is not "
@@ -262,7 +268,7 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
         fix="Check the mode of the module of {variables}, and that it takes part in forward.",
     ),
-    _S.MISSING_CALL: Wording(
+    _S.MISSING_CALL: SymptomMessage(
         title="{subject} is not called where it should be",
         likely_cause=(
             "The call to {subject} is missing from the loop, or a condition around it is never "
@@ -270,7 +276,7 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
         fix="Restore the call to {subject} at this place of the loop.",
     ),
-    _S.MADE_ANEW: Wording(
+    _S.MADE_ANEW: SymptomMessage(
         title="The optimizer is built again, and loses its state",
         likely_cause=(
             "Another optimizer of the same class is made later, as in a loop, and trains the same "
@@ -280,25 +286,25 @@ WORDING: Mapping[Symptom, Wording] = {
             "Build the optimizer once, before the loop; to change its rate, write to "
             "optimizer.param_groups."
         ),
-        near="optimizer",
+        source="optimizer",
     ),
-    _S.EXTRA_CALL: Wording(
+    _S.EXTRA_CALL: SymptomMessage(
         title="{subject} is called more often than it should be",
         likely_cause="{subject} is called again, or its loop does not end where it did.",
         fix="Call {subject} as often as the reference does, or learn from a run of this version.",
     ),
-    _S.LOSS_INPUT: Wording(
+    _S.LOSS_INPUT: SymptomMessage(
         title="{subject} is given what it is not made for",
         likely_cause="The arguments of {subject} do not have the form that it expects.",
         fix="Compare the arguments with what the documentation of {subject} asks for.",
     ),
-    _S.REPEATED_DATA: Wording(
+    _S.REPEATED_DATA: SymptomMessage(
         title="{variables} {gives|give} the same again",
         likely_cause="What should differ between workers, ranks or epochs starts from one seed.",
         fix="Seed each worker, rank and epoch differently.",
-        near="batch",
+        source="batch",
     ),
-    _S.UNMASKED: Wording(
+    _S.UNMASKED: SymptomMessage(
         title="{subject} attends to what it should not see",
         likely_cause=(
             "The mask of attention does not reach {subject}{where}. Expected: {expected}. Here: "
@@ -306,13 +312,13 @@ WORDING: Mapping[Symptom, Wording] = {
         ),
         fix="Pass the mask, or is_causal=True, on to the call of attention{where}.",
     ),
-    _S.BATCH_CONTENT: Wording(
+    _S.BATCH_CONTENT: SymptomMessage(
         title="Tokens, mask and labels of {variables} do not fit together",
         likely_cause="What collates samples to a batch pads, masks or labels them otherwise.",
         fix="Compare a batch with one of the reference: tokens, attention mask and labels.",
-        near="batch",
+        source="batch",
     ),
-    _S.PRECISION: Wording(
+    _S.PRECISION: SymptomMessage(
         title="The dtype of {variables} is not what it should be",
         likely_cause="A cast, or an autocast region, does not do what was meant.",
         fix=(
@@ -320,18 +326,18 @@ WORDING: Mapping[Symptom, Wording] = {
             "remove it, or learn from a run with this dtype."
         ),
     ),
-    _S.NON_FINITE: Wording(
+    _S.NON_FINITE: SymptomMessage(
         title="NaN or infinity spreads from {subject}",
         likely_cause="{subject} holds NaN or infinity at step {step}.",
         fix="Find where it comes from with torch.autograd.set_detect_anomaly(True).",
-        near=Families.BACKWARD,
+        source=Families.BACKWARD,
     ),
-    _S.INITIALIZATION: Wording(
+    _S.INITIALIZATION: SymptomMessage(
         title="{variables} {begins|begin} where nothing can be learned",
         likely_cause="The initial values of {variables} are constant, or far too large.",
         fix="Use the initialization of torch, or torch.nn.init.kaiming_normal_.",
     ),
-    _S.GRADIENT_SIZE: Wording(
+    _S.GRADIENT_SIZE: SymptomMessage(
         title="Gradients of {subject} are too large or too small to learn from",
         likely_cause=(
             "The learning rate, the scale of the data or the depth does not fit; or a mask lets "
@@ -341,37 +347,37 @@ WORDING: Mapping[Symptom, Wording] = {
             "Normalize the data, and check that masks have the right polarity. Then lower the "
             "learning rate or clip gradients."
         ),
-        near=Families.BACKWARD,
+        source=Families.BACKWARD,
     ),
-    _S.DEAD_UNITS: Wording(
+    _S.DEAD_UNITS: SymptomMessage(
         title="Most units of {subject} pass nothing on",
         likely_cause="Inputs of {subject} lie on the flat side of its activation.",
         fix="Lower the learning rate and check the initialization of the layer before.",
     ),
-    _S.NOT_LEARNING: Wording(
+    _S.NOT_LEARNING: SymptomMessage(
         title="The loss does not improve",
         likely_cause="Training goes on from step {step} without the loss getting better.",
         fix="Check the learning rate, the labels and what is given to the loss.",
-        near=Families.BACKWARD,
+        source=Families.BACKWARD,
     ),
-    _S.ADVICE: Wording(
+    _S.ADVICE: SymptomMessage(
         title="There is a better way",
         likely_cause="{observed}",
         fix="Change it as the check expects: {expected}.",
     ),
-    _S.WARNED: Wording(
+    _S.WARNED: SymptomMessage(
         title="A warning says that training is not as it should be",
         likely_cause="{observed}",
         fix="Change the call{where} as the warning says: {observed}.",
-        near="warning",
+        source="warning",
     ),
-    _S.SETTING: Wording(
+    _S.SETTING: SymptomMessage(
         title="{subject} has another setting: {observed}",
         likely_cause="It is {observed} here{where}, and {expected} in every reference run.",
         fix="Nothing is wrong if it was meant; learn from a run with it.",
         at_most="info",
     ),
-    _S.WRONG_VALUE: Wording(
+    _S.WRONG_VALUE: SymptomMessage(
         title="{subject} is given or gives an unexpected value: {observed}",
         likely_cause=(
             "An argument or a result of {subject}{where} is not what it was in every reference "
