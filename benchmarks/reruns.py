@@ -29,8 +29,8 @@ from benchmarks.silent_bugs.case import clean_pipelines, launcher_of
 from benchmarks.silent_bugs.recordings import Recordings, words_of
 from traincheck.check.engine import run_checks
 from traincheck.infer.engine import infer
-from traincheck.infer.tasks import Run
-from traincheck.infer.view import sampled, selective
+from traincheck.infer.parallel import Run
+from traincheck.infer.replay_views import sampled, selective
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event

@@ -12,7 +12,7 @@ from tests.builders import healthy_run
 from tests.learning import learn, report_of
 from traincheck.check.monitors.sampled_view import in_sampled_view
 from traincheck.check.verdicts import TraceView
-from traincheck.infer.view import selective
+from traincheck.infer.replay_views import selective
 from traincheck.schema.apis import TELLING
 from traincheck.schema.claims import (
     THIN,

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.collect.recording import Recording, recording
 from traincheck.collect.observers.eval_folding import COMPLETE_FORWARDS, EVERY_NTH
-from traincheck.infer.view import with_gaps
+from traincheck.infer.replay_views import with_gaps
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import StepEvent
 

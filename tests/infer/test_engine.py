@@ -9,8 +9,8 @@ from tests.learning import Recorded, learn, report_of, texts
 from traincheck.errors import UsageError
 from traincheck.infer.confidence import min_examples
 from traincheck.infer.engine import REASONS, Limits, infer
-from traincheck.infer.tasks import Run
-from traincheck.infer.view import selective
+from traincheck.infer.parallel import Run
+from traincheck.infer.replay_views import selective
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Hypothesis, Needs, key_of

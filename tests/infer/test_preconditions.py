@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincheck.infer.preconditions import MAX_CLAUSES, MAX_CONDITIONS, learn, levels
-from traincheck.infer.words import sentence
+from traincheck.infer.sentences import sentence
 from traincheck.schema.claims import PROGRAM
 
 

@@ -12,14 +12,14 @@ import pytest
 from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder, healthy_run
 from tests.learning import Recorded, report_of, texts
 from traincheck.errors import InvariantFormatError
-from traincheck.infer.decide import SILENT, Limits
+from traincheck.infer.coverage import Vocabulary
 from traincheck.infer.engine import infer, learn_from
 from traincheck.infer.files import save
+from traincheck.infer.parallel import Run
+from traincheck.infer.replay_views import sampled, selective
+from traincheck.infer.select import SILENT, Limits
 from traincheck.infer.statistics import distinct, statistics_of
 from traincheck.infer.statistics_file import read_statistics, write_statistics
-from traincheck.infer.tasks import Run
-from traincheck.infer.view import sampled, selective
-from traincheck.infer.vocabulary import Vocabulary
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs

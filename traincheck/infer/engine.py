@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.errors import InvariantFormatError, UsageError
-from traincheck.infer.decide import REASONS, Decision, Limits
 from traincheck.infer.dropped import Dropped
 from traincheck.infer.excerpts import with_excerpts
+from traincheck.infer.parallel import Progress, Run, each
 from traincheck.infer.recorded import as_recorded
+from traincheck.infer.select import REASONS, Decision, Limits
 from traincheck.infer.statistics import BAD_VALUE, RunStatistics, distinct, merged, statistics_of
-from traincheck.infer.tasks import Progress, Run, each
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.claims import Invariant
 from traincheck.schema.protocols import Relation

@@ -13,7 +13,7 @@ from traincheck.check.verdicts import TraceView, instrument_named
 from traincheck.facts.programs import Sketch
 from traincheck.facts.steps import is_judged
 from traincheck.infer.propose import by_scope
-from traincheck.infer.view import Features, Groups, Views, features_of, with_gaps
+from traincheck.infer.replay_views import Features, Groups, Views, features_of, with_gaps
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis
 from traincheck.schema.events import Event, MarkEvent, StepEvent

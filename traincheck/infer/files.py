@@ -10,9 +10,9 @@ from pathlib import Path
 
 from traincheck.errors import UsageError
 from traincheck.infer.confidence import DEFAULT_CONFIDENCE
-from traincheck.infer.decide import Limits
 from traincheck.infer.dropped import dropped_json, dropped_path
 from traincheck.infer.engine import InferResult
+from traincheck.infer.select import Limits
 from traincheck.infer.statistics import RunStatistics
 from traincheck.infer.statistics_file import read_statistics, statistics_path, write_statistics
 from traincheck.schema.files import write_json

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any
 
 from traincheck.facts.programs import alike
-from traincheck.infer.view import Features
+from traincheck.infer.replay_views import Features
 from traincheck.relations._names import is_private
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 

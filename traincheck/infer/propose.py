@@ -10,8 +10,8 @@ from functools import reduce
 import orjson
 
 from traincheck.facts.steps import is_judged
-from traincheck.infer.view import with_gaps
-from traincheck.infer.vocabulary import Listener, Vocabulary, joined
+from traincheck.infer.coverage import Listener, Vocabulary, joined
+from traincheck.infer.replay_views import with_gaps
 from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.protocols import EventSource, Proposer, Relation, is_for_run

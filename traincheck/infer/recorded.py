@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.infer.vocabulary import Vocabulary
+from traincheck.infer.coverage import Vocabulary
 from traincheck.schema.apis import is_operator
 from traincheck.schema.claims import LEVELS, Invariant, without_some
 from traincheck.store.manifest import one_step_in

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.errors import TraceFormatError
 from traincheck.facts.programs import alike, file_of
+from traincheck.infer.coverage import Vocabulary
 from traincheck.infer.examples import Decided, Rows, collect
 from traincheck.infer.excerpts import Trees, trees_of
 from traincheck.infer.propose import propose, subject_of
-from traincheck.infer.view import Features
-from traincheck.infer.vocabulary import Vocabulary
+from traincheck.infer.replay_views import Features
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.protocols import EventSource, Relation
 

@@ -14,11 +14,11 @@ import msgspec
 import orjson
 
 from traincheck.errors import InvariantFormatError
+from traincheck.infer.coverage import Vocabulary
 from traincheck.infer.examples import Rows
 from traincheck.infer.excerpts import trees_from_json, trees_json
+from traincheck.infer.replay_views import Features
 from traincheck.infer.statistics import RunStatistics, Told, distinct
-from traincheck.infer.view import Features
-from traincheck.infer.vocabulary import Vocabulary
 from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.files import write_bytes
 from traincheck.schema.json_text import parse_json

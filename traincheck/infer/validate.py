@@ -11,7 +11,7 @@ from functools import reduce
 from operator import or_
 
 from traincheck.check.engine import Engine
-from traincheck.infer.view import SAMPLED, SELECTIVE, sampled, selective
+from traincheck.infer.replay_views import SAMPLED, SELECTIVE, sampled, selective
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.findings import Report
 from traincheck.schema.protocols import EventSource, Relation

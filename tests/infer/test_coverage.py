@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
-from traincheck.infer.vocabulary import Listener, Vocabulary, joined
+from traincheck.infer.coverage import Listener, Vocabulary, joined
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis

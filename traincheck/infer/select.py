@@ -9,10 +9,10 @@ from traincheck.infer.confidence import DEFAULT_CONFIDENCE, confidence, min_exam
 from traincheck.infer.dropped import Dropped
 from traincheck.infer.examples import Rows
 from traincheck.infer.preconditions import Learned, levels
+from traincheck.infer.replay_views import SAMPLED, SELECTIVE, THINNED
+from traincheck.infer.sentences import sentence
 from traincheck.infer.statistics import Merged
 from traincheck.infer.subsume import Accepted, implied_by
-from traincheck.infer.view import SAMPLED, SELECTIVE, THINNED
-from traincheck.infer.words import sentence
 from traincheck.schema.claims import PROGRAM, Hypothesis, Invariant, Precondition, Support, key_of
 from traincheck.schema.invariant_file import invariant_id
 from traincheck.schema.protocols import Relation, reach_of
