@@ -111,12 +111,12 @@ def _programs(invariant: Invariant, statistics: Sequence[RunStatistics]) -> set[
     return {
         run.name
         for run in statistics
-        for told in run.told.values()
+        for told in run.evidence.values()
         if told.claim.relation == invariant.hypothesis.relation
         and dict(told.claim.params) == params
         and any(
             positive and invariant.precondition.holds(dict(context))
-            for context, (positive, _) in told.rows.counts.items()
+            for context, (positive, _) in told.examples.counts.items()
         )
     }
 

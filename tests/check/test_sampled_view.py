@@ -12,7 +12,7 @@ from tests.builders import healthy_run
 from tests.learning import learn, report_of
 from traincheck.check.monitors.sampled_view import in_sampled_view
 from traincheck.check.verdicts import TraceView
-from traincheck.infer.replay_views import selective
+from traincheck.infer.replay_views import in_selective_view
 from traincheck.schema.apis import TELLING
 from traincheck.schema.claims import (
     THIN,
@@ -57,7 +57,7 @@ def recorded(
     some = [SCHEDULE.first, SCHEDULE.every]
     found = []
     for event in events:
-        less = selective(event, needs)
+        less = in_selective_view(event, needs)
         if less is None or is_missing(less):
             continue
         if isinstance(less, MarkEvent) and "recorded" in less.data:

@@ -1,25 +1,25 @@
-"""Vocabulary: what a run could have told; in doubt, it could."""
+"""Coverage: what a run could have shown; true if it is not known."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
-from traincheck.infer.coverage import Listener, Vocabulary, joined
+from traincheck.infer.coverage import CoverageCollector, RunCoverage, union
 from traincheck.relations._table import RELATIONS
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CollectiveEvent
 
 
-def words(events) -> Vocabulary:
-    listener = Listener()
+def coverage_of(events) -> RunCoverage:
+    collector = CoverageCollector()
     for event in events:
-        listener.observe(event)
-    return listener.words()
+        collector.observe(event)
+    return collector.coverage()
 
 
-RUN = words(
+RUN = coverage_of(
     TraceBuilder()
     .process()
     .model("Net", MLP_BN, buffers=BN_BUFFERS)
@@ -61,7 +61,7 @@ LINEAR = "torch.nn.modules.linear.Linear"
 )
 def test_what_a_claim_speaks_of(params, expected):
     claim = Hypothesis(relation="order", params=params)
-    assert RUN.could_tell(RELATIONS["order"], claim) is expected
+    assert RUN.could_observe(RELATIONS["order"], claim) is expected
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_a_run_without_backward_says_nothing_of_how_gradients_are_added(relation
     trace = TraceBuilder().process().model("Net", MLP_BN).optimizer().train()
     for _ in range(2):
         trace.begin_step().forward("Net").zero_grad().optimizer_step().end_step()
-    assert RUN.could_tell(RELATIONS[relation], claim)
-    assert not words(trace.build()).could_tell(RELATIONS[relation], claim)
+    assert RUN.could_observe(RELATIONS[relation], claim)
+    assert not coverage_of(trace.build()).could_observe(RELATIONS[relation], claim)
 
 
 def test_a_relation_may_say_it_in_these_words():
@@ -88,21 +88,21 @@ def test_a_relation_may_say_it_in_these_words():
             return {"api": claim.params["of"]}
 
     claim = Hypothesis(relation="own", params={"of": "torch.nn.functional.mish"})
-    assert not RUN.could_tell(Own(), claim)
+    assert not RUN.could_observe(Own(), claim)
 
 
 def test_a_call_may_stand_for_another():
-    scaled = Vocabulary(calls=frozenset({"x"}))
+    scaled = RunCoverage(calls=frozenset({"x"}))
     trace = TraceBuilder().process().model("Net", MLP_BN).optimizer().train()
     for _ in range(2):
         trace.begin_step().zero_grad().forward("Net").backward()
         trace.call(Families.CLIP_VALUE, family=Families.CLIP_VALUE)
         trace.optimizer_step()
-    both = joined(scaled, words(trace.build()))
+    both = union(scaled, coverage_of(trace.build()))
     assert {"x", Families.CLIP_VALUE, Families.CLIP_NORM} <= both.calls
 
 
 def test_what_ranks_do_together_is_a_call():
     trace = TraceBuilder().process()
     trace._add(CollectiveEvent, op="all_reduce", group="default", number=0)
-    assert "torch.distributed.all_reduce" in words(trace.build()).calls
+    assert "torch.distributed.all_reduce" in coverage_of(trace.build()).calls

@@ -1,6 +1,6 @@
-"""What a run could have told: which calls and variables there were in it. Judges nothing.
+"""What a run could have shown: the calls and variables that occurred in it.
 
-A claim that a run never proposed, although it speaks of what was there, does not hold in that run.
+A run contradicts a claim if its coverage includes the subject, and it did not propose the claim.
 """
 
 from __future__ import annotations
@@ -26,38 +26,42 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.protocols import Relation
 
-# Calls that stand for others, so that what they are called in a claim may have occurred.
+# Calls that count as another call in claims.
 _STAND_FOR = {
     Families.CLIP_VALUE: Families.CLIP_NORM,
     Families.SCALER_STEP: Families.OPTIMIZER_STEP,
 }
-_CALLS = ("api", "outer", "after", "before")  # parameters of claims that name a call
-_NARROW = ("leaf", "module_class", "model")  # those that narrow a role
+_CALLS = ("api", "outer", "after", "before")  # parameters of a claim that name a call
+_NARROW = ("leaf", "module_class", "model")  # parameters that narrow a role
 _COLLECTIVE = "torch.distributed."
-Kind = tuple[str, str, str, str]  # of a variable: role, leaf, class of its module, model
+VariableKind = tuple[str, str, str, str]  # role, leaf, class of its module, model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabulary:
-    """The words of one run.
+class RunCoverage:
+    """What occurred in one run.
 
-    programs: file names, with a sketch of what they train. calls: APIs, families, dtypes of
-    autocast, and what else proposers saw. modules: names of those that were called. packages: the
-    user's own whose functions were recorded, by the name of each. levels: at which was recorded.
+    Attributes:
+        programs: file names, with a sketch of what they train (facts/programs.py).
+        calls: APIs, families, dtypes of autocast, and terms that proposers observed.
+        modules: names of the modules that were called.
+        variables: kinds of them.
+        packages: functions of the user's packages that were recorded, each with its package.
+        levels: recording levels.
     """
 
     programs: frozenset[str] = frozenset()
     calls: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
-    variables: frozenset[Kind] = frozenset()
+    variables: frozenset[VariableKind] = frozenset()
     packages: frozenset[tuple[str, str]] = frozenset()
     levels: frozenset[str] = frozenset()
 
-    def could_tell(self, relation: Relation, claim: Hypothesis) -> bool:
-        """Whether what the claim speaks of was there; in doubt, it was.
+    def could_observe(self, relation: Relation, claim: Hypothesis) -> bool:
+        """Whether the subject of a claim occurred. True if that is not known.
 
-        Looks at the parameters that mean the same in every relation. A relation whose claims have
-        others has a method ``antecedent(claim)`` that says what they speak of in these words.
+        The subject is named by the parameters that mean the same in every relation, see
+        `Relation.antecedent`.
         """
         antecedent = getattr(relation, "antecedent", None)
         params: Mapping[str, Any] = claim.params if antecedent is None else antecedent(claim)
@@ -84,30 +88,32 @@ class Vocabulary:
         )
 
 
-class Listener:
-    """Learns the words of one process."""
+class CoverageCollector:
+    """Collects the coverage of one process."""
 
     def __init__(self) -> None:
         self._program = ProgramName()
         self._sketch = Sketch()
         self._calls: set[tuple[str, str | None, str | None, str | None]] = set()
-        self._variables: set[Kind] = set()
+        self._variables: set[VariableKind] = set()
         self._has_ranks = False
         self._packages: tuple[str, ...] = ()
         self._levels: frozenset[str] = frozenset()
-        self._book = StepChanges()
-        self._additions = Additions(self._book)
-        self._adds: bool | None = None  # whether backward adds to gradients; None: no look at any
+        self._changes = StepChanges()
+        self._additions = Additions(self._changes)
+        self._adds: bool | None = (
+            None  # whether backward accumulates; None: no gradient was scanned
+        )
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StepEvent):
-            self._step(event)
+            self._end_step(event)
         elif isinstance(event, CallEvent):
             self._calls.add((event.api, event.family, event.autocast, event.module))
             self._has_ranks |= event.rank > 0
         elif isinstance(event, StateEvent):
             if event.role == "gradient":
-                self._book.observe(event)
+                self._changes.observe(event)
                 self._adds = bool(self._adds)
             if event.change == "new":
                 self._sketch.observe(event)
@@ -122,13 +128,14 @@ class Listener:
                 self._levels |= {str(event.data.get("level", "default"))}
                 self._packages = tuple(map(str, event.data.get("packages") or ()))
 
-    def _step(self, event: StepEvent) -> None:
+    def _end_step(self, event: StepEvent) -> None:
         self._additions.read()
         if event.recorded and self._additions.any_of():
             self._adds = True
-        self._book.turn(event)
+        self._changes.turn(event)
 
-    def words(self) -> Vocabulary:
+    def coverage(self) -> RunCoverage:
+        """The coverage of the events so far."""
         calls = {word for api, family, *_ in self._calls for word in (api, family) if word}
         calls |= {f"autocast {dtype}" for _, _, dtype, _ in self._calls if dtype}
         calls |= {SEVERAL_RANKS} if self._has_ranks else set()
@@ -136,16 +143,16 @@ class Listener:
         if Families.BACKWARD in calls and (Families.ZERO_GRAD in calls or self._adds is not False):
             calls.add(ADDED)
         name = self._program.name
-        return Vocabulary(
+        return RunCoverage(
             programs=frozenset() if name is None else frozenset({self._sketch.of(name)}),
             calls=frozenset(calls),
             modules=frozenset(module for *_, module in self._calls if module),
             variables=frozenset(self._variables),
-            packages=frozenset(self._placed()),
+            packages=frozenset(self._package_calls()),
             levels=self._levels,
         )
 
-    def _placed(self) -> Iterator[tuple[str, str]]:
+    def _package_calls(self) -> Iterator[tuple[str, str]]:
         for api, family, *_ in self._calls:
             if family is None:
                 for package in self._packages:
@@ -153,12 +160,12 @@ class Listener:
                         yield api, package
 
 
-def joined(first: Vocabulary, second: Vocabulary) -> Vocabulary:
-    """The words of two processes."""
+def union(first: RunCoverage, second: RunCoverage) -> RunCoverage:
+    """The coverage of two processes together."""
     programs = first.programs | second.programs
     trained = {file_of(name) for name in programs if file_of(name) != name}
-    return Vocabulary(
-        # A worker trains nothing, and is no other program.
+    return RunCoverage(
+        # A DataLoader worker trains nothing, and is not a program of its own.
         programs=frozenset(name for name in programs if name not in trained),
         calls=first.calls | second.calls,
         modules=first.modules | second.modules,

@@ -1,4 +1,4 @@
-"""Share runs among processes. Results come back in one order, whoever made them."""
+"""Map runs over processes. Results come in the order of the runs."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ Task = Callable[[EventSource, Mapping[str, Relation], str], T]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A reference run. source: picklable, when there are to be several jobs."""
+    """A reference run. source: must be picklable if there are several jobs."""
 
     name: str
     source: EventSource
 
 
-def each(
+def map_runs(
     runs: Sequence[Run],
     task: Task[T],
     relations: Mapping[str, Relation],
     jobs: int,
     on_progress: Progress | None,
 ) -> Iterator[T]:
-    """What ``task`` returns for each run. Sharing one run would have it read more than once.
+    """Yield the result of ``task`` for each run. A single run is not split.
 
     Raises:
         UsageError: a worker process died.
     """
-    results = _alone(runs, task, relations)
+    results = _in_process(runs, task, relations)
     if min(jobs, len(runs)) > 1:
-        results = _together(runs, task, relations, min(jobs, len(runs)))
+        results = _in_pool(runs, task, relations, min(jobs, len(runs)))
     for done, result in enumerate(results, 1):
         if on_progress is not None:
             on_progress(done, len(runs))
         yield result
 
 
-def _alone(runs: Sequence[Run], task: Task[T], relations: Mapping[str, Relation]) -> Iterator[T]:
+def _in_process(
+    runs: Sequence[Run], task: Task[T], relations: Mapping[str, Relation]
+) -> Iterator[T]:
     for run in runs:
         yield task(run.source, relations, run.name)
 
 
-def _together(
+def _in_pool(
     runs: Sequence[Run], task: Task[T], relations: Mapping[str, Relation], jobs: int
 ) -> Iterator[T]:
     pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))

@@ -1,6 +1,6 @@
-"""The events that selective and sampled collection would record, and what deciders say of them.
+"""Replay a full trace as selective and sampled collection would have recorded it.
 
-A full trace is replayed as if it were one of these: for each claim with what it needs and no more.
+Each claim is decided on the events that it needs, and on no others.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from traincheck.schema.invariant_file import needs_json
 from traincheck.schema.protocols import Decider, Relation
 
 SELECTIVE, SAMPLED = "the selective view", "the sampled view"
-THINNED = "the selective view, in which calls within models and looks are taken in some steps"
-EVERY = 3  # of so many steps one is in the sampled view
+CALLS_SAMPLED = "the selective view, in which calls within models and looks are taken in some steps"
+EVERY = 3  # the sampled view holds every EVERY-th step
 _ALWAYS = frozenset({"step", "stage", "mark"})
 _MOMENTS = {"parameter": "step", "optimizer_state": "step", "buffer": "forward"}
-_MOST_KNOWN = 256  # answers remembered
+_MAX_ANSWERS = 256  # answers remembered
 
 Features = tuple[tuple[str, Scalar], ...]  # a context, sorted by feature
 
 
 def features_of(context: Context) -> Features:
-    """A context as a key."""
+    """A context as a key for dictionaries."""
     return tuple(sorted(context.items()))
 
 
 def with_gaps(events: Iterable[Event]) -> Iterator[Event]:
-    """Events as a check is told them: where some are missing, absence is no evidence."""
+    """Events as checks get them, with a gap after each mark that events are missing."""
     for event in events:
         yield event
         if isinstance(event, MarkEvent) and event.text in (Marks.DROPPED, Marks.FOLDED):
             yield event.gap
 
 
-def selective(event: Event, needs: Needs) -> Event | None:
-    """``event`` as a trace recorded for ``needs`` would hold it; None when it would not."""
+def in_selective_view(event: Event, needs: Needs) -> Event | None:
+    """``event`` as recorded by selective collection for ``needs``; None if it is not."""
     if event.kind == "call":
         if needs.hears(event.api):
             return event
-        # Of all modules only the outermost are recorded for their family.
+        # For the family of modules only root modules are recorded.
         is_wanted = event.family in needs.calls and (event.family != Families.MODULE or event.root)
         return event if is_wanted else None
     if event.kind == "state":
@@ -55,22 +55,22 @@ def selective(event: Event, needs: Needs) -> Event | None:
         return event if is_wanted else None
     if event.kind == "mark" and event.text == Marks.PROCESS:
         if event.data.get("recorded") is not None:
-            return event  # it holds only a part itself: no more than that may be missed in it
+            return event  # the trace itself is selective
         data = {**event.data, "recorded": needs_json(needs)}
         return event.replace(data=data)
     return event if event.kind in _ALWAYS or event.kind in needs.kinds else None
 
 
-def sampled(event: Event, every: int = EVERY) -> Event | None:
-    """``event`` as a trace of every n-th step would hold it; None when it would not."""
+def in_step_sample(event: Event, every: int = EVERY) -> Event | None:
+    """``event`` as recorded when only every n-th step is; None if it is not."""
     if event.step is None or event.step % every == 0 or event.kind == "mark":
         return event
     return event.skipped if isinstance(event, StepEvent) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Some claims of one relation and what they need together."""
+class ClaimGroup:
+    """Claims of one relation, and the union of what they need."""
 
     relation: Relation
     keys: Sequence[str]
@@ -79,15 +79,20 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    """Claims by relation; and by relation and what they need apart from calls."""
+class ClaimGroups:
+    """Claims, grouped in two ways.
 
-    whole: Sequence[Group]
-    narrow: Sequence[Group]
+    Attributes:
+        whole: by relation.
+        narrow: by relation and by what they need other than calls.
+    """
+
+    whole: Sequence[ClaimGroup]
+    narrow: Sequence[ClaimGroup]
 
     @classmethod
-    def of(cls, relations: Mapping[str, Relation], claims: Mapping[str, Hypothesis]) -> Groups:
-        """Groups of the claims of these relations."""
+    def of(cls, relations: Mapping[str, Relation], claims: Mapping[str, Hypothesis]) -> ClaimGroups:
+        """Group the claims of these relations."""
         whole: dict[str, list[str]] = {}
         narrow: dict[tuple[str, str], list[str]] = {}
         for key in sorted(claims):
@@ -103,33 +108,37 @@ class Groups:
         )
 
 
-def _group(relation: Relation, keys: Sequence[str], claims: Mapping[str, Hypothesis]) -> Group:
+def _group(relation: Relation, keys: Sequence[str], claims: Mapping[str, Hypothesis]) -> ClaimGroup:
     needs = Needs()
     for key in keys:
         needs |= relation.needs(claims[key])
-    return Group(relation, keys, [claims[key] for key in keys], needs)
+    return ClaimGroup(relation, keys, [claims[key] for key in keys], needs)
 
 
-class Views:
-    """Runs the deciders of one process on what the selective and the sampled view would show."""
+class ReplayViews:
+    """Runs the deciders of one process on the selective and sampled views of its events."""
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[ClaimGroup]) -> None:
         self._groups = groups
-        self._seats = [
-            _Seat(
-                _Objections(group),
-                _Objections(group),
-                _Objections(group) if group.needs.rare or group.needs.rare_looks else None,
-                is_seen_thin=bool(group.needs.rare_looks),
+        self._view_sets = [
+            _ViewSet(
+                _Counterexamples(group),
+                _Counterexamples(group),
+                _Counterexamples(group) if group.needs.rare or group.needs.rare_looks else None,
+                scans_are_sampled=bool(group.needs.rare_looks),
             )
             for group in groups
         ]
-        self._known: dict[tuple[object, ...], list[_Seat]] = {}
-        self._late = [seat for seat, g in zip(self._seats, groups) if _looks_late(g.needs)]
+        self._by_kind: dict[tuple[object, ...], list[_ViewSet]] = {}
+        self._after_backward = [
+            views
+            for views, g in zip(self._view_sets, groups)
+            if _sees_gradients_after_backward(g.needs)
+        ]
         self._cleared: dict[str, StateEvent] = {}  # gradients, since the last backward
 
     def observe(self, event: Event) -> None:
-        """Give the event to those who would see it."""
+        """Give the event to the views that include it."""
         key: tuple[object, ...]
         if event.kind == "state":  # by kind, most frequent first
             key = (event.role, event.change)
@@ -137,23 +146,25 @@ class Views:
             key = (event.api, event.family, event.root)
         else:
             key = (event.kind,)
-        seats = self._known.get(key)
-        if seats is None:
-            seats = self._known[key] = [
-                seat for seat, group in zip(self._seats, self._groups) if _sees(group.needs, event)
+        view_sets = self._by_kind.get(key)
+        if view_sets is None:
+            view_sets = self._by_kind[key] = [
+                views
+                for views, group in zip(self._view_sets, self._groups)
+                if _sees(group.needs, event)
             ]
-        if self._late:
-            self._look_late(event)
-        if not seats:
+        if self._after_backward:
+            self._replay_cleared(event)
+        if not view_sets:
             return
-        less, thin = sampled(event), in_sampled_view(event, THIN)
-        for seat in seats:
-            seat.observe(event, less, thin)
+        in_sample, in_scan_sample = in_step_sample(event), in_sampled_view(event, THIN)
+        for views in view_sets:
+            views.observe(event, in_sample, in_scan_sample)
 
-    def _look_late(self, event: Event) -> None:
-        """Who looks at gradients after a backward only sees there that they were cleared.
+    def _replay_cleared(self, event: Event) -> None:
+        """Replay cleared gradients for claims whose recording scans gradients only after backward.
 
-        One that is set again by then is not seen to be cleared at all.
+        There the change is seen at the backward, and only if the gradient is still cleared.
         """
         if isinstance(event, StateEvent):
             if event.role == "gradient":
@@ -163,35 +174,37 @@ class Views:
         elif self._cleared and isinstance(event, CallEvent) and _is_backward(event):
             for cleared in self._cleared.values():
                 seen = cleared.replace(step=event.step, stage=event.stage, after=event.span)
-                for seat in self._late:
-                    less = seen if sampled(seen) and sampled(cleared) else None
-                    seat.observe(seen, less, seen if THIN.takes(cleared.step) else None)
+                for views in self._after_backward:
+                    in_sample = seen if in_step_sample(seen) and in_step_sample(cleared) else None
+                    views.observe(seen, in_sample, seen if THIN.takes(cleared.step) else None)
             self._cleared.clear()
 
     def finish(self) -> None:
-        for seat in self._seats:
-            for _, objections in seat.views():
-                objections.finish()
+        for views in self._view_sets:
+            for _, counterexamples in views.views():
+                counterexamples.finish()
 
-    def objections(self) -> Iterator[tuple[str, str, Features]]:
+    def counterexamples(self) -> Iterator[tuple[str, str, Features]]:
         """Key of a claim, the view in which it breaks, and the context."""
-        for group, seat in zip(self._groups, self._seats):
-            for name, objections in seat.views():
-                for index, features in objections.negative:
+        for group, views in zip(self._groups, self._view_sets):
+            for name, counterexamples in views.views():
+                for index, features in counterexamples.negative:
                     yield group.keys[index], name, features
 
 
-class _Objections:
+class _Counterexamples:
     """The contexts of negative examples."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ClaimGroup) -> None:
         self._decider: Decider = group.relation.decider(group.claims)
         self.negative: set[tuple[int, Features]] = set()
-        self._fine: dict[int, Iterable[tuple[int, Example]]] = {}  # answers without objection
+        self._agreeing: dict[
+            int, Iterable[tuple[int, Example]]
+        ] = {}  # answers without a negative example
 
     def observe(self, event: Event) -> None:
         examples = self._decider.observe(event)
-        if examples and self._fine.get(id(examples)) is not examples:
+        if examples and self._agreeing.get(id(examples)) is not examples:
             self._judge(examples)
 
     def finish(self) -> None:
@@ -200,55 +213,62 @@ class _Objections:
     def _judge(self, examples: Iterable[tuple[int, Example]]) -> None:
         found = {(i, features_of(e.context)) for i, e in examples if not e.holds}
         self.negative |= found
-        if not found and isinstance(examples, tuple):  # a decider gives equal answers as one object
-            if len(self._fine) >= _MOST_KNOWN:
-                self._fine.clear()
-            self._fine[id(examples)] = examples
+        if not found and isinstance(examples, tuple):  # see protocols.Decider
+            if len(self._agreeing) >= _MAX_ANSWERS:
+                self._agreeing.clear()
+            self._agreeing[id(examples)] = examples
 
 
 @dataclass(frozen=True, slots=True)
-class _Seat:
-    """The deciders of a group in the views.
+class _ViewSet:
+    """The deciders of a group, one for each view.
 
-    thinned: None where that is the selective view. is_seen_thin: looks are thinned there, too.
+    Attributes:
+        selective: the selective view.
+        step_sample: the sampled view.
+        call_sample: the view in which calls and scans are sampled; None if nothing is.
+        scans_are_sampled: whether state scans are sampled in that view, too.
     """
 
-    selective: _Objections
-    sampled: _Objections
-    thinned: _Objections | None
-    is_seen_thin: bool
+    selective: _Counterexamples
+    step_sample: _Counterexamples
+    call_sample: _Counterexamples | None
+    scans_are_sampled: bool
 
-    def observe(self, event: Event, less: Event | None, thin: Event | None) -> None:
-        """Give them an event; the others are what of it is in the sampled and thinned views."""
+    def observe(self, event: Event, in_sample: Event | None, in_scan_sample: Event | None) -> None:
+        """Give each decider the event as its view has it; None if the view does not."""
         self.selective.observe(event)
-        if less is not None:
-            self.sampled.observe(less)
-        if thin is None or self.thinned is None:
+        if in_sample is not None:
+            self.step_sample.observe(in_sample)
+        if in_scan_sample is None or self.call_sample is None:
             return
-        if not (self.is_seen_thin and _is_look(thin)) or THIN.takes(thin.step):
-            self.thinned.observe(thin)
+        is_scan = self.scans_are_sampled and _is_scan(in_scan_sample)
+        if not is_scan or THIN.takes(in_scan_sample.step):
+            self.call_sample.observe(in_scan_sample)
 
-    def views(self) -> Iterator[tuple[str, _Objections]]:
-        """The name of each view, and what is objected there."""
+    def views(self) -> Iterator[tuple[str, _Counterexamples]]:
+        """The name of each view, and its counterexamples."""
         yield SELECTIVE, self.selective
-        yield SAMPLED, self.sampled
-        if self.thinned is not None:
-            yield THINNED, self.thinned
+        yield SAMPLED, self.step_sample
+        if self.call_sample is not None:
+            yield CALLS_SAMPLED, self.call_sample
 
 
 def _is_backward(event: CallEvent) -> bool:
     return (event.family or event.api) == Families.BACKWARD
 
 
-def _is_look(event: Event) -> bool:
+def _is_scan(event: Event) -> bool:
     return isinstance(event, StateEvent) and event.change not in TELLING
 
 
-def _looks_late(needs: Needs) -> bool:
+def _sees_gradients_after_backward(needs: Needs) -> bool:
     if not needs.looks("gradient@backward"):
         return False
     return not any(map(needs.looks, ("gradient@zero_grad", "gradient@*")))
 
 
 def _sees(needs: Needs, event: Event) -> bool:
-    return selective(event, needs) is not None and bool(Router([(needs, True)]).route(event))
+    return in_selective_view(event, needs) is not None and bool(
+        Router([(needs, True)]).route(event)
+    )

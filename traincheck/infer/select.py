@@ -1,4 +1,4 @@
-"""Which of the claims that runs make are invariants, and why the others are not. Reads no run."""
+"""Select the invariants among the claims of the runs, and give a reason for the others."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 from traincheck.infer.confidence import DEFAULT_CONFIDENCE, confidence, min_examples
 from traincheck.infer.dropped import Dropped
-from traincheck.infer.examples import Rows
-from traincheck.infer.preconditions import Learned, levels
-from traincheck.infer.replay_views import SAMPLED, SELECTIVE, THINNED
+from traincheck.infer.examples import ExampleCounts
+from traincheck.infer.preconditions import LearnedPrecondition, preconditions_by_scope
+from traincheck.infer.replay_views import CALLS_SAMPLED, SAMPLED, SELECTIVE
 from traincheck.infer.sentences import sentence
-from traincheck.infer.statistics import Merged
+from traincheck.infer.statistics import MergedClaim
 from traincheck.infer.subsume import Accepted, implied_by
 from traincheck.schema.claims import PROGRAM, Hypothesis, Invariant, Precondition, Support, key_of
 from traincheck.schema.invariant_file import invariant_id
 from traincheck.schema.protocols import Relation, reach_of
 from traincheck.schema.words import joined
 
-# Why a hypothesis was dropped: a closed list.
+# Why a hypothesis was dropped: all reasons.
 NEVER_HELD = "it never held"
 SILENT = "another run could have shown it and does not"
 TOO_FEW = "too few examples"
@@ -32,7 +32,12 @@ _SHOWN = 3  # names of runs in a detail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an invariant must reach. examples: None for as many as the confidence takes."""
+    """What an invariant must reach.
+
+    Attributes:
+        confidence: in [0, 1].
+        examples: number of positive examples; None for as many as the confidence needs.
+    """
 
     confidence: float = DEFAULT_CONFIDENCE
     examples: int | None = None
@@ -43,10 +48,15 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Decision:
-    """Decides about claims, all at once: what one says another may say as well.
+class InvariantSelector:
+    """Selects among all claims at once, as one may imply another.
 
-    kept: the invariants, sorted. dropped: the others, sorted. hypotheses: how many there were.
+    Attributes:
+        relations: by name.
+        limits: what an invariant must reach.
+        kept: the invariants, sorted.
+        dropped: the other claims, sorted.
+        hypotheses: number of all.
     """
 
     relations: Mapping[str, Relation]
@@ -55,8 +65,8 @@ class Decision:
     dropped: list[Dropped] = field(default_factory=list)
     hypotheses: int = 0
 
-    def about(self, claims: Iterable[Merged]) -> Decision:
-        """Decide about ``claims``."""
+    def select(self, claims: Iterable[MergedClaim]) -> InvariantSelector:
+        """Fill ``kept`` and ``dropped`` from ``claims``; returns itself."""
         accepted: list[Accepted] = []
         for one in claims:
             self.hypotheses += 1
@@ -70,41 +80,42 @@ class Decision:
         )
         return self
 
-    def _accept(self, one: Merged) -> list[Accepted]:
-        """What can be said of every program, and what of those that were seen."""
+    def _accept(self, one: MergedClaim) -> list[Accepted]:
+        """The accepted forms of a claim: for every program, and for the programs seen."""
         reach = reach_of(self.relations[one.claim.relation], one.claim)
 
-        def is_enough(learned: Learned) -> bool:
-            return not self._shortcoming(one, learned)[0]
+        def is_enough(learned: LearnedPrecondition) -> bool:
+            return not self._rejection(one, learned)[0]
 
-        found = levels(one.rows.counts, reach, is_enough, one.silent.keys())
+        silent = one.contradicting_runs
+        found = preconditions_by_scope(one.examples.counts, reach, is_enough, silent.keys())
         if not found:
-            silent = sorted(name for names in one.silent.values() for name in names)
-            reason = SILENT if silent else MIXED if one.rows.positive else NEVER_HELD
-            self._drop(one.claim, one.rows, reason, joined(silent, _SHOWN))
+            runs = sorted(name for names in silent.values() for name in names)
+            reason = SILENT if runs else MIXED if one.examples.positive else NEVER_HELD
+            self._drop(one.claim, one.examples, reason, joined(runs, _SHOWN))
         accepted = []
-        short = [self._shortcoming(one, learned) for learned in found]
+        short = [self._rejection(one, learned) for learned in found]
         for learned, (reason, _) in zip(found, short):
             if not reason:
-                key = f"{one.key} {PROGRAM}" if learned.is_own else one.key
-                sure = self._confidence(one.claim, learned)
-                accepted.append(Accepted(key, one.claim, learned, one.rows, sure))
+                key = f"{one.key} {PROGRAM}" if learned.is_restricted else one.key
+                confident = self._confidence(one.claim, learned)
+                accepted.append(Accepted(key, one.claim, learned, one.examples, confident))
         if found and not accepted:
-            self._drop(one.claim, one.rows, *short[0])
+            self._drop(one.claim, one.examples, *short[0])
         return accepted
 
-    def _shortcoming(self, one: Merged, learned: Learned) -> tuple[str, str]:
-        """Why it cannot stand, with a detail; nothing when it can."""
+    def _rejection(self, one: MergedClaim, learned: LearnedPrecondition) -> tuple[str, str]:
+        """Why a claim is dropped, with a detail; empty if it is not."""
         wanted = self.limits.min_examples
-        sure = self._confidence(one.claim, learned)
+        confident = self._confidence(one.claim, learned)
         broken = _broken(one, learned.precondition)
         if learned.positive < wanted:
             return TOO_FEW, f"{learned.positive} of {wanted}"
-        if sure < self.limits.confidence:
-            return UNSURE, f"{sure} below {self.limits.confidence}"
+        if confident < self.limits.confidence:
+            return UNSURE, f"{confident} below {self.limits.confidence}"
         return (BROKEN, broken) if broken else ("", "")
 
-    def _confidence(self, claim: Hypothesis, learned: Learned) -> float:
+    def _confidence(self, claim: Hypothesis, learned: LearnedPrecondition) -> float:
         return confidence(
             self.relations[claim.relation],
             claim,
@@ -117,12 +128,12 @@ class Decision:
         implied = implied_by(accepted, self.relations)
         by_key = {one.key: one for one in accepted}
         kept = [one for one in accepted if one.key not in implied]
-        told = {id(one.rows) for one in kept}  # a claim may stand in one of two forms
+        covered = {id(one.examples) for one in kept}  # a claim may be kept in one of its forms
         for key, by in implied.items():
             one = by_key[key]
-            if id(one.rows) not in told:
-                told.add(id(one.rows))
-                self._drop(one.claim, one.rows, IMPLIED, self._text(by_key[by]))
+            if id(one.examples) not in covered:
+                covered.add(id(one.examples))
+                self._drop(one.claim, one.examples, IMPLIED, self._text(by_key[by]))
         return kept
 
     def _invariant(self, one: Accepted) -> Invariant:
@@ -133,8 +144,8 @@ class Decision:
             support=Support(
                 positive=one.learned.positive,
                 negative=one.learned.excluded,
-                runs=one.rows.runs,
-                steps=one.rows.steps,
+                runs=one.examples.runs,
+                steps=one.examples.steps,
             ),
             confidence=one.confidence,
             text=self._text(one),
@@ -145,25 +156,27 @@ class Decision:
         text = self.relations[one.claim.relation].text(one.claim)
         return sentence(text, one.learned.precondition)
 
-    def _drop(self, claim: Hypothesis, rows: Rows, reason: str, detail: str = "") -> None:
+    def _drop(
+        self, claim: Hypothesis, examples: ExampleCounts, reason: str, detail: str = ""
+    ) -> None:
         self.dropped.append(
             Dropped(
                 hypothesis=claim,
                 text=self.relations[claim.relation].text(claim),
                 reason=reason,
                 detail=detail,
-                positive=rows.positive,
-                negative=rows.negative,
+                positive=examples.positive,
+                negative=examples.negative,
             )
         )
 
 
-def _broken(one: Merged, precondition: Precondition) -> str:
-    """Where a replay of the runs breaks the claim, or cannot decide it; empty when it stands."""
+def _broken(one: MergedClaim, precondition: Precondition) -> str:
+    """The view in which a replay of the runs breaks the claim, or why it cannot decide it."""
     if one.unobservable:
         return f"not observable in a run: {one.unobservable}"
-    for view in (SELECTIVE, SAMPLED, THINNED):
-        contexts = one.objections.get(view, ())
+    for view in (SELECTIVE, SAMPLED, CALLS_SAMPLED):
+        contexts = one.counterexamples.get(view, ())
         if any(precondition.holds(dict(features)) for features in contexts):
             return f"broken in {view}"
     return ""

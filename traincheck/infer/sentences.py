@@ -9,7 +9,7 @@ from traincheck.relations._names import of_programs
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 from traincheck.schema.words import listed
 
-_SAID: dict[tuple[str, Scalar], str] = {
+_CONDITION_TEXTS: dict[tuple[str, Scalar], str] = {
     ("frozen", False): "no parameter of the model is frozen",
     ("frozen", True): "a parameter of the model is frozen",
     ("has_step", False): "no optimizer steps",
@@ -19,7 +19,7 @@ _OPERATORS = {"==": "is", "!=": "is not", ">": "is above", "<=": "is at most"}
 
 
 def sentence(text: str, precondition: Precondition) -> str:
-    """Join them: ``Every parameter changes, if requires_grad is true.`` is one."""
+    """Join both: ``Every parameter changes, if requires_grad is true.`` is an example."""
     programs: dict[tuple[Condition, ...], list[str]] = {}
     for clause in precondition.clauses:
         rest = tuple(c for c in clause if c.feature != PROGRAM)
@@ -50,7 +50,7 @@ def _clause(conditions: Sequence[Condition]) -> str:
 
 def _condition(condition: Condition) -> str:
     value = condition.value
-    if condition.op == "==" and (condition.feature, value) in _SAID:
-        return _SAID[condition.feature, value]
+    if condition.op == "==" and (condition.feature, value) in _CONDITION_TEXTS:
+        return _CONDITION_TEXTS[condition.feature, value]
     shown = str(value).lower() if isinstance(value, bool) or value is None else str(value)
     return f"{condition.feature} {_OPERATORS[condition.op]} {shown}"
