@@ -20,7 +20,7 @@ from traincheck.infer.replay_views import in_selective_view, in_step_sample
 from traincheck.infer.select import SILENT, Limits
 from traincheck.infer.statistics import distinct_runs, statistics_of
 from traincheck.infer.statistics_file import read_statistics, write_statistics
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.findings import Verdict

@@ -21,7 +21,7 @@ from traincheck.infer.statistics import (
     merge_runs,
     statistics_of,
 )
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Invariant
 from traincheck.schema.protocols import Relation
 from traincheck.schema.words import joined

@@ -30,7 +30,7 @@ from traincheck.check.context.windows import (
 from traincheck.check.grouping.root_causes import RootCause
 from traincheck.check.verdicts import TraceView
 from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES
-from traincheck.relations._names import ROLE_NAMES
+from traincheck.relations.phrasing import ROLE_NAMES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent
