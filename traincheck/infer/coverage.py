@@ -63,8 +63,7 @@ class RunCoverage:
         The subject is named by the parameters that mean the same in every relation, see
         `Relation.antecedent`.
         """
-        antecedent = getattr(relation, "antecedent", None)
-        params: Mapping[str, Any] = claim.params if antecedent is None else antecedent(claim)
+        params = relation.antecedent(claim)
         program = params.get("program")
         if program is not None and not any(alike(program, known) for known in self.programs):
             return False

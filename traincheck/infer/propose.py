@@ -79,13 +79,13 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
             collector, proposers = processes[process]
             everybody = (*proposers, *for_all)
             observers = [collector.observe, *(p.observe for p in everybody)]
-            hears = [p for p in everybody if "state" not in getattr(p, "ignores", ())]
-            of_state = [collector.observe, *(p.observe for p in hears)]
+            interested = [p for p in everybody if "state" not in p.ignored_kinds]
+            of_state = [collector.observe, *(p.observe for p in interested)]
         for observe in of_state if event.kind == "state" else observers:
             observe(event)
     everybody = (*(p for _, own_ in processes.values() for p in own_), *for_all)
     claims, conditional = _found(everybody)
-    terms = RunCoverage(calls=frozenset(w for p in everybody for w in getattr(p, "words", tuple)()))
+    terms = RunCoverage(calls=frozenset(w for p in everybody for w in p.observed_terms()))
     return Proposed(
         claims=claims,
         conditional=conditional,
@@ -103,7 +103,7 @@ def _found(proposers: Iterable[Proposer]) -> tuple[dict[str, Hypothesis], frozen
     conditional: dict[str, Hypothesis] = {}
     for proposer in proposers:
         proposed.update(map(_keyed, proposer.hypotheses()))
-        conditional.update(map(_keyed, getattr(proposer, "echoes", tuple)()))
+        conditional.update(map(_keyed, proposer.conditional_hypotheses()))
     return {**conditional, **proposed}, frozenset(conditional.keys() - proposed.keys())
 
 

@@ -15,7 +15,7 @@ from traincheck.infer.statistics import MergedClaim
 from traincheck.infer.subsume import Accepted, implied_by
 from traincheck.schema.claims import PROGRAM, Hypothesis, Invariant, Precondition, Support, key_of
 from traincheck.schema.invariant_file import invariant_id
-from traincheck.schema.protocols import Relation, reach_of
+from traincheck.schema.protocols import Relation
 from traincheck.schema.words import joined
 
 # Why a hypothesis was dropped: all reasons.
@@ -82,13 +82,15 @@ class InvariantSelector:
 
     def _accept(self, one: MergedClaim) -> list[Accepted]:
         """The accepted forms of a claim: for every program, and for the programs seen."""
-        reach = reach_of(self.relations[one.claim.relation], one.claim)
+        min_programs = None
+        if "program" not in one.claim.params:
+            min_programs = self.relations[one.claim.relation].min_programs(one.claim)
 
         def is_enough(learned: LearnedPrecondition) -> bool:
             return not self._rejection(one, learned)[0]
 
         silent = one.contradicting_runs
-        found = preconditions_by_scope(one.examples.counts, reach, is_enough, silent.keys())
+        found = preconditions_by_scope(one.examples.counts, min_programs, is_enough, silent.keys())
         if not found:
             runs = sorted(name for names in silent.values() for name in names)
             reason = SILENT if runs else MIXED if one.examples.positive else NEVER_HELD

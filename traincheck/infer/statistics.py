@@ -232,10 +232,7 @@ class _Implications:
         """Whether one of them implies ``claim``, as far as the run could have shown it."""
         relation = self._relations[claim.relation]
         fine = [_as_of(one, claim) for one in self._unopposed.get(subject_of(claim), ())]
-        bears_out = getattr(relation, "bears_out", None)
-        if bears_out is not None:
-            return any(bears_out(one, claim, self._calls) for one in fine)
-        return any(relation.implies(one, claim) for one in fine)
+        return any(relation.supports(one, claim, self._calls) for one in fine)
 
 
 def _as_of(fine: Hypothesis, claim: Hypothesis) -> Hypothesis:

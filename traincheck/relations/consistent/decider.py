@@ -10,6 +10,7 @@ from traincheck.facts.collectives import Collectives, Meeting, Pair
 from traincheck.facts.programs import RunProgram
 from traincheck.facts.rank_steps import Key
 from traincheck.facts.ranks import RankSteps, RunStep
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.consistent.target_networks import Copies, CopyFinder
 from traincheck.relations.phrasing import short
 from traincheck.relations.subtrees import fold, matcher
@@ -29,7 +30,7 @@ _CLOSE = 1e-4  # norms that are summed in another order
 COUNTED = {"backward": Families.BACKWARD, "optimizer_step": Families.OPTIMIZER_STEP}
 
 
-class ConsistentProposer:
+class ConsistentProposer(ProposerBase):
     """Compares all variables on all ranks, and models with those that are trained."""
 
     def __init__(self) -> None:

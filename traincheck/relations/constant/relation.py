@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.constant.messages import (
     ALWAYS,
     OWN_WORDS,
@@ -50,7 +50,7 @@ _UNPADDED = 3  # steps: so many batches may have no padding, or lack what anothe
 _STEPS = frozenset({"mark", "step"})
 
 
-class Constant(UsualRelation):
+class Constant(RelationBase):
     """A program gives the same values again and again.
 
     What it says:
@@ -136,9 +136,9 @@ class Constant(UsualRelation):
         """What a run has no fact of it says nothing of."""
         return {"program": claim.params["program"], "api": word_of(claim.params)}
 
-    def bears_out(self, claim: Hypothesis, other: Hypothesis, words: Collection[str]) -> bool:
+    def supports(self, claim: Hypothesis, other: Hypothesis, terms: Collection[str]) -> bool:
         """As `implies`, but for classes that were not called, and modes that were not seen."""
-        mine, its = alike(claim.params, other.params, words)
+        mine, its = alike(claim.params, other.params, terms)
         return self.implies(replace(claim, params=mine), replace(other, params=its))
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:

@@ -78,7 +78,7 @@ def within(params: Mapping[str, Any]) -> int:
     return int(params.get("within", 1))
 
 
-def reach(params: Mapping[str, Any]) -> int | None:
+def min_programs(params: Mapping[str, Any]) -> int | None:
     """In how many programs it must hold before it is said of others; None: never.
 
     Layers may be left out of a step, or have no part in one of several losses.

@@ -7,7 +7,7 @@ from typing import Any
 
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.variables import Variables
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.contains import calls as _inside
 from traincheck.relations.contains import changes as _changes
 from traincheck.relations.contains.calls import CallDecider, CallProposer
@@ -22,7 +22,7 @@ from traincheck.schema.findings import CheckInfo
 _OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
 
 
-class Contains(UsualRelation):
+class Contains(RelationBase):
     """During A, B happens.
 
     What it says:
@@ -91,10 +91,10 @@ class Contains(UsualRelation):
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         return claim.params if "role" in claim.params else _inside.antecedent(claim.params)
 
-    def reach(self, claim: Hypothesis) -> int | None:
+    def min_programs(self, claim: Hypothesis) -> int | None:
         if "role" in claim.params:
-            return _changes.reach(claim.params)
-        return _inside.reach(claim.params)
+            return _changes.min_programs(claim.params)
+        return _inside.min_programs(claim.params)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Landmarks and updates are errors; a call less inside a module is a warning."""
@@ -119,13 +119,11 @@ def _fits(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
     return mine.get("program") in (None, its.get("program"))
 
 
-class ContainsProposer:
+class ContainsProposer(ProposerBase):
     """Proposes both kinds of claims."""
 
     def __init__(self) -> None:
         self._halves = (CallProposer(), ChangeProposer())
-        self.echoes = self._halves[0].echoes
-        self.words = self._halves[0].words
 
     def observe(self, event: Event) -> None:
         for half in self._halves:
@@ -134,6 +132,12 @@ class ContainsProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         for half in self._halves:
             yield from half.hypotheses()
+
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
+        return self._halves[0].conditional_hypotheses()
+
+    def observed_terms(self) -> Iterator[str]:
+        return self._halves[0].observed_terms()
 
 
 class ContainsDecider:

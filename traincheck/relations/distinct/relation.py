@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import SEEN, RunProgram
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.distinct.messages import CAUSES, TEXTS
 from traincheck.relations.distinct.repeats import (
     BATCHES,
@@ -31,7 +31,7 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 _HOLDS = Example(holds=True, context={})
 
 
-class Distinct(UsualRelation):
+class Distinct(RelationBase):
     """Batches and random draws that do not come twice.
 
     What it says:
@@ -116,7 +116,7 @@ class Distinct(UsualRelation):
         )
 
 
-class DistinctProposer:
+class DistinctProposer(ProposerBase):
     """Proposes what never came again."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class DistinctProposer:
                 params = {"program": program, "of": of, "what": what, "among": among}
                 yield Hypothesis(relation="distinct", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """What could have come again."""
         return map(_word, self._found)
 

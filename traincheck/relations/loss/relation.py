@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.losses import OVER_CLASSES
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.loss.loss_scale import (
     BACKWARDS,
@@ -45,7 +45,7 @@ _FIXES = {
 }
 
 
-class Loss(UsualRelation):
+class Loss(RelationBase):
     """What backward is given is one mean loss, of targets that are one token ahead.
 
     What it says:
@@ -115,10 +115,10 @@ class Loss(UsualRelation):
         )
 
 
-class LossProposer:
+class LossProposer(ProposerBase):
     """Proposes what the run can tell of."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._shares = Shares()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.members import (
     DTYPE,
     FREE,
@@ -40,7 +40,7 @@ _TEXTS = {
 }
 
 
-class Membership(UsualRelation):
+class Membership(RelationBase):
     """Which variables a model has, which of them are trained, and which an optimizer holds.
 
     What it says:

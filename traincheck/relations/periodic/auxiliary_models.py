@@ -90,7 +90,7 @@ class ServingProposer:
                 params = {"role": ROLE, "model": model, "asked": _SELDOM}
                 yield Hypothesis(relation="periodic", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Which models move, or are asked."""
         for model, moves in self._moves.items():
             yield word({"model": model, "asked": 0})
