@@ -21,11 +21,11 @@ from traincheck.relations.registry import RELATIONS
 from traincheck.rules.docs import docs_of
 from traincheck.rules.options import configured
 from traincheck.rules.registry import all_rules
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import read_invariants
 from traincheck.schema.layout import storage_notes
+from traincheck.schema.marks import Marks
 from traincheck.store.manifest import is_going_on, one_step_in
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import pytest
 from traincheck.check.finding_builder import FindingBuilder
 from traincheck.check.grouping.causes import EXPLAINS, RANK
 from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Finding, Subject, Symptom, Topic, Violation
 from traincheck.schema.places import where
+from traincheck.schema.torch_api import Families
 
 S = Symptom
 OPTIMIZER_STEP = "torch.optim.Optimizer.step"

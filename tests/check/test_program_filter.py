@@ -7,9 +7,9 @@ import pytest
 from tests.builders import LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.learning import learn, report_of
 from traincheck.facts.programs import Sketch, file_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import PROGRAM, Condition, Precondition
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 CONV = {f"block{i}.weight": "torch.nn.modules.conv.Conv2d" for i in range(4)}
 

@@ -17,12 +17,12 @@ from traincheck.check.grouping.root_causes import RootCause, ViolationCount
 from traincheck.check.verdicts import TraceView
 from traincheck.relations.registry import RELATIONS
 from traincheck.rules.registry import RULES
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Invariant, Needs, without_some
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.excerpts import Excerpt, Line, Row
 from traincheck.schema.findings import Finding, Report, Symptom, Violation
 from traincheck.schema.invariant_file import needs_json
+from traincheck.schema.torch_api import Families
 
 STEP = 20
 

@@ -6,9 +6,10 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from traincheck.check.monitors.router import Router, roles_of
-from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
+from traincheck.schema.torch_api import Families
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 HEAD = (0, 0, 0, "train", 0, "p1-t0")
 
@@ -113,7 +114,9 @@ def test_agrees_with_asking_every_receiver() -> None:
             return event.api in ask.calls or event.family in ask.calls
         if isinstance(event, StateEvent):
             of_role = {s for s in ask.states if s.startswith(f"{event.role}@")}
-            return bool(of_role if event.change in TELLING else of_role - {f"{event.role}@new"})
+            return bool(
+                of_role if event.change in LIFECYCLE_CHANGES else of_role - {f"{event.role}@new"}
+            )
         return event.kind in ask.kinds
 
     router = Router([(ask, index) for index, ask in enumerate(wanted)])

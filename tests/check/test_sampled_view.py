@@ -13,7 +13,6 @@ from tests.learning import learn, report_of
 from traincheck.check.monitors.sampled_view import in_sampled_view
 from traincheck.check.verdicts import TraceView
 from traincheck.infer.replay_views import in_selective_view
-from traincheck.schema.apis import TELLING
 from traincheck.schema.claims import (
     THIN,
     Invariant,
@@ -26,6 +25,7 @@ from traincheck.schema.claims import (
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import needs_json
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
 SCHEDULE = THIN
@@ -41,7 +41,7 @@ def is_missing(event: Event) -> bool:
     if SCHEDULE.takes(event.step or 0):
         return False
     if isinstance(event, StateEvent):
-        return event.change not in TELLING
+        return event.change not in LIFECYCLE_CHANGES
     if not isinstance(event, CallEvent) or event.root or event.stage == "eval":
         return False
     return is_within_modules(event.api)

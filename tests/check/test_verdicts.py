@@ -22,11 +22,11 @@ from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.presets import preset_names, preset_path
 from traincheck.relations.registry import RELATIONS
 from traincheck.rules.registry import RULES
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, some, without_some
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import needs_json, read_invariants
+from traincheck.schema.torch_api import Families
 
 HEAD = (0, 0, 0, "init", 0, "p1-t0")
 STEP = frozenset({Families.OPTIMIZER_STEP})

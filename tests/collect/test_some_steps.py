@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import BATCH_CONTENT, THIN, Needs, some, within_modules
+from traincheck.schema.torch_api import Families
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
 RELU = "torch.nn.functional.relu"

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.collect.recording import recording
 from traincheck.collect.stats import activations, argument_stats, tensor_stats
 from traincheck.collect.tensors.norms import norms_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, some
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 
 SCHEDULE = Schedule()

@@ -10,8 +10,8 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import USES, Needs
+from traincheck.schema.marks import Marks
 
 NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
 

@@ -7,9 +7,9 @@ import pytest
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from traincheck.infer.coverage import CoverageCollector, RunCoverage, union
 from traincheck.relations.registry import RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CollectiveEvent
+from traincheck.schema.torch_api import Families
 
 
 def coverage_of(events) -> RunCoverage:

@@ -12,10 +12,10 @@ from traincheck.infer.engine import REASONS, Limits, infer
 from traincheck.infer.parallel import Run
 from traincheck.infer.replay_views import in_selective_view
 from traincheck.relations.registry import RELATIONS
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Hypothesis, Needs, key_of
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import invariant_json
+from traincheck.schema.marks import Marks
 
 UPDATES = "In train.py, in every training step, every parameter changes."
 MODEL = "Net"

@@ -16,10 +16,10 @@ from traincheck.infer.engine import learn_from
 from traincheck.infer.excerpts import trees_from_json, trees_json
 from traincheck.infer.statistics_file import read_statistics, write_statistics
 from traincheck.relations.phrasing import STEP
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, without_some
 from traincheck.schema.excerpts import Excerpt
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
+from traincheck.schema.torch_api import Families
 
 STEP_CLAIM = {"outer": STEP, "inner": Families.OPTIMIZER_STEP}
 

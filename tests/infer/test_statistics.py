@@ -21,10 +21,10 @@ from traincheck.infer.select import SILENT, Limits
 from traincheck.infer.statistics import distinct_runs, statistics_of
 from traincheck.infer.statistics_file import read_statistics, write_statistics
 from traincheck.relations.registry import RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import invariant_json
+from traincheck.schema.torch_api import Families
 
 ZERO_GRAD = "In every training step, zero_grad is called"
 

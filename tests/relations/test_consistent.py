@@ -9,9 +9,9 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.ranks import RankBuilder, merged, two_ranks
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CollectiveEvent, StateEvent
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 BASE = {"program": "train.py"}
 WRAPPED = {"role": "parameter", "of": "wrapped"}

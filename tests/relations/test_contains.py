@@ -17,9 +17,9 @@ from tests.builders import (
 from tests.learning import broken, decide, learn, report_of, texts
 from tests.rules.numbers import norm, numbered
 from traincheck.facts.awaited import STUCK
-from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import COMPILED, Families
 
 PARAMETERS = {"outer": "step", "role": "parameter", "change": "changes"}
 GRADIENTS = {"outer": "step", "role": "gradient", "change": "changes"}

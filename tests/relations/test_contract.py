@@ -17,11 +17,11 @@ from tests.learning import decide, learn, report_of
 from traincheck.relations import registry
 from traincheck.relations.order.relation import Order
 from traincheck.relations.registry import BUILT_IN, RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]

@@ -13,9 +13,9 @@ from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder
 from tests.collect.recording import recording
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.relations.count.windows import DETACH
-from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.torch_api import COMPILED, Families
 
 RNG = Families.SET_RNG_STATE
 FORWARD = f"{LINEAR}.forward"

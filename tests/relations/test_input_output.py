@@ -6,8 +6,8 @@ import pytest
 
 from tests.builders import LINEAR, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import GRAD, Families
 
 API = f"{LINEAR}.forward"
 LOSS = "torch.nn.functional.cross_entropy"

@@ -7,10 +7,10 @@ import pytest
 from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
 from traincheck.relations.registry import RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.torch_api import Families
 
 BODY = ("Net.fc1.weight", "Net.fc1.bias")
 BASE = {"program": "train.py"}

@@ -6,8 +6,8 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.apis import Marks
 from traincheck.schema.findings import Symptom
+from traincheck.schema.marks import Marks
 
 TARGET = {"fc1.weight": "Q", "fc2.weight": "Q"}
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 BASE = {"program": "train.py"}
 LOADED = {**BASE, "what": "loads", "of": "Net", "value": 4}

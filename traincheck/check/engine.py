@@ -20,7 +20,6 @@ from traincheck.check.process import Process
 from traincheck.check.saved_checkpoints import SavedCheckpoints
 from traincheck.check.verdicts import TraceView, instrument_named, reasons, verdicts_of
 from traincheck.handlers import give_back
-from traincheck.schema.apis import TELLING, Marks
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import (
     CheckpointEvent,
@@ -30,7 +29,9 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import CheckInfo, Report, Violation
+from traincheck.schema.marks import Marks
 from traincheck.schema.protocols import EventSource, Relation, Rule
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 from traincheck.schema.words import joined
 
 _logger = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class Engine:
         # subscribers. By kind, most frequent first.
         found: tuple[Subscription, ...] | None
         if event.kind == "state":
-            table = router.lifecycle if event.change in TELLING else router.changes
+            table = router.lifecycle if event.change in LIFECYCLE_CHANGES else router.changes
             found = table.get(event.role, ())
         elif event.kind == "call":
             if process.record_call is not None:

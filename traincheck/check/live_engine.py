@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from traincheck.check.engine import Engine
 from traincheck.check.run_overview import RunOverview
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Finding
+from traincheck.schema.marks import Marks
 
 OnFinding = Callable[[Finding], None]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent
+from traincheck.schema.marks import Marks
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.facts.programs import program_of
-from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, RESHAPES, Families
 from traincheck.schema.claims import Needs, Schedule, without_some
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import needs_from_json
+from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, RESHAPES, Families
 
 _ALWAYS = frozenset({"step", "stage", "mark"})  # recorded whatever was asked for
 # Moments. Variables are recorded when they are found, whatever was asked for; what the program

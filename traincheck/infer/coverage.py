@@ -14,7 +14,6 @@ from traincheck.facts.programs import ProgramName, Sketch, alike, file_of
 from traincheck.facts.step_changes import ADDED, Additions, StepChanges
 from traincheck.facts.variables import variable_of
 from traincheck.relations.phrasing import SEVERAL_RANKS, STEP
-from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
     CallEvent,
@@ -24,7 +23,10 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.marks import Marks
 from traincheck.schema.protocols import Relation
+from traincheck.schema.torch_api import Families
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 # Calls that count as another call in claims.
 _STAND_FOR = {
@@ -116,7 +118,7 @@ class CoverageCollector:
                 self._adds = bool(self._adds)
             if event.change == "new":
                 self._sketch.observe(event)
-            if event.change in TELLING and event.role != "gradient":
+            if event.change in LIFECYCLE_CHANGES and event.role != "gradient":
                 one = variable_of(event)
                 self._variables.add((one.role, one.leaf, one.module_class, one.model))
         elif isinstance(event, CollectiveEvent):

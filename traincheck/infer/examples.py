@@ -14,10 +14,10 @@ from traincheck.facts.programs import Sketch
 from traincheck.facts.steps import is_judged
 from traincheck.infer.propose import by_scope
 from traincheck.infer.replay_views import ClaimGroups, Features, ReplayViews, features_of, with_gaps
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example
+from traincheck.schema.marks import Marks
 from traincheck.schema.protocols import Decider, EventSource, Relation
 
 

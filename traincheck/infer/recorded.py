@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.infer.coverage import RunCoverage
-from traincheck.schema.apis import is_operator
 from traincheck.schema.claims import LEVELS, Invariant, without_some
+from traincheck.schema.torch_api import is_operator
 from traincheck.store.manifest import one_step_in
 
 

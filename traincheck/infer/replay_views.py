@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 from traincheck.check.monitors.router import Router
 from traincheck.check.monitors.sampled_view import in_sampled_view
-from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.invariant_file import needs_json
+from traincheck.schema.marks import Marks
 from traincheck.schema.protocols import Decider, Relation
+from traincheck.schema.torch_api import Families
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 SELECTIVE, SAMPLED = "the selective view", "the sampled view"
 CALLS_SAMPLED = "the selective view, in which calls within models and looks are taken in some steps"
@@ -51,7 +53,9 @@ def in_selective_view(event: Event, needs: Needs) -> Event | None:
     if event.kind == "state":
         role, change = event.role, event.change
         moment = _MOMENTS.get(role) or ("zero_grad" if change == "cleared" else "backward")
-        is_wanted = change in TELLING or any(map(needs.looks, (f"{role}@{moment}", f"{role}@*")))
+        is_wanted = change in LIFECYCLE_CHANGES or any(
+            map(needs.looks, (f"{role}@{moment}", f"{role}@*"))
+        )
         return event if is_wanted else None
     if event.kind == "mark" and event.text == Marks.PROCESS:
         if event.data.get("recorded") is not None:
@@ -259,7 +263,7 @@ def _is_backward(event: CallEvent) -> bool:
 
 
 def _is_scan(event: Event) -> bool:
-    return isinstance(event, StateEvent) and event.change not in TELLING
+    return isinstance(event, StateEvent) and event.change not in LIFECYCLE_CHANGES
 
 
 def _sees_gradients_after_backward(needs: Needs) -> bool:

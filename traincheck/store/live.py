@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Protocol
 
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.marks import Marks
 from traincheck.store.lines import EventFile
 from traincheck.store.order import RankClock, merge_streams
 

@@ -19,9 +19,9 @@ from math import inf
 from pathlib import Path
 from typing import BinaryIO
 
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.files import private
+from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 from traincheck.store.live import LiveStream
 from traincheck.store.manifest import process_exists, read_manifest, write_manifest

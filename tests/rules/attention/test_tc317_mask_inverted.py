@@ -14,9 +14,9 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.rules.attending import IDS, attend, attending
 from tests.rules.loss_runs import F, tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 PADDED = {"padding": 0.25, "left_padded": False}
 SHAPE = (4, 1, 1, 16)

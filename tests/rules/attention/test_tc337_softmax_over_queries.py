@@ -15,9 +15,9 @@ from tests.builders import TraceBuilder
 from tests.checking import BY_CODE, fires, net, quiet
 from tests.collect.recording import recording
 from tests.rules.loss_runs import F, tensor
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
 
 LENGTH, VOCABULARY = 16, 27
 SCORES = [8, 4, LENGTH, LENGTH]

@@ -10,9 +10,9 @@ from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.batches import leaf
 from tests.rules.loss_runs import F
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def step(trace: TraceBuilder, epoch: int, fetched: int, used: Sequence[int]) -> None:

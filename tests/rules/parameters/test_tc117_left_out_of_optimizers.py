@@ -11,9 +11,9 @@ from torch import nn
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 HEAD = {"weights": "__main__.Margin"}
 

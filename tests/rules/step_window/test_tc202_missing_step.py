@@ -11,8 +11,8 @@ from torch import nn
 from tests.builders import MLP, TraceBuilder
 from tests.checking import BY_CODE, Alone, fires, net, quiet
 from tests.collect.recording import recording
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 ALL = [f"Net.{name}" for name in MLP]
 

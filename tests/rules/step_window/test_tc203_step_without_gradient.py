@@ -7,8 +7,8 @@ import pytest
 from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.window import forward
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 ALL = [f"Net.{name}" for name in MLP]
 

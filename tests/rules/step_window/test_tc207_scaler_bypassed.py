@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.rules.window import scale, scaler_step, unscale
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.relations.phrasing import shown
-from traincheck.schema.apis import LANDMARKS, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Excerpt, Line
+from traincheck.schema.torch_api import LANDMARKS, Families
 
 MAX_LINES = 12
 MAX_DEPTH = 3

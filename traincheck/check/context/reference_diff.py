@@ -11,9 +11,9 @@ from difflib import SequenceMatcher
 
 from traincheck.check.context.call_tree import Node, landmarks, lines
 from traincheck.relations.phrasing import selector_text
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant
 from traincheck.schema.excerpts import Excerpt, Line, Row
+from traincheck.schema.torch_api import Families
 
 _CONTEXT = 2  # equal lines around different ones
 _MAX_ROWS = 16

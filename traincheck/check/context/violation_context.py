@@ -31,11 +31,11 @@ from traincheck.check.grouping.root_causes import RootCause
 from traincheck.check.verdicts import TraceView
 from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES
 from traincheck.relations.phrasing import ROLE_NAMES
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _MAX_CALLS = 4096  # calls of one process
 _MAX_STEPS = 2  # that ended: ranks may be a step apart

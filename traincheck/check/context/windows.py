@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from traincheck.facts.landmarks import landmark_of
 from traincheck.relations.phrasing import STEP, shown
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent
+from traincheck.schema.torch_api import Families
 
 # These may be many steps apart, so a single step does not show their order.
 _SELDOM = frozenset(

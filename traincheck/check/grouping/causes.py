@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Subject, Symptom, Topic
+from traincheck.schema.torch_api import Families
 
 _UNOWNED = re.compile(r"opt\d+\[\d+\]")  # a parameter that no known module owns: opt0[0].3
 

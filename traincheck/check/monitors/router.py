@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from traincheck.schema.apis import ROLES, TELLING
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import KINDS, Event
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES, ROLES
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Router(Generic[T]):
             key = (event.api, event.family)
             return self.calls[key] if key in self.calls else self.resolve(key)
         if event.kind == "state":
-            table = self.lifecycle if event.change in TELLING else self.changes
+            table = self.lifecycle if event.change in LIFECYCLE_CHANGES else self.changes
             return table.get(event.role, ())
         return self.kinds.get(event.kind, ())
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from traincheck.schema.apis import EVAL_STAGE
 from traincheck.schema.claims import Schedule
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.protocols import Decider
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 
 def in_sampled_view(event: Event, schedule: Schedule) -> Event | None:

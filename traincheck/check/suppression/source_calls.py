@@ -9,18 +9,7 @@ import ast
 from collections.abc import Iterable
 
 from traincheck.check.suppression.source_files import UNPARSABLE
-
-# Modules that programs use in place of a function.
-_MODULES = {
-    "nll_loss": "NLLLoss",
-    "mse_loss": "MSELoss",
-    "l1_loss": "L1Loss",
-    "kl_div": "KLDivLoss",
-    "ctc_loss": "CTCLoss",
-    "binary_cross_entropy": "BCELoss",
-    "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
-    "cross_entropy": "CrossEntropyLoss",
-}
+from traincheck.schema.torch_api import LOSSES
 
 
 def program_in(command: Iterable[str]) -> str:
@@ -33,7 +22,8 @@ def lines_calling(api: str, source: str | None) -> set[int]:
     if "." not in api or not source:
         return set()
     name = api.rpartition(".")[2]
-    names = {name, _MODULES.get(name, name)}
+    loss = LOSSES.get(name)
+    names = {name} if loss is None else {name, loss.module}  # programs use either
     try:
         tree = ast.parse(source)
     except UNPARSABLE:

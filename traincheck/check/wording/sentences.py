@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from traincheck.check.grouping.root_causes import RootCause
-from traincheck.schema.apis import LANDMARKS
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
+from traincheck.schema.torch_api import LANDMARKS
 from traincheck.schema.words import joined
 
 _SHOWN_NAMES = 8

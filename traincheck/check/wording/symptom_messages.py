@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import SEVERITIES, Symptom
+from traincheck.schema.torch_api import Families
 
 _S = Symptom
 

@@ -36,9 +36,9 @@ from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
-from traincheck.schema.apis import MARKS, Marks
 from traincheck.schema.claims import THIN, Schedule
 from traincheck.schema.layout import unused_file_name
+from traincheck.schema.marks import MARKS, Marks
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from traincheck.collect.templates import (
     STEP,
 )
 from traincheck.collect.tensors.reading import unseen
-from traincheck.schema.apis import EVAL_STAGE
 from traincheck.schema.claims import Schedule
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -56,8 +56,8 @@ from traincheck.collect.tensors.readable import (
 from traincheck.collect.tensors.reading import detached, modes
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Clock, Emitter
-from traincheck.schema.apis import ATTENTION, EMBEDDING, MULTI_HEAD, SOFTMAXES
 from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN, Needs, without_some
+from traincheck.schema.torch_api import ATTENTION, EMBEDDING, MULTI_HEAD, SOFTMAXES, losses
 
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
 _SQUARES = 3  # dims of weights of attention at least
@@ -66,16 +66,8 @@ _MOST_FIRST = 4  # layers in a step that may be the first of a model
 _MOST_LOOKS = 256  # at activations in one step: a step that never ends must not be slow for ever
 _LARGEST = 1 << 24  # elements of a parameter that is looked at when it is found
 
-# The losses whose arguments are looked at when everything is recorded.
-LOSSES = frozenset(
-    f"torch.nn.functional.{name}"
-    for name in (
-        "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "gaussian_nll_loss",
-        "poisson_nll_loss", "multi_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss",
-        "ctc_loss", "margin_ranking_loss", "soft_margin_loss",
-    )
-)  # fmt: skip
+# The losses whose arguments are read when everything is recorded.
+LOSSES = losses()
 # Of these, only masks are looked at: how much they leave out.
 MASKED = frozenset({ATTENTION, MULTI_HEAD})
 # Of these, only results: whether weights of attention leave out later positions.

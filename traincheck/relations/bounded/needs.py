@@ -28,8 +28,8 @@ from traincheck.relations.readings.reading import (
     SMALLEST,
 )
 from traincheck.relations.readings.table import LOSSES
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, some, within_modules
+from traincheck.schema.torch_api import Families
 
 
 def needs_of(params: Mapping[str, Any]) -> Needs:

@@ -40,10 +40,10 @@ from traincheck.relations.readings.reading import (
     Reading,
 )
 from traincheck.relations.readings.table import Readings
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)

@@ -14,10 +14,10 @@ from traincheck.relations.base import ProposerBase
 from traincheck.relations.consistent.target_networks import Copies, CopyFinder
 from traincheck.relations.phrasing import short
 from traincheck.relations.subtrees import fold, matcher
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted
 
 _HOLDS = Example(holds=True, context={})

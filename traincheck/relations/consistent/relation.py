@@ -24,8 +24,8 @@ from traincheck.relations.phrasing import (
     in_program,
     short,
 )
-from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
 
 class Consistent(RelationBase):

@@ -28,9 +28,9 @@ from traincheck.relations.constant.properties import (
     Own,
     is_masked,
 )
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.torch_api import Families
 
 _MAX_EVAL = 64  # modules that are named
 

@@ -40,10 +40,10 @@ from traincheck.relations.constant.proposer import ConstantProposer
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.iterations import ShortUpdates
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import TARGETED, Families
 from traincheck.schema.claims import Hypothesis, Needs, some, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.torch_api import TARGETED, Families
 
 _HELD = Example(holds=True, context=ALWAYS)
 _UNPADDED = 3  # steps: so many batches may have no padding, or lack what another loader gives

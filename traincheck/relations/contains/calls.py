@@ -25,11 +25,11 @@ from traincheck.relations.phrasing import (
 )
 from traincheck.relations.readings.table import LOSSES
 from traincheck.relations.topics import topic_of
-from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.hidden import text_length
+from traincheck.schema.torch_api import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
 from traincheck.schema.values import tensors_in
 
 # What every training step holds -> the counters that prove it, and what its absence means.

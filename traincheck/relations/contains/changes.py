@@ -15,10 +15,12 @@ from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.facts.variables import Variable, Variables, may_stay, select, variable_of
 from traincheck.relations.example_cache import Examples, Joined
 from traincheck.relations.phrasing import STEP, selector_text, short
-from traincheck.schema.apis import EVAL_STAGE, LEAVES, Families, weights_beside
 from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.parameter_names import paired_weights
+from traincheck.schema.torch_api import LEAVES, Families
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 _NEW = frozenset({"parameter@new"})
 # With the norms of gradients: once these have faded, updates may round to nothing.
@@ -473,7 +475,7 @@ class ChangeDecider:
         by an average, and neither is trained.
         """
         moved = self._book.changed["parameter"]
-        beside = weights_beside(parameter.name).intersection(moved)
+        beside = paired_weights(parameter.name).intersection(moved)
         is_beside = bool(beside)
         if not (self._variables.is_held(parameter) and parameter.name in self._book.reached):
             found = map(self._variables.by_role["parameter"].get, beside)

@@ -14,10 +14,11 @@ from traincheck.relations.contains.calls import CallDecider, CallProposer
 from traincheck.relations.contains.changes import ChangeDecider, ChangeProposer
 from traincheck.relations.example_cache import Examples, Joined
 from traincheck.relations.phrasing import STEP, in_program
-from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 _OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
 
@@ -156,7 +157,7 @@ class ContainsDecider:
     def observe(self, event: Event) -> Examples:
         # By kind, most frequent first: nine events in ten are state changes or calls.
         if isinstance(event, StateEvent):
-            if event.change in TELLING:
+            if event.change in LIFECYCLE_CHANGES:
                 self._variables.observe(event)
             self._changes.state(event)
         elif isinstance(event, CallEvent):

@@ -22,9 +22,9 @@ from traincheck.relations.count.windows import (
     takes_part,
 )
 from traincheck.relations.phrasing import STEP, is_library
-from traincheck.schema.apis import LOSS_MODULES, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
+from traincheck.schema.torch_api import LOSS_MODULES, Families
 
 _MIN_STEPS = 2
 # A module that is called so often for each backward is called in a loop, whose length may be that

@@ -19,9 +19,9 @@ from traincheck.relations.count.windows import (
 )
 from traincheck.relations.input_output.messages import CUT
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Hypothesis, Needs, within_modules
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import COMPILED, Families
 
 
 class Count(RelationBase):

@@ -23,10 +23,10 @@ from traincheck.relations.distinct.repeats import (
     Repeats,
 )
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, some
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 _HOLDS = Example(holds=True, context={})
 

@@ -9,10 +9,10 @@ from typing import Any
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import ProposerBase
 from traincheck.relations.phrasing import is_private
-from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.hidden import text_length
+from traincheck.schema.torch_api import GRAD, Families
 
 RESULT, ARGUMENT = "result", "argument "
 _PART = f"{RESULT}["

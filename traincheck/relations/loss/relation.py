@@ -17,10 +17,10 @@ from traincheck.relations.loss.loss_scale import (
     Shares,
 )
 from traincheck.relations.readings.table import LOSSES
-from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, some
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)

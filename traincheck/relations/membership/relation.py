@@ -22,9 +22,9 @@ from traincheck.relations.members import (
 )
 from traincheck.relations.membership.decider import MembershipDecider
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _SHOWN = 6  # names in a sentence

@@ -23,10 +23,10 @@ from traincheck.relations.loop import (
 )
 from traincheck.relations.order.buffer_order import FILLS, FillDecider, FillProposer, is_of_fills
 from traincheck.relations.phrasing import in_program, selector_text, short
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Topic
+from traincheck.schema.torch_api import Families
 
 _F = Families
 

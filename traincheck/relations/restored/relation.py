@@ -26,10 +26,10 @@ from traincheck.relations.restored.checkpoints import (
     missing,
 )
 from traincheck.relations.restored.messages import WORDS, negative, parts_of, text_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.torch_api import Families
 
 _HOLDS = Example(holds=True, context={})
 _SAID = (ALSO, BACK, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)

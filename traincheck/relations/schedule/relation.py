@@ -27,10 +27,10 @@ from traincheck.relations.schedule.rates import (
     fits,
     is_meant,
 )
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)

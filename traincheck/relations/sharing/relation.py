@@ -14,10 +14,10 @@ from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.members import is_of_model
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined, listed
 
 _MOST_GROUPS = 24  # of names that share, in one program

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from traincheck.facts.losses import given, number
 from traincheck.rules.attention.calls import ATTENTION, Pass, Passes, attention_violation
-from traincheck.schema.apis import ATTENTION as SDPA
-from traincheck.schema.apis import EMBEDDING, MULTI_HEAD
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import ATTENTION as SDPA
+from traincheck.schema.torch_api import EMBEDDING, MULTI_HEAD
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _EXACT = 1e-6

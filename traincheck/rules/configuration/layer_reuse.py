@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from traincheck.rules.base.model_rule import about, model_of
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _TWICE = 2

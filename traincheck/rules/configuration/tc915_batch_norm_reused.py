@@ -5,10 +5,10 @@ from __future__ import annotations
 from traincheck.rules.base.model_rule import MODELS
 from traincheck.rules.configuration.layer_reuse import ReusedModules
 from traincheck.rules.shared.gradient_reach import LEAVES
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
 
 _API = "torch.nn.functional.batch_norm"
 _IN_A_ROW = 2

@@ -6,10 +6,10 @@ from collections import Counter
 from math import prod
 
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders, content_of
-from traincheck.schema.apis import DDP_FORWARD, DDP_INIT
 from traincheck.schema.claims import FEWEST_KNOWN, Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import DDP_FORWARD, DDP_INIT
 from traincheck.schema.values import tensor_summary
 
 _PROOF = 2  # different batches that all ranks share

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.rules.base.model_rule import MODELS, Model, about, model_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.torch_api import Families
 
 _STEPS = 3
 

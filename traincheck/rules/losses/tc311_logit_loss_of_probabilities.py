@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from traincheck.facts.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import SOFTMAXES
 from traincheck.schema.claims import Needs, some
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.torch_api import SOFTMAXES
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _SIGMOID = frozenset(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from traincheck.facts.auxiliary_models import AUXILIARY
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
 
 
 class StaleNormStatistics:

@@ -7,9 +7,9 @@ from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepMonitor, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.shared.numbers import losses
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _UNKNOWN = 4  # times as many steps where the loss cannot be read
 

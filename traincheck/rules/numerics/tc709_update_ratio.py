@@ -11,9 +11,9 @@ from traincheck.facts.small_samples import has_few
 from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepMonitor, proof
 from traincheck.rules.shared.numbers import MATRIX, number
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
 class UpdateRatio:

@@ -169,7 +169,7 @@ class Membership(StepMonitor):
             for holder in stepped
             if holder.names
             and (ledger.ever_reached.isdisjoint(holder.names) or self._misheld.is_dry(holder))
-            and not any(i not in ledger.parameters and holder.is_loose(i) for i in holder.names)
+            and not any(i not in ledger.parameters and holder.is_unowned(i) for i in holder.names)
         ]
         if len(idle) == len(stepped):
             return idle

@@ -5,8 +5,8 @@ from __future__ import annotations
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 
@@ -81,7 +81,7 @@ class Leftovers(StepMonitor):
         return sorted(
             holder.names[i]
             for i in holder.ids
-            if i not in known and not holder.is_loose(i) and i not in facts.gradients
+            if i not in known and not holder.is_unowned(i) and i not in facts.gradients
         )
 
     def _violation(

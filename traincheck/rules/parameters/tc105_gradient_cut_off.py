@@ -8,9 +8,9 @@ from traincheck.facts.awaited import UNGRAPHED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepMonitor, proof
 from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 _ENOUGH = 20  # updates of a run in which a model is called and gets no gradient at all

@@ -10,9 +10,9 @@ from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepMonitor, proof
 from traincheck.rules.base.streak import Streak
 from traincheck.rules.parameters.master_weights import are_masters
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 UNHELD: Needs = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _SCALER = frozenset(
     {"torch.amp.GradScaler.scale", Families.SCALER_STEP, Families.SCALER_UPDATE, Families.UNSCALE}

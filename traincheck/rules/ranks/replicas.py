@@ -11,9 +11,9 @@ from typing import NamedTuple
 from traincheck.facts.rank_steps import SYNC, RankStep, Wrap
 from traincheck.facts.ranks import RunStep
 from traincheck.rules.base.rank_rule import RankMonitor
-from traincheck.schema.apis import DDP_FORWARD, Families
 from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import DDP_FORWARD, Families
 
 OUTSIDE = "TC405"
 BYPASSED = "TC403"

@@ -8,10 +8,10 @@ from traincheck.facts.rank_steps import REPLICAS
 from traincheck.facts.ranks import RunStep
 from traincheck.rules.base.rank_rule import RankMonitor
 from traincheck.rules.ranks.replicas import cause_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _AGREED = 3  # the first step of Adam moves weights by their rate, whatever the gradient
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from traincheck.facts.rank_steps import FSDP_FORWARD
 from traincheck.facts.ranks import RunStep
 from traincheck.rules.base.rank_rule import RankMonitor
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 

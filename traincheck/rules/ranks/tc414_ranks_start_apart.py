@@ -6,10 +6,10 @@ from traincheck.facts.rank_steps import REPLICAS
 from traincheck.facts.ranks import RunStep
 from traincheck.rules.base.rank_rule import RankMonitor
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _PROOF = 2  # some programs broadcast weights behind their first step
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepMonitor, proof
 from traincheck.rules.schedules.fading_rates import SCHEDULING, Rate
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _IDLE = 10  # steps of a run without any other rate
 _KEPT = 10  # times that a scheduler may leave a first rate at zero, or updates before its step

@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import StepFacts
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
+from traincheck.schema.torch_api import Families
 
 _SURE = 64  # updates in a row
 _AT_END = 4  # where the run ends, and no gradient was ever cleared

@@ -11,9 +11,9 @@ from traincheck.facts.manual_updates import UPDATED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepMonitor, proof
 from traincheck.rules.step_window.lapse import Lapse
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED_AT_END = 2  # the run is over: no update will come

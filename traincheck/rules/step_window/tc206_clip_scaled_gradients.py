@@ -8,10 +8,10 @@ from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.facts.training_state import TrainingState
 from traincheck.rules.base.step_rule import StepMonitor, proof
 from traincheck.rules.step_window.tc205_clip_after_step import _clips
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import listed
 
 _CLIPS = (Families.CLIP_NORM, Families.CLIP_VALUE)

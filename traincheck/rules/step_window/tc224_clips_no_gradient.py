@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepMonitor, proof
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import number
 
 _CONFIRMED = 3

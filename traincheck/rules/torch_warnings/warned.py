@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, WarningEvent
 from traincheck.schema.findings import Subject, Symptom, Topic, Violation
+from traincheck.schema.torch_api import Families
 
 WARNINGS = Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"warning", "step"}))
 

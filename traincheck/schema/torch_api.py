@@ -1,15 +1,14 @@
-"""Names that recording and checks share: stages, roles, API families."""
+"""Names of torch's API that recording and checks share."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
-EVAL_STAGE = "eval"
-STAGES = ("init", "train", EVAL_STAGE, "checkpoint")
-ROLES = ("parameter", "gradient", "buffer", "optimizer_state")
-TELLING = frozenset({"new", "replaced", "flags", "gone"})  # changes that say which variables exist
+FUNCTIONAL = "torch.nn.functional."
 
-# Functions that do another thing in evaluation: their calls tell the module around and its mode.
+# Functions that behave differently in evaluation: their calls record the module and its mode.
 MODAL = frozenset(
     f"torch.nn.functional.{name}"
     for name in (
@@ -25,70 +24,63 @@ MODAL = frozenset(
 )
 
 _OPERATOR = re.compile(r"torch\.(Tensor\.)?[a-z_]\w*\Z")
-_LOOSE = re.compile(r"opt\d+\[\d+\]\.\d+\Z")
-
-
-def is_loose(name: str) -> bool:
-    """Whether this is the name of a tensor that an optimizer holds and no module owns."""
-    return _LOOSE.match(name) is not None
-
-
-def weights_beside(name: str) -> frozenset[str]:
-    """Names under which the weight that a bias is added to may be found; none for other parameters.
-
-    Also as weight_norm, spectral_norm and parametrizations split it, and as layers by hand call it.
-    """
-    module, _, leaf = name.rpartition(".")
-    return frozenset(f"{module}.{weight}" for weight in _WEIGHTS) if leaf in _BIASES else _NOTHING
-
-
-_BIASES = frozenset({"bias", "b"})
-_WEIGHTS = (
-    "weight", "weight_v", "weight_g", "weight_orig", "parametrizations.weight.original",
-    "parametrizations.weight.original0", "parametrizations.weight.original1", "W", "w",
-)  # fmt: skip
-_NOTHING: frozenset[str] = frozenset()
 
 
 def is_operator(api: str) -> bool:
-    """Whether this names a function or method of tensors, of which level deep takes more calls."""
+    """Whether this is a function or method of tensors. Level deep records more calls of these."""
     return _OPERATOR.match(api) is not None
 
 
-class Marks:
-    """Texts of the marks that traincheck makes; a user's mark with one of them is told apart."""
-
-    ATTENTION = "attention"
-    BROADCASTS = "loss broadcasts"
-    PROCESS = "process"  # the first of a file
-    DROPPED = "dropped"  # where events are missing
-    FOLDED = "evaluation folded"  # where calls within models are left out of an evaluation
-    BACKWARD_ENTERED = "backward entered"  # where several ranks train
-    COLLECTIVE_ENTERED = "collective entered"  # of a call that may never come back
-    ENDED = "process ended"  # of a rank that was not killed
-    RUN_ENDED = "run ended"  # in no trace: made of the manifest
-    STALLED = "stalled"  # in no trace: made by the reader that follows a run
-    EVALUATED = "evaluated"
-    EVALUATION_WROTE = "evaluation wrote"
-    FAULT = "fault"
-    GIVEN = "given"
-    INSTRUMENT_DISABLED = "instrument disabled"
-    KEPT = "gradients kept"
-    LOADED_CHANGED = "loaded model changed"
-    MODEL = "model"
-    BETWEEN_STEPS = "parameters between steps"
-    NORMS = "initial norm statistics"
-    PROCESS_GROUP = "process group"
-    REPLACED = "gradients replaced"
-    SERVES = "serves"
-    UNTRAINED = "untrained"
-    WORKER = "worker"
-    WRITTEN = "gradients written"
+Target = Literal["class", "probability", "value", "distribution", "other"]
 
 
-MARKS = frozenset(text for name, text in vars(Marks).items() if name.isupper())
+class Loss(NamedTuple):
+    """A loss function of torch.nn.functional.
+
+    Attributes:
+        module: class in torch.nn that calls it.
+        target: what its target holds: indices of classes, probabilities, values to be predicted,
+            a distribution, or something else.
+    """
+
+    module: str
+    target: Target = "other"
 
 
+# By name in torch.nn.functional.
+LOSSES: Mapping[str, Loss] = {
+    "cross_entropy": Loss("CrossEntropyLoss", "class"),
+    "nll_loss": Loss("NLLLoss", "class"),
+    "binary_cross_entropy": Loss("BCELoss", "probability"),
+    "binary_cross_entropy_with_logits": Loss("BCEWithLogitsLoss", "probability"),
+    "mse_loss": Loss("MSELoss", "value"),
+    "l1_loss": Loss("L1Loss", "value"),
+    "smooth_l1_loss": Loss("SmoothL1Loss", "value"),
+    "huber_loss": Loss("HuberLoss", "value"),
+    "kl_div": Loss("KLDivLoss", "distribution"),
+    "gaussian_nll_loss": Loss("GaussianNLLLoss"),
+    "poisson_nll_loss": Loss("PoissonNLLLoss"),
+    "multi_margin_loss": Loss("MultiMarginLoss"),
+    "hinge_embedding_loss": Loss("HingeEmbeddingLoss"),
+    "cosine_embedding_loss": Loss("CosineEmbeddingLoss"),
+    "ctc_loss": Loss("CTCLoss"),
+    "margin_ranking_loss": Loss("MarginRankingLoss"),
+    "soft_margin_loss": Loss("SoftMarginLoss"),
+}
+
+
+def losses(*targets: Target) -> frozenset[str]:
+    """APIs of the losses with one of these targets; of all losses if none is given."""
+    return frozenset(
+        f"{FUNCTIONAL}{name}"
+        for name, loss in LOSSES.items()
+        if not targets or loss.target in targets
+    )
+
+
+HUBER = f"{FUNCTIONAL}huber_loss"
+# Losses whose targets are parts of a batch.
+TARGETED = losses("class", "probability", "value")
 GRAD = "torch.autograd.grad"
 EMBEDDING = "torch.nn.functional.embedding"
 LOSS_MODULES = "torch.nn.modules.loss."  # whose functions tell what they were given
@@ -113,14 +105,6 @@ MULTI_HEAD_MODULE = "torch.nn.modules.activation.MultiheadAttention.forward"
 RECURRENT = frozenset(f"torch.nn.modules.rnn.{name}.forward" for name in ("LSTM", "GRU", "RNN"))
 # What losses leave out where no other ``ignore_index`` is given.
 IGNORED_LABEL = -100
-# Losses whose targets are parts of a batch.
-TARGETED = frozenset(
-    f"torch.nn.functional.{name}"
-    for name in (
-        "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
-    )
-)  # fmt: skip
 # Give the elements of a tensor other dims, in the order that they lie in.
 RESHAPES = frozenset({"torch.Tensor.view", "torch.Tensor.reshape", "torch.reshape"})
 # How long a schedule is made for, of the creation of a scheduler: its attributes, and what is told
