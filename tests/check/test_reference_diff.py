@@ -17,7 +17,7 @@ from traincheck.check.grouping.root_causes import RootCause, ViolationCount
 from traincheck.check.verdicts import TraceView
 from traincheck.relations.registry import RELATIONS
 from traincheck.rules.registry import RULES
-from traincheck.schema.claims import Hypothesis, Invariant, Needs, without_some
+from traincheck.schema.claims import Hypothesis, Invariant, Needs, without_sampling
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.excerpts import Excerpt, Line, Row
 from traincheck.schema.findings import Finding, Report, Symptom, Violation
@@ -130,7 +130,7 @@ def test_what_the_trace_was_recorded_without_is_not_missing() -> None:
     for invariant in learned:
         needs |= invariant.needs
     fewer = Needs(
-        calls=without_some(needs.calls) - {f"{LINEAR}.forward", Families.MODULE},
+        calls=without_sampling(needs.calls) - {f"{LINEAR}.forward", Families.MODULE},
         states=needs.states,
         kinds=needs.kinds,
         exact=needs.exact,

@@ -14,13 +14,13 @@ from traincheck.check.monitors.sampled_view import in_sampled_view
 from traincheck.check.verdicts import TraceView
 from traincheck.infer.replay_views import in_selective_view
 from traincheck.schema.claims import (
-    THIN,
+    SAMPLED_STEPS,
     Invariant,
     Needs,
     Schedule,
     is_within_modules,
-    some,
-    without_some,
+    sampled,
+    without_sampling,
 )
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Report
@@ -28,7 +28,7 @@ from traincheck.schema.invariant_file import needs_json
 from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
-SCHEDULE = THIN
+SCHEDULE = SAMPLED_STEPS
 STEPS, EVAL_EVERY = 36, 6
 
 
@@ -38,7 +38,7 @@ def taught() -> list[Invariant]:
 
 def is_missing(event: Event) -> bool:
     """Whether selective collection leaves this call, or look, out of its step."""
-    if SCHEDULE.takes(event.step or 0):
+    if SCHEDULE.includes(event.step or 0):
         return False
     if isinstance(event, StateEvent):
         return event.change not in LIFECYCLE_CHANGES
@@ -52,17 +52,17 @@ def recorded(
 ) -> list[Event]:
     """What ``collect -i`` writes; is_told: also that some calls are there in some steps only."""
     needs = reduce(or_, (i.needs for i in invariants), Needs())
-    assert needs.is_sparse
-    assert needs.looks_rarely
-    some = [SCHEDULE.first, SCHEDULE.every]
+    assert needs.samples_calls
+    assert needs.samples_scans
+    sampled = [SCHEDULE.first, SCHEDULE.every]
     found = []
     for event in events:
         less = in_selective_view(event, needs)
         if less is None or is_missing(less):
             continue
         if isinstance(less, MarkEvent) and "recorded" in less.data:
-            told = needs if is_told else needs.settled(calls=False, looks=False)
-            less = less.replace(data={**less.data, "recorded": needs_json(told), "some": some})
+            told = needs if is_told else needs.resolve(sample_calls=False, sample_scans=False)
+            less = less.replace(data={**less.data, "recorded": needs_json(told), "some": sampled})
         found.append(less)
     return found
 
@@ -120,7 +120,7 @@ def test_evaluation_is_recorded_whatever_the_step() -> None:
     ]
     wrong = {e.step for e in bent if e not in events}
     assert wrong
-    assert not any(map(SCHEDULE.takes, wrong))
+    assert not any(map(SCHEDULE.includes, wrong))
     found = check(bent).findings
     assert found
     assert {f.first_step for f in found} == {min(wrong)}
@@ -150,7 +150,7 @@ def test_of_other_steps_calls_are_left_out_and_their_end_tells_so() -> None:
 
 def test_losses_and_landmarks_are_wanted_in_every_step() -> None:
     needs = reduce(or_, (i.needs for i in taught()), Needs())
-    assert LINEAR in needs.rare
+    assert LINEAR in needs.sampled_calls
     assert "torch.nn.functional.cross_entropy" in needs.calls
     assert "torch.nn.Module.forward" in needs.calls
 
@@ -158,30 +158,30 @@ def test_losses_and_landmarks_are_wanted_in_every_step() -> None:
 def test_needs_of_those_who_want_all_calls_prevail() -> None:
     rare = Needs(calls=frozenset({f"{LINEAR}@some"}))
     all_of_them = Needs(calls=frozenset({LINEAR}))
-    assert rare.is_sparse
-    assert rare.rare == {LINEAR}
-    assert rare.hears(LINEAR)
-    assert not (rare | all_of_them).is_sparse
-    assert not (rare | all_of_them).rare
-    assert not (rare | Needs(kinds=frozenset({"call"}))).is_sparse
-    assert rare.at(is_whole=True) == all_of_them
-    assert rare.at(is_whole=False) == Needs()
-    assert rare.settled(calls=False, looks=True) == all_of_them
-    assert without_some(rare.calls) == {LINEAR}
+    assert rare.samples_calls
+    assert rare.sampled_calls == {LINEAR}
+    assert rare.delivers(LINEAR)
+    assert not (rare | all_of_them).samples_calls
+    assert not (rare | all_of_them).sampled_calls
+    assert not (rare | Needs(kinds=frozenset({"call"}))).samples_calls
+    assert rare.for_step(is_full=True) == all_of_them
+    assert rare.for_step(is_full=False) == Needs()
+    assert rare.resolve(sample_calls=False, sample_scans=True) == all_of_them
+    assert without_sampling(rare.calls) == {LINEAR}
 
 
 def test_who_looks_at_variables_in_all_steps_prevails() -> None:
-    rare = Needs(states=some("gradient@backward") | {"parameter@new", "batch@content"})
+    rare = Needs(states=sampled("gradient@backward") | {"parameter@new", "batch@content"})
     one = Needs(states=frozenset({"parameter@step"}))
-    assert rare.looks_rarely
-    assert rare.rare_looks == {"gradient@backward"}
-    assert rare.looks("gradient@backward")
-    assert not rare.looks("parameter@step")
-    assert not (rare | one).looks_rarely
-    assert not (rare | Needs(kinds=frozenset({"state"}))).looks_rarely
-    whole = rare.settled(calls=True, looks=False)
+    assert rare.samples_scans
+    assert rare.sampled_states == {"gradient@backward"}
+    assert rare.scans("gradient@backward")
+    assert not rare.scans("parameter@step")
+    assert not (rare | one).samples_scans
+    assert not (rare | Needs(kinds=frozenset({"state"}))).samples_scans
+    whole = rare.resolve(sample_calls=True, sample_scans=False)
     assert whole.states == {"gradient@backward", "parameter@new", "batch@content"}
-    assert not (rare | whole).rare_looks
+    assert not (rare | whole).sampled_states
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_who_looks_at_variables_in_all_steps_prevails() -> None:
 def test_what_was_looked_at_now_and_then_does_not_serve_who_wants_it_always(
     wanted: str, reason: str | None
 ) -> None:
-    view = TraceView(recorded=Needs(states=some("gradient@backward")))
+    view = TraceView(recorded=Needs(states=sampled("gradient@backward")))
     always = Needs(states=frozenset({wanted}))
-    assert view.lacks(Needs(states=some("gradient@backward"))) is None
-    assert view.lacks(always) == (reason and f"the trace was recorded without {reason}")
+    assert view.missing_for(Needs(states=sampled("gradient@backward"))) is None
+    assert view.missing_for(always) == (reason and f"the trace was recorded without {reason}")

@@ -127,7 +127,7 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 
         def is_needed(event, needs=needs, roles=roles):
             if event.kind == "call":
-                return needs.hears(event.api) or event.family in needs.calls
+                return needs.delivers(event.api) or event.family in needs.calls
             return event.role in roles if event.kind == "state" else event.kind in needs.kinds
 
         params = dict(claim.params)

@@ -256,11 +256,11 @@ def test_unfinished_steps_prove_nothing():
 def test_what_the_view_must_hold():
     relation = RELATIONS["membership"]
     still = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "still"}))
-    assert still.looks("parameter@step")
+    assert still.scans("parameter@step")
     plain = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "frozen"}))
     assert plain.states == {"parameter@new"}  # flags are told of whatever was asked for
     held = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "held"}))
-    assert held.looks("gradient@backward")
+    assert held.scans("gradient@backward")
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ class Engine:
         if process is None:
             view = TraceView()
             if isinstance(event, MarkEvent) and event.text == Marks.PROCESS:
-                view = TraceView.of(event)
+                view = TraceView.from_mark(event)
             calls = self._context.recent_calls(event.rank, view)
             process = self._processes[key] = Process(self._checks, view, self._run, calls)
         return process

@@ -91,11 +91,11 @@ class Process:
         """Disable what needs the instrument ``name``, which records nothing from here on."""
         self._view.off[name] = reason
         for subscription in list(self.subscriptions):
-            why = self._view.lacks(subscription.needs)
+            why = self._view.missing_for(subscription.needs)
             if why is not None:
                 self.disable(subscription, why)
         for subscription in self._shared:
-            why = self._view.lacks(subscription.needs)
+            why = self._view.missing_for(subscription.needs)
             if why is not None:
                 self.disable_shared(subscription, why)
 
@@ -127,7 +127,7 @@ class Process:
         return Router([(one.events, one) for one in subscriptions])
 
     def _is_observable(self, check_id: str) -> bool:
-        reason = self._view.lacks(self._checks.needs[check_id])
+        reason = self._view.missing_for(self._checks.needs[check_id])
         if reason is not None:
             self.unobservable[check_id] = reason
         return reason is None
@@ -151,7 +151,7 @@ class Process:
                 self._subscribe_relation(self._checks.relations[name], tuple(chosen), schedule)
 
     def _is_sampled(self, invariant: Invariant) -> bool:
-        return self._view.thins(self._checks.needs[invariant.id])
+        return self._view.samples(self._checks.needs[invariant.id])
 
     def _subscribe_relation(
         self,

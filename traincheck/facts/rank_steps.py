@@ -92,7 +92,7 @@ class RankStep:
     end: StepEvent | None = None
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether what is absent really did not happen."""
         return self.end is not None and self.end.complete and not self.is_gap
 

@@ -45,8 +45,8 @@ class RunStep:
     changed: frozenset[Key]
 
     @property
-    def is_whole(self) -> bool:
-        return all(page.is_whole for page in self.pages.values())
+    def is_complete(self) -> bool:
+        return all(page.is_complete for page in self.pages.values())
 
     @property
     def is_judged(self) -> bool:

@@ -110,7 +110,7 @@ class StepFacts:
         return not self.event.recorded
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether what is absent really did not happen."""
         return self.event.recorded and self.event.complete
 

@@ -180,7 +180,7 @@ class _Process:
             by_view.setdefault(name, set()).add(self._with_program(context))
         for group in self._groups if self._steps else ():
             for key, claim in zip(group.keys, group.claims):
-                reason = self._view.lacks(group.relation.needs(claim))
+                reason = self._view.missing_for(group.relation.needs(claim))
                 if reason is not None:
                     found.setdefault(key, ClaimExamples()).unobservable = reason
 
@@ -194,7 +194,7 @@ class _Process:
     def _note_view(self, mark: MarkEvent) -> None:
         """Note what the process does not record."""
         if mark.text == Marks.PROCESS:
-            self._view = TraceView.of(mark)
+            self._view = TraceView.from_mark(mark)
         elif mark.text == Marks.INSTRUMENT_DISABLED:
             name = instrument_named(str(mark.data.get("instrument")))
             if name is not None:

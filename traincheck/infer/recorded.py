@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.infer.coverage import RunCoverage
-from traincheck.schema.claims import LEVELS, Invariant, without_some
+from traincheck.schema.claims import LEVELS, Invariant, without_sampling
 from traincheck.schema.torch_api import is_operator
 from traincheck.store.manifest import one_step_in
 
@@ -25,7 +25,7 @@ def restrict_to_recorded(
             packages.setdefault(api, set()).add(package)
     found = []
     for invariant in invariants:
-        calls = without_some(invariant.needs.calls)
+        calls = without_sampling(invariant.needs.calls)
         asked = frozenset().union(*(packages[api] for api in calls & packages.keys()))
         level = _level(frozenset(filter(is_operator, calls)), coverages)
         needs = replace(invariant.needs, packages=asked, level=level)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traincheck.check.monitors.router import Router
 from traincheck.check.monitors.sampled_view import in_sampled_view
-from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, Scalar
+from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.invariant_file import needs_json
@@ -45,7 +45,7 @@ def with_gaps(events: Iterable[Event]) -> Iterator[Event]:
 def in_selective_view(event: Event, needs: Needs) -> Event | None:
     """``event`` as recorded by selective collection for ``needs``; None if it is not."""
     if event.kind == "call":
-        if needs.hears(event.api):
+        if needs.delivers(event.api):
             return event
         # For the family of modules only root modules are recorded.
         is_wanted = event.family in needs.calls and (event.family != Families.MODULE or event.root)
@@ -54,7 +54,7 @@ def in_selective_view(event: Event, needs: Needs) -> Event | None:
         role, change = event.role, event.change
         moment = _MOMENTS.get(role) or ("zero_grad" if change == "cleared" else "backward")
         is_wanted = change in LIFECYCLE_CHANGES or any(
-            map(needs.looks, (f"{role}@{moment}", f"{role}@*"))
+            map(needs.scans, (f"{role}@{moment}", f"{role}@*"))
         )
         return event if is_wanted else None
     if event.kind == "mark" and event.text == Marks.PROCESS:
@@ -124,15 +124,7 @@ class ReplayViews:
 
     def __init__(self, groups: Sequence[ClaimGroup]) -> None:
         self._groups = groups
-        self._view_sets = [
-            _ViewSet(
-                _Counterexamples(group),
-                _Counterexamples(group),
-                _Counterexamples(group) if group.needs.rare or group.needs.rare_looks else None,
-                scans_are_sampled=bool(group.needs.rare_looks),
-            )
-            for group in groups
-        ]
+        self._view_sets = [_ViewSet.of(group) for group in groups]
         self._by_kind: dict[tuple[object, ...], list[_ViewSet]] = {}
         self._after_backward = [
             views
@@ -161,7 +153,7 @@ class ReplayViews:
             self._replay_cleared(event)
         if not view_sets:
             return
-        in_sample, in_scan_sample = in_step_sample(event), in_sampled_view(event, THIN)
+        in_sample, in_scan_sample = in_step_sample(event), in_sampled_view(event, SAMPLED_STEPS)
         for views in view_sets:
             views.observe(event, in_sample, in_scan_sample)
 
@@ -180,7 +172,9 @@ class ReplayViews:
                 seen = cleared.replace(step=event.step, stage=event.stage, after=event.span)
                 for views in self._after_backward:
                     in_sample = seen if in_step_sample(seen) and in_step_sample(cleared) else None
-                    views.observe(seen, in_sample, seen if THIN.takes(cleared.step) else None)
+                    views.observe(
+                        seen, in_sample, seen if SAMPLED_STEPS.includes(cleared.step) else None
+                    )
             self._cleared.clear()
 
     def finish(self) -> None:
@@ -239,6 +233,18 @@ class _ViewSet:
     call_sample: _Counterexamples | None
     scans_are_sampled: bool
 
+    @classmethod
+    def of(cls, group: ClaimGroup) -> _ViewSet:
+        """Deciders for a group of claims."""
+        needs = group.needs
+        is_sampled = bool(needs.sampled_calls or needs.sampled_states)
+        return cls(
+            _Counterexamples(group),
+            _Counterexamples(group),
+            _Counterexamples(group) if is_sampled else None,
+            scans_are_sampled=bool(needs.sampled_states),
+        )
+
     def observe(self, event: Event, in_sample: Event | None, in_scan_sample: Event | None) -> None:
         """Give each decider the event as its view has it; None if the view does not."""
         self.selective.observe(event)
@@ -247,7 +253,7 @@ class _ViewSet:
         if in_scan_sample is None or self.call_sample is None:
             return
         is_scan = self.scans_are_sampled and _is_scan(in_scan_sample)
-        if not is_scan or THIN.takes(in_scan_sample.step):
+        if not is_scan or SAMPLED_STEPS.includes(in_scan_sample.step):
             self.call_sample.observe(in_scan_sample)
 
     def views(self) -> Iterator[tuple[str, _Counterexamples]]:
@@ -267,9 +273,9 @@ def _is_scan(event: Event) -> bool:
 
 
 def _sees_gradients_after_backward(needs: Needs) -> bool:
-    if not needs.looks("gradient@backward"):
+    if not needs.scans("gradient@backward"):
         return False
-    return not any(map(needs.looks, ("gradient@zero_grad", "gradient@*")))
+    return not any(map(needs.scans, ("gradient@zero_grad", "gradient@*")))
 
 
 def _sees(needs: Needs, event: Event) -> bool:

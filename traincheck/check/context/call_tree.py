@@ -164,7 +164,7 @@ def excerpt(nodes: Sequence[Node]) -> Excerpt | None:
 
 def is_recorded(api: str, family: str | None, needs: Needs, *, is_root: bool = False) -> bool:
     """Whether a recording for ``needs`` holds such a call. The module family means roots."""
-    if needs.hears(api) or "call" in needs.kinds or "*" in needs.calls:
+    if needs.delivers(api) or "call" in needs.kinds or "*" in needs.calls:
         return True
     return family in needs.calls and (family != Families.MODULE or is_root)
 

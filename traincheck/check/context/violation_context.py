@@ -124,7 +124,7 @@ class ViolationContext:
         if recent is None:
             return
         self._nodes[check_id] = None
-        self._recorded[check_id] = recent.view.at(violation.step, violation.stage)
+        self._recorded[check_id] = recent.view.recorded_in(violation.step, violation.stage)
         self._find_source_event(violation, recent)
         window = window_of(invariant.hypothesis)
         if invariant.excerpt is None or window is None:

@@ -65,7 +65,7 @@ class Router(Generic[T]):
             for needs, receiver in self._receivers
             if "call" in needs.kinds
             or ANY in needs.calls
-            or needs.hears(api)
+            or needs.delivers(api)
             or family in needs.calls
         )
         self.calls[key] = receivers

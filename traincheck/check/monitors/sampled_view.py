@@ -17,7 +17,7 @@ from traincheck.schema.trace_terms import EVAL_STAGE
 
 def in_sampled_view(event: Event, schedule: Schedule) -> Event | None:
     """``event`` as checks of sampled calls or scans get it; None where they do not."""
-    if schedule.takes(event.step):
+    if schedule.includes(event.step):
         return event
     if isinstance(event, CallEvent):
         # A call with grad enabled belongs to the training loop, whatever the stage.

@@ -56,7 +56,12 @@ from traincheck.collect.tensors.readable import (
 from traincheck.collect.tensors.reading import detached, modes
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Clock, Emitter
-from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN, Needs, without_some
+from traincheck.schema.claims import (
+    MAX_MATCHED_ELEMENTS,
+    MIN_MATCHED_ELEMENTS,
+    Needs,
+    without_sampling,
+)
 from traincheck.schema.torch_api import ATTENTION, EMBEDDING, MULTI_HEAD, SOFTMAXES, losses
 
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
@@ -102,7 +107,7 @@ class TensorStats:
 
     def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
         words = EVERYTHING if needs is None else needs.stats
-        self.asked = without_some(words)
+        self.asked = without_sampling(words)
         self._always_asked = self.asked & words
         self._is_always_due = bool(self._always_asked - {"update"})  # that is up to `moves`
         self.parameter = "parameter" in self.asked
@@ -185,7 +190,7 @@ class TensorStats:
             return text
         if type(value) is not torch.Tensor or not value.is_cpu:
             return text
-        if not FEWEST_KNOWN <= value.numel() <= MOST_KNOWN:
+        if not MIN_MATCHED_ELEMENTS <= value.numel() <= MAX_MATCHED_ELEMENTS:
             return text
         if not is_countable(value) or is_plain(value):
             return text

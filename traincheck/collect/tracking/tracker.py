@@ -64,7 +64,7 @@ class Tracker:
     def wants(self, role: str, moment: str) -> bool:
         """Whether this view records changes of ``role`` at ``moment``."""
         needs = self._needs
-        return needs is None or needs.looks(f"{role}@{moment}") or needs.looks(f"{role}@*")
+        return needs is None or needs.scans(f"{role}@{moment}") or needs.scans(f"{role}@*")
 
     def live_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and object of every parameter that is followed."""

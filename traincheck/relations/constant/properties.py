@@ -16,7 +16,7 @@ from traincheck.facts.resumptions import brings_back
 from traincheck.facts.steps import is_judged
 from traincheck.relations.phrasing import is_library
 from traincheck.relations.readings.table import LOSSES
-from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN
+from traincheck.schema.claims import MAX_MATCHED_ELEMENTS, MIN_MATCHED_ELEMENTS
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -281,7 +281,7 @@ class Used:
 def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
     """Whether two tensors of batches like this one are alike by chance only."""
     stats = leaf.get("stats") or {}
-    is_known = FEWEST_KNOWN <= prod(leaf["shape"]) <= MOST_KNOWN
+    is_known = MIN_MATCHED_ELEMENTS <= prod(leaf["shape"]) <= MAX_MATCHED_ELEMENTS
     return is_known and stats.get("min") != stats.get("max")
 
 

@@ -40,7 +40,7 @@ from traincheck.relations.constant.proposer import ConstantProposer
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.iterations import ShortUpdates
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.claims import Hypothesis, Needs, some, within_modules
+from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
 from traincheck.schema.torch_api import TARGETED, Families
@@ -100,14 +100,14 @@ class Constant(RelationBase):
             return Needs(calls=within_modules(claim.params["name"]), kinds=_STEPS)
         if kind == EQUAL:
             calls = within_modules(claim.params["name"])
-            return Needs(calls=calls, kinds=_STEPS | {"batch"}, stats=some("batch"))
+            return Needs(calls=calls, kinds=_STEPS | {"batch"}, stats=sampled("batch"))
         if kind in (HYPER, KEPT, BATCH):
             return Needs(kinds=_STEPS | {"batch" if kind == BATCH else "optimizer"})
         if kind == USED:
             return Needs(
                 calls=TARGETED | {Families.MODULE, Families.OPTIMIZER_STEP},
                 kinds=_STEPS | {"batch"},
-                stats=some("batch", *TARGETED),
+                stats=sampled("batch", *TARGETED),
             )
         if kind == BETWEEN:
             return Needs(

@@ -23,7 +23,7 @@ from traincheck.relations.distinct.repeats import (
     Repeats,
 )
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, some
+from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, sampled
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 from traincheck.schema.torch_api import Families
@@ -79,7 +79,7 @@ class Distinct(RelationBase):
         kinds |= {"checkpoint"} if among == RESUMED else set()
         states = SEEN
         if of == BATCHES and among == EPOCH:  # in others indices tell, or there is content
-            states |= some(BATCH_CONTENT)
+            states |= sampled(BATCH_CONTENT)
         elif of == BATCHES and among in (EPOCHS, RANKS):  # those are compared one by one
             states |= {BATCH_CONTENT}
         return Needs(kinds=kinds, calls=calls, states=states)

@@ -17,7 +17,7 @@ from traincheck.relations.loss.loss_scale import (
     Shares,
 )
 from traincheck.relations.readings.table import LOSSES
-from traincheck.schema.claims import Context, Hypothesis, Needs, some
+from traincheck.schema.claims import Context, Hypothesis, Needs, sampled
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
 from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
@@ -88,11 +88,11 @@ class Loss(RelationBase):
             return Needs(
                 calls=OVER_CLASSES | {Families.MODULE},
                 kinds=frozenset({"batch", "mark", "step"}),
-                stats=some(*OVER_CLASSES, "batch"),
+                stats=sampled(*OVER_CLASSES, "batch"),
             )
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
         calls |= {DDP_INIT, DDP_HOOK, JOIN} if kind == RANKS else set()
-        return Needs(calls=calls, kinds=frozenset({"mark", "step"}), stats=some(*OVER_CLASSES))
+        return Needs(calls=calls, kinds=frozenset({"mark", "step"}), stats=sampled(*OVER_CLASSES))
 
     def text(self, claim: Hypothesis) -> str:
         return _TEXTS[claim.params["of"]]

@@ -22,7 +22,7 @@ from traincheck.relations.members import (
 )
 from traincheck.relations.membership.decider import MembershipDecider
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.findings import CheckInfo
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
@@ -85,9 +85,11 @@ class Membership(RelationBase):
         what = claim.params.get("is")
         if what in (None, DTYPE):
             return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
-        states = some("parameter@step") if what in (STILL, UNMOVED, REACHED) else {"parameter@new"}
+        states = (
+            sampled("parameter@step") if what in (STILL, UNMOVED, REACHED) else {"parameter@new"}
+        )
         if what in (REACHED, HELD, TRAINABLE):
-            states |= some("gradient@backward")
+            states |= sampled("gradient@backward")
         calls = frozenset({Families.OPTIMIZER_STEP} if what in (ONCE, REACHED, UNMOVED) else ())
         if what == SPARSE:
             calls = Lookups.CALLS | Lookups.MODULES

@@ -13,7 +13,7 @@ from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.periodic import auxiliary_models as _serving
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations.phrasing import selector_text
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
@@ -62,7 +62,7 @@ class Periodic(RelationBase):
         if role == _serving.ROLE:
             return _serving.NEEDS
         look = f"{role}@{_LOOKS[role]}"
-        looks = some(look) if claim.params["period"] == 1 else frozenset({look})
+        looks = sampled(look) if claim.params["period"] == 1 else frozenset({look})
         return Needs(states=looks | {"parameter@new"}, kinds=frozenset({"step", "optimizer"}))
 
     def text(self, claim: Hypothesis) -> str:

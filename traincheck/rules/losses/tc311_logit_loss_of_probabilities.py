@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traincheck.facts.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.claims import Needs, some
+from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Violation
 from traincheck.schema.torch_api import SOFTMAXES
@@ -63,7 +63,7 @@ class LogitLossOfProbabilities:
         ),
         fix="Pass the raw outputs of the last layer: remove the sigmoid in front of the loss.",
     )
-    needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=some("activation"))
+    needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=sampled("activation"))
 
     def monitor(self) -> Squashed:
         return Squashed()

@@ -81,7 +81,7 @@ class SingleSoftmax(StepMonitor):
         self._call = self._call or next(filter(_is_over_one, facts.softmaxes), None)
         if self._call is None or self._is_told:
             return []
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         for moment in facts.updates():

@@ -83,7 +83,7 @@ class TrainingMode(StepMonitor):
         for moment in facts.moments:
             if moment.family == Families.EVAL and moment.call.module is not None:
                 self._eval[moment.call.module] = moment.call
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             self._others.clear()
             return []

@@ -105,7 +105,7 @@ class EvaluationMode(StepMonitor):
             elif not forward.is_training:
                 self.triggered += 1
                 self._evaluated.add(forward.path)
-        if not facts.is_whole:
+        if not facts.is_complete:
             return []
         for moment in facts.updates():
             for identity in moment.applied & self.ledger.parameters.keys():

@@ -63,7 +63,7 @@ class PartModes(StepMonitor):
         self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         applied = facts.applied

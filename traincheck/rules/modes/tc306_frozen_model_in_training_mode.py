@@ -68,7 +68,7 @@ class RestingModels(StepMonitor):
         self._told: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole or not facts.updates():
+        if not facts.is_complete or not facts.updates():
             return []
         found = []
         for forward in facts.forwards:

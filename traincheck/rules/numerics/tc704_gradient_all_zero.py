@@ -76,7 +76,7 @@ class FlatSteps(StepMonitor):
         self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         found: list[Violation] = []

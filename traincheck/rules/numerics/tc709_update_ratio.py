@@ -105,7 +105,7 @@ class Sizes(StepMonitor):
         self._is_rising = _rises(self._rates, facts.event.lr)
         self._is_searched = _rises(self._rates, facts.event.lr, by=_LEAP)
         self._rates = facts.event.lr
-        if not facts.is_whole or step is None or not updates:
+        if not facts.is_complete or step is None or not updates:
             return []
         found: list[Violation] = []
         for identity, look in facts.numbers.items():

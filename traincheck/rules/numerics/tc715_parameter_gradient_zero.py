@@ -73,7 +73,7 @@ class Zeros(StepMonitor):
         self._streaks: dict[int, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         found: list[Violation] = []

@@ -91,7 +91,7 @@ class Membership(StepMonitor):
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger
         self._by_hand.note(facts.changed)
-        if not facts.is_whole or ledger.has_gap:
+        if not facts.is_complete or ledger.has_gap:
             self._misheld.clear()
             self._thawed.clear()
             return []

@@ -95,7 +95,7 @@ class UpdateEffect(StepMonitor):
         if facts.is_gap:
             self._parameters.clear()
             self._optimizers.clear()
-        elif facts.is_whole:
+        elif facts.is_complete:
             found = self._compare(facts)
         self._rates = facts.event.lr
         return found

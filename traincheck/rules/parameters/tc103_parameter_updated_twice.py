@@ -59,7 +59,7 @@ class DoubleUpdate(StepMonitor):
         self._streak: dict[int, tuple[int, int | None]] = {}  # how many in a row, the first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streak.clear()
             return []
         twice = self._twice(facts)

@@ -58,7 +58,7 @@ class Leftovers(StepMonitor):
         self._seen: dict[str, tuple[int, int | None]] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._seen.clear()
             return []
         found: list[Violation] = []

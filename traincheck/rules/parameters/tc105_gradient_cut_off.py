@@ -86,7 +86,7 @@ class CutGradients(StepMonitor):
         self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: how often, and first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streak.clear()
             self._held.clear()
             self._apart.clear()

@@ -70,7 +70,7 @@ class FrozenUpdates(StepMonitor):
         self._streak: dict[int, tuple[int, int | None]] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streak.clear()
             return []
         books = self.ledger.parameters

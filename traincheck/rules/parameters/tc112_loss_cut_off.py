@@ -92,7 +92,7 @@ class CutOff(StepMonitor):
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         backward = next((m.call for m in facts.moments if _went_back(m.call)), None)
-        if not facts.is_whole or backward is None:
+        if not facts.is_complete or backward is None:
             self._runs.clear()
             return []
         updates = {str(m.call.owner): m for m in facts.updates()}

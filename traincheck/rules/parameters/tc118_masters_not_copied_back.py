@@ -76,7 +76,7 @@ class Masters(StepMonitor):
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._called |= {forward.path for forward in facts.forwards}
-        if not facts.is_whole or self.ledger.has_gap:
+        if not facts.is_complete or self.ledger.has_gap:
             self._streaks.clear()
             return []
         owners = {str(moment.call.owner) for moment in facts.updates()}

@@ -46,7 +46,7 @@ class Unheld(StepMonitor):
         self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole or self.ledger.has_gap:
+        if not facts.is_complete or self.ledger.has_gap:
             self._streaks.clear()
             return []
         if not facts.updates():

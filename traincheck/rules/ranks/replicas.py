@@ -162,7 +162,7 @@ class CauseMonitor(RankMonitor):
         self._told: set[str] = set()
 
     def judge(self, step: RunStep) -> list[Violation]:
-        if not step.is_whole or not all(rank.wraps for rank in step.ranks.values()):
+        if not step.is_complete or not all(rank.wraps for rank in step.ranks.values()):
             return []
         self.triggered += 1
         found = []

@@ -88,7 +88,7 @@ class Replicas(RankMonitor):
 
     def judge(self, step: RunStep) -> list[Violation]:
         self._exchanged |= all(page.collectives for page in step.pages.values())
-        if not step.is_whole:
+        if not step.is_complete:
             return []
         self._begin_phase(step)
         agree = step.agree()

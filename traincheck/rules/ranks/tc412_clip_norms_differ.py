@@ -68,7 +68,7 @@ class ClipNorms(RankMonitor):
 
     def judge(self, step: RunStep) -> list[Violation]:
         sharded = all(rank.is_sharded for rank in step.ranks.values())
-        if self._is_told or not sharded or not step.is_whole:
+        if self._is_told or not sharded or not step.is_complete:
             return []
         calls = {n: page.family(Families.CLIP_NORM) for n, page in step.pages.items()}
         first = step.first_rank

@@ -75,7 +75,7 @@ class Starts(RankMonitor):
         self._apart: dict[str, Streak] = {}  # steps that left them apart
 
     def judge(self, step: RunStep) -> list[Violation]:
-        if not step.is_whole or any(r.is_sharded or r.is_local for r in step.ranks.values()):
+        if not step.is_complete or any(r.is_sharded or r.is_local for r in step.ranks.values()):
             return []
         reduced = step.reduced_gradients()
         self.triggered += bool(reduced)

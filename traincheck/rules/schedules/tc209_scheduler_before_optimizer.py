@@ -77,7 +77,7 @@ class ScheduleOrder(StepMonitor):
         self._settled: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._settled |= self.ledger.holders.keys()  # the beginning is over
             return []
         found: list[Violation] = []

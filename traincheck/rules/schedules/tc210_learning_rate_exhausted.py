@@ -94,7 +94,7 @@ class Exhaustion(StepMonitor):
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
         before, self._before = self._before, facts.event.lr
-        if not facts.is_whole:
+        if not facts.is_complete:
             for rate in self._rates.values():
                 rate.waits = 0  # its scheduler may have been stepped
             return []

@@ -77,7 +77,7 @@ class SchedulePlaces(StepMonitor):
         self._schedules: dict[tuple[str, str], _Schedule] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             for schedule in self._schedules.values():
                 schedule.places.clear()
             return []

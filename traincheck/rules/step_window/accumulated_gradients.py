@@ -55,7 +55,7 @@ class Piling:
             self._used.clear()
             self._end_row()
             return []
-        if not facts.is_whole:
+        if not facts.is_complete:
             return []
         piled: set[int] = set()
         for moment in facts.moments:

@@ -136,7 +136,7 @@ class GradientWindow(StepMonitor):
         ]
 
     def _by_optimizers(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._windows.clear()
             return []
         found: list[Violation] = []

@@ -116,7 +116,7 @@ class StepAwaited(StepMonitor):
             self._never, self._later = Lapse(), Lapse()
             self._lines |= {m.call.where for m in facts.moments if m.family == Families.BACKWARD}
             return []
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._sum = [] if facts.is_gap or self._stepped else self._summed(facts)
             return []
         return self._wait(facts) + self._stopped(facts)
@@ -148,8 +148,8 @@ class StepAwaited(StepMonitor):
         served = {i for owner in self._stepped & known.keys() for i in known[owner].names}
         zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
         waiting = ((zeroed | self._zeroed) - self._stepped) & known.keys()
-        self._zeroed = zeroed if facts.is_whole else set()
-        for owner in waiting if facts.is_whole else ():
+        self._zeroed = zeroed if facts.is_complete else set()
+        for owner in waiting if facts.is_complete else ():
             holder = known[owner]
             ready = facts.reached & (holder.names.keys() - served)
             victims = {i for i in ready if not self._is_by_hand(i)}

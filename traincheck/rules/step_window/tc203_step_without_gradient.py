@@ -108,7 +108,7 @@ class EmptySteps(StepMonitor):
         self._told: set[str] = set()  # optimizers that are cut off, each of which is told once
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._runs.clear()
             self._never.clear()
             self._loose.forget()

@@ -117,7 +117,7 @@ class Accumulation(StepMonitor):
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if (
-            facts.has_own or not facts.is_whole
+            facts.has_own or not facts.is_complete
         ):  # what a program sums up itself is nowhere to be seen
             self._windows.clear()
             self._runs.clear()

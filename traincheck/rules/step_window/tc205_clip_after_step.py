@@ -72,7 +72,7 @@ class ClipOrder(StepMonitor):
         self._found: list[Violation] = []
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._stepped = self._clipped = False
             self._late, self._count = None, 0
             return []

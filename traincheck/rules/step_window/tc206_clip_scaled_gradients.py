@@ -78,7 +78,7 @@ class ScaledClip(StepMonitor):
         self._owners: Sequence[str] = ()  # whose gradients it clips, if others were unscaled
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._scaling = self._scaled = False
             self._left, self._clip = frozenset(), None
             return []

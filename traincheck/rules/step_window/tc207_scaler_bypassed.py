@@ -68,7 +68,7 @@ class ScaledSteps(StepMonitor):
         self._scaled: set[int] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._scaling = False
             self._scaled.clear()
             return []

@@ -61,7 +61,7 @@ class RepeatedLoss(StepMonitor):
         self._steps: list[int | None] = []
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._last = None
             self._steps.clear()
             return []

@@ -82,7 +82,7 @@ class RepeatedSteps(StepMonitor):
         self._runs: dict[str, _Run] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._runs.clear()
             return []
         found: list[Violation] = []

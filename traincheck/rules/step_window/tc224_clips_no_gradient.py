@@ -69,7 +69,7 @@ class ClippedNorms(StepMonitor):
         self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         clipped = _clipped(facts.moments)
