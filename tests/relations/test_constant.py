@@ -9,9 +9,10 @@ import pytest
 from tests.builders import ADAM, MLP, SGD, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Invariant
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"

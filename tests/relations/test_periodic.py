@@ -7,8 +7,8 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.schema.apis import Marks
 from traincheck.schema.findings import Symptom
+from traincheck.schema.marks import Marks
 
 TARGET = {"fc1.weight": "Q", "fc2.weight": "Q"}
 

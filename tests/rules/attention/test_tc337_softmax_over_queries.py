@@ -16,9 +16,9 @@ from tests.checking import BY_CODE, fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.loss_runs import F, tensor
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
 
 LENGTH, VOCABULARY = 16, 27
 SCORES = [8, 4, LENGTH, LENGTH]

@@ -11,9 +11,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
 
 AVERAGES = (
     "torch.optim.swa_utils.AveragedModel", "timm.utils.model_ema.ModelEmaV3", "ema_pytorch.EMA",

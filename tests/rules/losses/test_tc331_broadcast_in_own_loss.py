@@ -15,10 +15,10 @@ from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
 
 tells_sizes = pytest.mark.skipif(
     not hasattr(torch._C._FunctionBase, "_input_metadata"),

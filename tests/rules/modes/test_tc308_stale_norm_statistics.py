@@ -13,9 +13,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import mentions
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
 
 
 def evaluated(*texts: str) -> list[Event]:

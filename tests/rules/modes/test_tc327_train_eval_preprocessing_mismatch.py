@@ -14,10 +14,10 @@ from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import mentions
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
 
 Numbers = tuple[float, float, float, float]  # min, max, mean, std
 IMAGE, TABLE = (16, 3, 32, 32), (64, 10)

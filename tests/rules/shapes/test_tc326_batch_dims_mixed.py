@@ -12,9 +12,9 @@ from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
 
 GRU, ATTENTION = (
     "torch.nn.modules.rnn.GRU.forward",

@@ -7,9 +7,10 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 
 ALL = [f"Net.{name}" for name in MLP]
 

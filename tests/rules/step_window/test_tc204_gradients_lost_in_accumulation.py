@@ -13,8 +13,9 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.window import batch, scaler_step
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 
 
 def windows(

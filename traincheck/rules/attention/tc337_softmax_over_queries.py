@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.causality import softmax_dim
-from traincheck.schema.apis import SOFTMAXES, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import SOFTMAXES
 from traincheck.schema.values import tensor_summary
 
 _ENOUGH = 2  # steps

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
 from traincheck.schema.words import joined
 
 MODELS = Needs(kinds=frozenset({"mark"}))

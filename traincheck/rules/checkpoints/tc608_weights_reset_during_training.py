@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
@@ -16,6 +15,8 @@ from traincheck.schema.events import (
     StateEvent,
 )
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 
 _EVALUATIONS = 2
 _MADE = "it was made with"

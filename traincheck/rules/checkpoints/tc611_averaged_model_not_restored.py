@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
 
 _UPDATES = 3  # one that copies, and two that do not
 _MOST = 16  # loads at a time

@@ -8,10 +8,11 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 
 _ENOUGH = 2  # steps

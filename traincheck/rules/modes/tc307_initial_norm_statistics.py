@@ -6,9 +6,9 @@ from collections import defaultdict
 
 from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
 
 
 class InitialNormStatistics(EventRule, code="TC307"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from traincheck.facts.auxiliary_models import AUXILIARY
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
 
 
 class StaleNormStatistics(BuiltInRule, code="TC308"):

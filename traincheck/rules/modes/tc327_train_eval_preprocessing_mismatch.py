@@ -10,10 +10,10 @@ from typing import NamedTuple
 from traincheck.facts.losses import number
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.batches import is_image
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Subject, Symptom, Topic, Violation
+from traincheck.schema.marks import Marks
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _LOOKS = 3  # at calls of each kind, before they are compared

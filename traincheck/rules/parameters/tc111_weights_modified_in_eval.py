@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
 
 _LOOKS = (Marks.EVALUATED, Marks.EVALUATION_WROTE)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import Families
 
 _IN_A_ROW = 3
 
@@ -71,7 +73,7 @@ class WeightsModifiedBetweenSteps(
         if is_loaded:
             return []
         self.triggered += 1
-        written = [name for name in event.names if not is_loose(name)]
+        written = [name for name in event.names if not is_unowned(name)]
         owner = str(event.data.get("owner"))
         before = self._times.get(owner, {})
         self._times[owner] = {name: before.get(name, 0) + 1 for name in written}
