@@ -25,8 +25,8 @@ from benchmarks import harness
 from benchmarks.torch_audit_cases.all_cases import CASES
 from benchmarks.torch_audit_cases.case import HEALTHY, HOST, SABOTAGED, STOPS, Case
 from benchmarks.torch_audit_checks import OLDER, RELEASE, THRESHOLDS
-from traincheck.rules._options import options_of
-from traincheck.rules._table import RULES
+from traincheck.rules.options import options_of
+from traincheck.rules.registry import RULES
 
 PAGE = harness.ROOT / "docs" / "torch-audit.md"
 COMMAND = "python -m benchmarks.torch_audit_parity --other ../audit/bin/python --write"
@@ -258,8 +258,8 @@ program. `(+3)` is the number of further findings. In the third kind, *host*, th
 something ordinary to its model, and must go on unharmed; *stops* is what PyTorch itself refuses."""
 _GPU_TESTS = """\
 no figure above counts
-them. The rules that they are about are tested with traces made by hand (`tests/rules/tc901` to
-`tc904`). On a machine with a GPU the command above runs them as well."""
+them. The rules that they are about are tested with traces made by hand (`tests/rules/efficiency`).
+On a machine with a GPU the command above runs them as well."""
 _CHECKS = """\
 Ids are those of release 0.3.0. The README of its first version promised more; these checks have no
 ids, and are numbered here."""

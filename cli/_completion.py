@@ -44,7 +44,7 @@ def _folders(incomplete: str) -> Iterable[CompletionItem]:
 def _codes(incomplete: str) -> Iterable[CompletionItem]:
     """Codes of rules with their titles, and names of relations; of several, the last one."""
     from traincheck.relations._table import RELATIONS
-    from traincheck.rules._table import RULES
+    from traincheck.rules.registry import RULES
 
     before, comma, last = incomplete.rpartition(",")
     known = {rule.info.code: rule.info.title for rule in RULES} | dict.fromkeys(RELATIONS, "")

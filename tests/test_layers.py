@@ -193,7 +193,7 @@ def test_every_folder_has_a_layer() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("traincheck.store.reader", "from traincheck.rules import _table"),
+        ("traincheck.store.reader", "from traincheck.rules import registry"),
         ("traincheck.facts.provider", "from traincheck.relations import bounded"),
         ("traincheck.store.reader", "import traincheck.collect.trace_writer.emitter"),
         ("traincheck.check.engine", "def late():\n    from traincheck import report"),

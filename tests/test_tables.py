@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "traincheck"
-TABLES = ("collect/instruments", "relations", "report", "rules")
+TABLES = ("collect/instruments", "relations", "report")
 
 
 def listed(table: Path) -> set[str]:

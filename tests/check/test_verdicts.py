@@ -12,7 +12,7 @@ from traincheck.check.engine import Engine
 from traincheck.check.verdicts import View, instrument_named, judge, reasons, unfed
 from traincheck.presets import preset_names, preset_path
 from traincheck.relations._table import RELATIONS
-from traincheck.rules._table import RULES
+from traincheck.rules.registry import RULES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, some, without_some
 from traincheck.schema.events import MarkEvent

@@ -18,7 +18,7 @@ from traincheck.check.saves import suspect_note
 from traincheck.report._lines import COLOURS, page, say, table
 from traincheck.report._words import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import write_fix
-from traincheck.rules._docs import theme_of
+from traincheck.rules.docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.printable import all_printable, printable
 from traincheck.schema.words import counted, joined
