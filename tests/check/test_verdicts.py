@@ -19,7 +19,7 @@ from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.instruments import FEEDS
 from traincheck.schema.invariant_file import needs_json, read_invariants
-from traincheck.schema.observations._table import OBSERVATIONS
+from traincheck.schema.observations.table import OBSERVATIONS
 
 HEAD = (0, 0, 0, "init", 0, "p1-t0")
 STEP = frozenset({Families.OPTIMIZER_STEP})

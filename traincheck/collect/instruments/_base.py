@@ -8,8 +8,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from traincheck.collect.observers._base import Hook, Observer
-from traincheck.collect.observers._table import OBSERVERS
+from traincheck.collect.observers.base import Hook, Observer
+from traincheck.collect.observers.table import OBSERVERS
 from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.schema.claims import without_some

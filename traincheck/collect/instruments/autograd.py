@@ -16,7 +16,7 @@ from traincheck.collect.instruments._wrap import (
     guarded,
     span_wrapper,
 )
-from traincheck.collect.observers._base import Hook
+from traincheck.collect.observers.base import Hook
 from traincheck.collect.observers.stale_gradients import StaleGradientObserver
 from traincheck.collect.templates import BACKWARD
 from traincheck.collect.tensors.summarize import encode

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from traincheck.collect.observers._base import Hook, Observer
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inputs, kind, signed
 from traincheck.collect.trace_writer.emitter import Emitter

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from traincheck.collect.observers._base import Hook, Observer
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.tensors.reading import detached, modes

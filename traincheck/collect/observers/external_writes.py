@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
-from traincheck.collect.observers._base import Hook, Observer
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch.nn.parameter import is_lazy
 
-from traincheck.collect.observers._base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write

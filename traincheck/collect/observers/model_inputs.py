@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import orjson
 import torch
 
-from traincheck.collect.observers._base import Hook, Observer
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.templates import MARK
 from traincheck.collect.trace_writer.emitter import Emitter

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import _utils, dataloader, get_worker_info
 
-from traincheck.collect.observers._base import Hook, Observer
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.marks import write

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from traincheck.collect.observers._base import Observer
 from traincheck.collect.observers.attention_softmax import AttentionSoftmaxObserver
 from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
+from traincheck.collect.observers.base import Observer
 from traincheck.collect.observers.eval_weights import EvalWeightObserver
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
