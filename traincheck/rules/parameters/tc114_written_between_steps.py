@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Families, Marks, is_loose
+from traincheck.schema.apis import Families, is_loose
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CheckpointEvent, Event, MarkEvent
+from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.reading import observed
 
 _IN_A_ROW = 3
 
@@ -53,10 +56,8 @@ class WrittenBetweenSteps:
             "in-place operation), or ignore TC114 where it is meant, as to clip weights."
         ),
     )
-    needs = Needs(
-        states=frozenset({"parameter@between"}),
-        calls=frozenset({Families.OPTIMIZER_STEP}),
-        kinds=frozenset({"mark", "checkpoint"}),
+    needs = needs_of(ExternalWrites) | Needs(
+        calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"checkpoint"})
     )
 
     def monitor(self) -> Looks:
@@ -76,14 +77,15 @@ class Looks(SingleEvents):
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
             self._is_loaded |= brings_back(event)
-        if not isinstance(event, MarkEvent) or event.text != Marks.BETWEEN_STEPS:
+        look = observed(event, ExternalWrites)
+        if look is None:
             return []
         is_loaded, self._is_loaded = self._is_loaded, False
         if is_loaded:
             return []
         self.triggered += 1
-        written = [name for name in event.names if not is_loose(name)]
-        owner = str(event.data.get("owner"))
+        written = [name for name in look.names if not is_loose(name)]
+        owner = look.owner
         before = self._times.get(owner, {})
         self._times[owner] = {name: before.get(name, 0) + 1 for name in written}
         found = []
@@ -96,7 +98,7 @@ class Looks(SingleEvents):
         return found
 
 
-def _violation(event: MarkEvent, owner: str, name: str, step: int | None) -> Violation:
+def _violation(event: Event, owner: str, name: str, step: int | None) -> Violation:
     return Violation(
         check_id="TC114",
         step=step,
