@@ -18,12 +18,12 @@ from typing import Any
 
 import click
 
-from traincheck.relations._table import BUILT_IN
+from traincheck.relations.registry import BUILT_IN
 from traincheck.rules.docs import RuleDocs, docs_of, options_text
 from traincheck.rules.registry import RULES
 from traincheck.schema import events, values
 from traincheck.schema.observations.base import Observation
-from traincheck.schema.observations.table import OBSERVATIONS
+from traincheck.schema.observations.registry import OBSERVATIONS
 from traincheck.schema.protocols import Rule
 
 DOCS = Path(__file__).parent

@@ -17,7 +17,7 @@ from traincheck.check.source_calls import program_in
 from traincheck.check.source_files import SourceFiles, trusted_folders
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.rules.docs import docs_of
 from traincheck.rules.options import configured
 from traincheck.rules.registry import all_rules

@@ -15,7 +15,7 @@ from traincheck.check.engine import Engine
 from traincheck.check.folding import Fault, Tally
 from traincheck.check.verdicts import View
 from traincheck.check.witness import Witness
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.rules.registry import RULES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Invariant, Needs, without_some

@@ -20,7 +20,7 @@ from traincheck.check import causes, differences, folding
 from traincheck.check import engine as engines
 from traincheck.check.engine import Engine
 from traincheck.check.findings import FindingBook
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.rules.registry import RULES
 from traincheck.schema.claims import Invariant
 from traincheck.schema.events import Event

@@ -11,7 +11,7 @@ from tests.relations.test_contract import LEARNED
 from traincheck.check.engine import Engine
 from traincheck.check.verdicts import View, instrument_named, judge, reasons, unfed
 from traincheck.presets import preset_names, preset_path
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.rules.registry import RULES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, some, without_some
@@ -19,7 +19,7 @@ from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.instruments import FEEDS
 from traincheck.schema.invariant_file import needs_json, read_invariants
-from traincheck.schema.observations.table import OBSERVATIONS
+from traincheck.schema.observations.registry import OBSERVATIONS
 
 HEAD = (0, 0, 0, "init", 0, "p1-t0")
 STEP = frozenset({Families.OPTIMIZER_STEP})
@@ -149,7 +149,7 @@ def test_a_view_that_cannot_be_read_holds_nothing() -> None:
 
 
 def test_the_instruments_are_those_there_are() -> None:
-    table = pytest.importorskip("traincheck.collect.instruments._table")
+    table = pytest.importorskip("traincheck.collect.instruments.registry")
     assert {instrument.name for instrument in table.INSTRUMENTS} == set(FEEDS)
 
 

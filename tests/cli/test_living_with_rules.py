@@ -13,7 +13,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.rules.test_options import Loud
 from traincheck.cli import main as entry
-from traincheck.report._table import SINKS
+from traincheck.report.registry import SINKS
 from traincheck.rules import registry
 from traincheck.rules.registry import RULES
 from traincheck.store.manifest import Manifest

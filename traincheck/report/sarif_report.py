@@ -14,7 +14,7 @@ from urllib.parse import quote
 import orjson
 
 from traincheck.report._by_name import located
-from traincheck.report._words import lack, notes_of
+from traincheck.report.sentences import lack, notes_of
 from traincheck.rules.docs import RuleDocs, docs_of
 from traincheck.rules.registry import all_rules
 from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, GRAD, JOIN, RESHAPES, Families
 from traincheck.schema.claims import Needs, without_some
 from traincheck.schema.observations.base import Observation
-from traincheck.schema.observations.table import OBSERVATIONS
+from traincheck.schema.observations.registry import OBSERVATIONS
 
 _NOTHING: frozenset[str] = frozenset()
 _VARIABLES = frozenset({"parameter", "gradient", "buffer", "optimizer_state"})

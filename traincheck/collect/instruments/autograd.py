@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import (
     CallTemplates,
     function_wrapper,
     guarded,
     span_wrapper,
 )
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.base import Hook
 from traincheck.collect.observers.stale_gradients import StaleGradientObserver
 from traincheck.collect.templates import BACKWARD

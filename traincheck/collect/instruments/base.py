@@ -1,0 +1,184 @@
+"""What every instrument has: replace attributes, remember the originals, put them back."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from traincheck.collect.observers.base import Hook, Observer
+from traincheck.collect.observers.registry import OBSERVERS
+from traincheck.collect.trace_writer.compile_state import is_traced
+from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.schema.claims import without_some
+from traincheck.schema.instruments import FEEDS, Feed
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_MISSING = object()
+
+
+class Instrument:
+    """Makes one family of APIs emit events. Subclasses define ``name`` and ``install``.
+
+    feed: what it records, declared in schema/instruments.py under its name; in selective collection
+    it is installed only when a check needs some of that.
+    always: also installed when nothing of it is recorded, because steps are counted by it.
+    is_seen_by_transforms: replaces functions that TorchScript or fx would come upon.
+    """
+
+    name: ClassVar[str]
+    feed: ClassVar[Feed]
+    always: ClassVar[bool] = False
+    is_seen_by_transforms: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.feed = FEEDS[cls.name]
+
+    def __init__(self, session: Recorder) -> None:
+        self.session = session
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._installed: list[Observer] = []
+
+    def is_wanted(self) -> bool:
+        """Whether anything that is recorded in this session needs this instrument."""
+        needs, feed = self.session.needs, self.feed
+        if needs is None or self.always:
+            return True
+        return (
+            any(family in needs.calls for family in feed.families)
+            or not feed.kinds.isdisjoint(needs.kinds)
+            or any(map(feed.has_state, without_some(needs.states)))
+        )
+
+    def wants_call(self, api: str, family: str | None = None) -> bool:
+        """Whether calls of ``api`` are recorded."""
+        needs = self.session.needs
+        return needs is None or needs.asks_for(api) or family in needs.calls
+
+    def install(self) -> None:
+        """Replace the originals. Called once."""
+        raise AssertionError(f"{type(self).__name__} does not say what it installs")
+
+    def observers(self, hook: Hook) -> list[Observer]:
+        """New observers of the table that it serves at this hook, where a check needs them."""
+        made = (
+            observer(self.session)
+            for observer in OBSERVERS
+            if observer.hook is hook and observer.instrument() == self.name
+        )
+        return [observer for observer in made if observer.is_wanted]
+
+    def install_observers(self) -> None:
+        """Let the observers in that replace functions themselves. Called after `install`."""
+        for observer in self.observers(Hook.ON_INSTALL):
+            try:
+                observer.install(self)
+                self._installed.append(observer)
+            except Exception as error:  # another torch than we know: go without this observer
+                self.session.fault(observer.install, error)
+
+    def remove(self) -> None:
+        """Put the originals back, last replaced first."""
+        while self._installed:
+            self._installed.pop().remove()
+        for holder, attribute, original in reversed(self._originals):
+            if original is _MISSING:
+                delattr(holder, attribute)
+            else:
+                setattr(holder, attribute, original)
+        self._originals.clear()
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Originals are in place meanwhile, for code that looks at functions, not calls them."""
+        ours = [
+            (holder, attribute, getattr(holder, attribute))
+            for holder, attribute, _ in self._originals
+        ]
+        for holder, attribute, original in reversed(self._originals):
+            if original is _MISSING:
+                delattr(holder, attribute)
+            else:
+                setattr(holder, attribute, original)
+        try:
+            yield
+        finally:
+            for holder, attribute, replacement in ours:
+                setattr(holder, attribute, replacement)
+
+    def replace(
+        self,
+        holder: Any,
+        attribute: str,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        *,
+        idles: bool = False,
+        is_rare: bool = False,
+        skip_inner: bool = False,
+    ) -> None:
+        """Set ``holder.attribute`` to ``make(original)``, under the original's name and docs.
+
+        idles: what is made does nothing but call the original while nothing is recorded.
+        is_rare: and in steps in which calls within models are left out. skip_inner: and while a
+        recorded function runs.
+        """
+        original = getattr(holder, attribute)
+        stored = vars(holder).get(attribute, _MISSING)
+        replacement = make(original)
+        is_of_class = isinstance(holder, type)
+        if not is_of_class and isinstance(original, types.BuiltinFunctionType):
+            session = self.session if idles else None
+            replacement = _unbound(
+                replacement, original, session, is_rare=is_rare, skip_inner=skip_inner
+            )
+        functools.update_wrapper(replacement, original)
+        # Pickling goes by module and name: they must lead to where the replacement is found. (C
+        # functions say otherwise.)
+        if not is_of_class:
+            replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
+        elif getattr(original, "__module__", None) is None:  # a method of C
+            replacement.__module__ = holder.__module__
+            replacement.__qualname__ = f"{holder.__qualname__}.{attribute}"
+        self._originals.append((holder, attribute, stored))
+        setattr(holder, attribute, replacement)
+
+
+def _unbound(
+    function: Callable[..., Any],
+    original: Callable[..., Any],
+    session: Recorder | None,
+    *,
+    is_rare: bool,
+    skip_inner: bool,
+) -> Any:
+    """A callable that is no method where a class holds it, as functions of C are none.
+
+    So ``act = torch.relu`` in a class, and in an Enum, is what it is without us. With ``session``
+    a call of which nothing is recorded costs one frame in place of two: `Instrument.replace`.
+    """
+    switch = session.switch if session is not None else None
+    local = session.local if session is not None and skip_inner else None
+
+    def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not is_traced() and switch is not None:
+            if not switch.on or (is_rare and not switch.inner):
+                return original(*args, **kwargs) if kwargs else original(*args)
+            if local is not None:
+                em = local.em
+                if em is not None and em.inner is not None:
+                    return original(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    methods: dict[str, Any] = {
+        "__call__": hidden(__call__),
+        # Tables of overrides (`__torch_function__`) are looked up with what torch passes
+        "__eq__": lambda self, other: other is self or other is original,
+        "__hash__": lambda self: hash(original),
+        "__reduce__": lambda self: self.__qualname__,
+        "__repr__": lambda self: repr(original),
+    }
+    return type(type(original).__name__, (), methods)()
