@@ -57,7 +57,10 @@ def train(*, begin=nothing, end=nothing, accumulate=1, steps=8, wide=8):
 
 
 def told(run):
-    return [(mark.step, mark.names, mark.owners) for mark in run.marks(UnclearedGradients.text)]
+    return [
+        (mark.step, tuple(mark.data["names"]), tuple(mark.data["owners"]))
+        for mark in run.marks(UnclearedGradients.text)
+    ]
 
 
 def clear(_, optimizer):

@@ -14,8 +14,8 @@ from traincheck.schema.apis import Marks
 from traincheck.schema.claims import USES, Needs
 from traincheck.schema.observations.auxiliary_models import (
     AuxiliaryEval,
+    AuxiliaryInitialNorms,
     AuxiliaryTraining,
-    InitialNormStatistics,
 )
 
 NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
@@ -103,7 +103,7 @@ def test_batch_norms_that_never_saw_a_batch(tmp_path):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(copied, averages, student=source)
         train(source.eval(), student=net())  # has seen some
-    marks = run.marks(InitialNormStatistics.text)
+    marks = run.marks(AuxiliaryInitialNorms.text)
     assert {mark.data["model"] for mark in marks} == {"Sequential"}
     assert len({mark.data["weights"] for mark in marks}) == len(marks) == 9
 
@@ -123,7 +123,7 @@ def test_batch_norms_that_cannot_be_looked_at(tmp_path):
 
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(teacher)
-    assert run.marks(InitialNormStatistics.text) == run.marks(Marks.FAULT) == []
+    assert run.marks(AuxiliaryInitialNorms.text) == run.marks(Marks.FAULT) == []
 
 
 def test_nothing_where_nobody_asks(tmp_path):

@@ -68,7 +68,7 @@ def test_quiet_on_masters_whose_gradients_the_program_writes(
                     parameter.copy_(master)
     assert quiet("TC201", run.events) is Verdict.HELD
     in_place = [
-        mark for mark in run.marks(WrittenGradients.text) if "Linear#2.weight" in mark.names
+        mark for mark in run.marks(WrittenGradients.text) if "Linear#2.weight" in mark.data["names"]
     ]
     assert len(in_place) == (3 if clear is by_hand else 0)
 

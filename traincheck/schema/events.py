@@ -388,41 +388,10 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
         return size if isinstance(size, int) and 0 < size <= _MOST_RANKS else None
 
     @property
-    def model(self) -> str:
-        """The model that it is about, where it is about one."""
-        return str(self.data.get("model"))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The variables that it names, beside those of `values`."""
-        return self._texts("names")
-
-    @property
     def where(self) -> str | None:
         """``file:line`` of the user's code, where the mark tells it."""
         where = self.data.get("where")
         return where if isinstance(where, str) else None
-
-    @property
-    def after(self) -> int | None:
-        """The span that it is about, where it is about one."""
-        after = self.data.get("after")
-        return after if isinstance(after, int) else None
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        """Ids of the optimizers that it names."""
-        return self._texts("owners")
-
-    @property
-    def values(self) -> Mapping[str, Value]:
-        """Fingerprints of variables by name, where it tells them."""
-        values = self.data.get("values")
-        return values if isinstance(values, Mapping) else {}
-
-    def _texts(self, key: str) -> tuple[str, ...]:
-        found = self.data.get(key)
-        return tuple(n for n in found if isinstance(n, str)) if isinstance(found, list) else ()
 
     @property
     def gap(self) -> StepEvent:

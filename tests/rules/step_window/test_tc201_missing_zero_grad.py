@@ -6,9 +6,10 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.apis import Families, Marks
+from traincheck.schema.apis import Families
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.gradients import UnclearedGradients
 
 ALL = [f"Net.{name}" for name in MLP]
 
@@ -142,7 +143,7 @@ def single_steps(kept: dict[str, object], clear: str = ""):
         events.zero_grad().forward().backward()
     events.optimizer_step()
     if kept:
-        events.mark(Marks.KEPT, **kept)
+        events.mark(UnclearedGradients.text, **kept)
     return events.steps(1).build()
 
 

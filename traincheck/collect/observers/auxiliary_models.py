@@ -27,8 +27,8 @@ from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.model_structure import has_initial_statistics
 from traincheck.schema.observations.auxiliary_models import (
     AuxiliaryEval,
+    AuxiliaryInitialNorms,
     AuxiliaryTraining,
-    InitialNormStatistics,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _MOST_NORMS = 4  # batch norms of a model
 class AuxiliaryModelObserver(Observer):
     """Looks at models that are called without grad."""
 
-    produces: ClassVar = (AuxiliaryTraining, AuxiliaryEval, InitialNormStatistics)
+    produces: ClassVar = (AuxiliaryTraining, AuxiliaryEval, AuxiliaryInitialNorms)
     hook: ClassVar = Hook.FORWARD
 
     def __init__(self, session: Recorder) -> None:
@@ -64,7 +64,7 @@ class AuxiliaryModelObserver(Observer):
         norms = list(islice(_norms(module), _MOST_NORMS))
         is_blank = bool(norms) and all(map(has_initial_statistics, norms))
         statistics = "copied" if norms and _is_mean(module) else None
-        kind = InitialNormStatistics if is_blank else AuxiliaryEval
+        kind = AuxiliaryInitialNorms if is_blank else AuxiliaryEval
         write(em, kind(path, cls, weights, statistics))
 
     def _weights(self, module: torch.nn.Module) -> str | None:

@@ -36,9 +36,10 @@ from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
-from traincheck.schema.apis import MARKS, Marks
+from traincheck.schema.apis import Marks
 from traincheck.schema.claims import THIN, Schedule
 from traincheck.schema.layout import unused_file_name
+from traincheck.schema.observations.registry import MARK_TEXTS
 
 logger = logging.getLogger(__name__)
 
@@ -252,7 +253,7 @@ class Session:
         em.busy = True
         try:
             options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-            told = f"user: {text}" if text in MARKS else masking.message(str(text))
+            told = f"user: {text}" if text in MARK_TEXTS else masking.message(str(text))
             fields = {"text": told, "data": masking.noted(dict(data))}
             with unseen():
                 em.ready("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])

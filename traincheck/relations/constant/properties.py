@@ -25,7 +25,6 @@ from traincheck.schema.apis import (
     SOFTMAXES,
     TARGETED,
     Families,
-    Marks,
     is_loose,
 )
 from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN
@@ -39,6 +38,8 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
+from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.reading import observed
 from traincheck.schema.values import is_number, is_tensor, tensor_summary
 from traincheck.schema.words import counted
 
@@ -297,11 +298,14 @@ class Looks:
 
     def look(self, event: MarkEvent) -> Fact | None:
         """Which of them another one wrote to, if that is known."""
-        owner = event.data.get("owner")
-        is_loaded, self._is_loaded = self._is_loaded, False
-        if is_loaded or not isinstance(owner, str):
+        found = observed(event, ExternalWrites)
+        if found is None:
             return None
-        names = [name for name in event.names if not is_loose(name)]
+        owner = found.owner
+        is_loaded, self._is_loaded = self._is_loaded, False
+        if is_loaded:
+            return None
+        names = [name for name in found.names if not is_loose(name)]
         subject = Subject(variable=names[0] if names else None, api=Families.OPTIMIZER_STEP)
         return Fact(Key(BETWEEN, owner), {owner: not names}, event, subject)
 
@@ -446,7 +450,7 @@ class Facts:
             fact = leaves_of(event)
             return () if fact is None else (fact,)
         if isinstance(event, MarkEvent):
-            fact = self._looks.look(event) if event.text == Marks.BETWEEN_STEPS else None
+            fact = self._looks.look(event)
             return () if fact is None else (fact,)
         if isinstance(event, OptimizerEvent):
             self._optimizers.optimizer(event)

@@ -6,9 +6,10 @@ from collections import defaultdict
 
 from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels
 from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Marks
-from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.observations.auxiliary_models import AuxiliaryInitialNorms
+from traincheck.schema.observations.reading import observed
 
 
 class InitialNormStatistics:
@@ -69,17 +70,18 @@ class BlankNorms(SingleEvents):
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
-        if not isinstance(event, MarkEvent) or event.text != Marks.NORMS or not event.step:
+        call = observed(event, AuxiliaryInitialNorms)
+        if call is None or not event.step:
             return []
         self.triggered += 1
-        model = self._models[event.rank].look(event)
+        model = self._models[event.rank].look(call, event.step)
         if not model.has_moved or model.name in self._told:
             return []
         self._told.add(model.name)
         return [_violation(event, model.name)]
 
 
-def _violation(event: MarkEvent, model: str) -> Violation:
+def _violation(event: Event, model: str) -> Violation:
     return Violation(
         check_id="TC307",
         step=event.step,

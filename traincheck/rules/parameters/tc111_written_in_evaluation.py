@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
 from traincheck.schema.observations.reading import observed
-
-_LOOKS = (Marks.EVALUATED, Marks.EVALUATION_WROTE)
 
 
 class WrittenInEvaluation:

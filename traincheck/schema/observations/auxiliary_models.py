@@ -10,7 +10,7 @@ from traincheck.schema.observations.base import Observation
 
 
 @dataclass(frozen=True, slots=True)
-class AuxiliaryModel(Observation):
+class AuxiliaryCall(Observation):
     """A model that no optimizer holds is called without grad while another one is trained."""
 
     need: ClassVar[str] = "parameter@untrained"
@@ -23,7 +23,7 @@ class AuxiliaryModel(Observation):
 
 
 @dataclass(frozen=True, slots=True)
-class AuxiliaryTraining(AuxiliaryModel):
+class AuxiliaryTraining(AuxiliaryCall):
     """A model that no optimizer holds is called without grad in training mode.
 
     Attributes:
@@ -36,7 +36,7 @@ class AuxiliaryTraining(AuxiliaryModel):
 
 
 @dataclass(frozen=True, slots=True)
-class AuxiliaryEval(AuxiliaryModel):
+class AuxiliaryEval(AuxiliaryCall):
     """A model that no optimizer holds is called without grad in evaluation mode.
 
     Attributes:
@@ -54,7 +54,7 @@ class AuxiliaryEval(AuxiliaryModel):
 
 
 @dataclass(frozen=True, slots=True)
-class InitialNormStatistics(AuxiliaryEval):
+class AuxiliaryInitialNorms(AuxiliaryEval):
     """A model that no optimizer holds is evaluated, and its batch norms never saw a batch.
 
     Attributes:

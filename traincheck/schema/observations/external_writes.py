@@ -24,4 +24,4 @@ class ExternalWrites(Observation):
 
     owner: str
     names: tuple[str, ...]
-    parameters: int
+    parameters: int = 0

@@ -6,8 +6,8 @@ from traincheck.schema.apis import MARKS
 from traincheck.schema.observations.attention_softmax import AttentionSoftmax
 from traincheck.schema.observations.auxiliary_models import (
     AuxiliaryEval,
+    AuxiliaryInitialNorms,
     AuxiliaryTraining,
-    InitialNormStatistics,
 )
 from traincheck.schema.observations.base import Observation
 from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
@@ -36,7 +36,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     EvalWrites,
     AuxiliaryTraining,
     AuxiliaryEval,
-    InitialNormStatistics,
+    AuxiliaryInitialNorms,
     LoadedAverage,
     WorkerRng,
 )

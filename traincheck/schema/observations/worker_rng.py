@@ -28,8 +28,8 @@ class WorkerRng(Observation):
     sparse: ClassVar[frozenset[str]] = frozenset({"loader", "epoch"})
 
     worker: int
-    workers: int
-    seed: str
+    workers: int = 0
+    seed: str = ""
     loader: str | None = None
     epoch: int | None = None
     start: Mapping[str, str] = field(default_factory=dict)
