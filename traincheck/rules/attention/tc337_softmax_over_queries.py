@@ -1,15 +1,15 @@
-"""TC337: weights of attention that are normalized over another dim than is summed over."""
+"""Weights of attention that are normalized over another dim than is summed over."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.causality import softmax_dim
 from traincheck.schema.apis import SOFTMAXES
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.attention_softmax import AttentionSoftmax, AttentionWeights
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.reading import observed
@@ -20,8 +20,8 @@ _POSITIONS = 4  # of fewer there may be as many heads
 _MOST_CALLS = 64  # of softmax, of one step
 
 
-class SoftmaxOverQueries:
-    """TC337 softmax-over-queries: weights of attention do not add up to 1 over the keys.
+class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
+    """softmax-over-queries: weights of attention do not add up to 1 over the keys.
 
     What it checks:
         In attention written by hand, softmax runs over the dim that the product with the values
@@ -51,23 +51,10 @@ class SoftmaxOverQueries:
         https://github.com/FudanNLP/fastNLP/issues/254, https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146
     """
 
-    info = CheckInfo(
-        check_id="TC337",
-        kind="rule",
-        code="TC337",
-        severity="error",
-        title="Weights of attention are normalized over the wrong dim",
-        likely_cause="The dim of softmax is wrong: the weights of a position do not add up to 1.",
-        fix="Take softmax over the dim of the keys: of query @ key.transpose(-2, -1), dim=-1.",
-    )
+    title = "Weights of attention are normalized over the wrong dim"
+    likely_cause = "The dim of softmax is wrong: the weights of a position do not add up to 1."
+    fix = "Take softmax over the dim of the keys: of query @ key.transpose(-2, -1), dim=-1."
     needs = needs_of(AttentionSoftmax) | Needs(calls=SOFTMAXES, kinds=frozenset({"step"}))
-
-    def monitor(self) -> Normalized:
-        return Normalized()
-
-
-class Normalized(SingleEvents):
-    """Joins weights of attention with the calls of softmax that they are of."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +99,7 @@ class Normalized(SingleEvents):
             None,
         )
         return Violation(
-            check_id="TC337",
+            check_id=self.code,
             step=mark.step,
             rank=mark.rank,
             stage=mark.stage,

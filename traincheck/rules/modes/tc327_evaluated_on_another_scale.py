@@ -1,4 +1,4 @@
-"""TC327: a model is evaluated on inputs that are scaled otherwise than those of training."""
+"""A model is evaluated on inputs that are scaled otherwise than those of training."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.facts.losses import number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.batches import is_image
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
+from traincheck.schema.findings import Subject, Symptom, Topic, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.model_inputs import ModelInputs
 from traincheck.schema.observations.reading import observed
@@ -27,8 +27,8 @@ _ONE, _BRIGHT = 1.001, 0.5
 _BELOW, _SHIFT, _WIDER = -0.3, 0.1, 1.5
 
 
-class EvaluatedOnAnotherScale:
-    """TC327 evaluated-on-another-scale: inputs of evaluation are not scaled as those of training.
+class EvaluatedOnAnotherScale(EventRule, code="TC327"):
+    """evaluated-on-another-scale: inputs of evaluation are not scaled as those of training.
 
     What it checks:
         What a model is given without gradients, in evaluation mode, has about the size of what it
@@ -55,19 +55,36 @@ class EvaluatedOnAnotherScale:
         https://discuss.pytorch.org/t/normalization-in-the-mnist-example/457
     """
 
-    info = CheckInfo(
-        check_id="TC327",
-        kind="rule",
-        code="TC327",
-        severity="warning",
-        title="{subject} is evaluated on inputs that are scaled otherwise than in training",
-        likely_cause="One of two transforms lacks a step: {observed}, {expected}.",
-        fix="Use the same normalization for training and for evaluation.",
-    )
+    title = "{subject} is evaluated on inputs that are scaled otherwise than in training"
+    likely_cause = "One of two transforms lacks a step: {observed}, {expected}."
+    fix = "Use the same normalization for training and for evaluation."
     needs = needs_of(ModelInputs)
 
-    def monitor(self) -> Scales:
-        return Scales()
+    def __init__(self) -> None:
+        super().__init__()
+        self._sides: dict[_Key, _Sides] = {}
+        self._told: set[str] = set()
+
+    def judge(self, event: Event) -> list[Violation]:
+        given, found = observed(event, ModelInputs), []
+        if given is None:
+            return []
+        for name, value in given.inputs.items():
+            tensor = tensor_summary(value)
+            if tensor is None or len(tensor.shape) < _TABLE:
+                continue
+            look = _look(tensor)
+            if look is None:
+                continue
+            self.triggered += 1
+            key = _key(event.rank, given.model, name, tensor)
+            sides = self._sides.setdefault(key, _Sides())
+            (sides.training if given.training else sides.evaluation).append(look)
+            sides.is_image &= is_image(tensor)
+            if given.model not in self._told and sides.differ():
+                self._told.add(given.model)
+                found.append(_violation(event, given.model, name, sides))
+        return found
 
 
 class _Look(NamedTuple):
@@ -105,36 +122,6 @@ class _Sides:
 
 
 _Key = tuple[int, str, str, int, int]  # rank, model, input, number of dims, features
-
-
-class Scales(SingleEvents):
-    """Compares what each model is given on both sides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sides: dict[_Key, _Sides] = {}
-        self._told: set[str] = set()
-
-    def judge(self, event: Event) -> list[Violation]:
-        given, found = observed(event, ModelInputs), []
-        if given is None:
-            return []
-        for name, value in given.inputs.items():
-            tensor = tensor_summary(value)
-            if tensor is None or len(tensor.shape) < _TABLE:
-                continue
-            look = _look(tensor)
-            if look is None:
-                continue
-            self.triggered += 1
-            key = _key(event.rank, given.model, name, tensor)
-            sides = self._sides.setdefault(key, _Sides())
-            (sides.training if given.training else sides.evaluation).append(look)
-            sides.is_image &= is_image(tensor)
-            if given.model not in self._told and sides.differ():
-                self._told.add(given.model)
-                found.append(_violation(event, given.model, name, sides))
-        return found
 
 
 def _key(rank: int, model: str, name: str, tensor: TensorSummary) -> _Key:
@@ -178,7 +165,7 @@ def _said(looks: Sequence[_Look]) -> str:
 def _violation(event: Event, model: str, name: str, sides: _Sides) -> Violation:
     training, evaluation = _said(sides.training), _said(sides.evaluation)
     return Violation(
-        check_id="TC327",
+        check_id=EvaluatedOnAnotherScale.code,
         step=event.step,
         rank=event.rank,
         stage="eval",
