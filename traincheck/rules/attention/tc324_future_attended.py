@@ -83,36 +83,35 @@ class FutureAttended(EventRule, code="TC324", severity="error"):
             return []
         self._found += 1
         read, _, calls = over[0]
-        self._first = self._first or _violation(read.root, calls)
+        self._first = self._first or self._violation(read.root, calls)
         return [self._first] if self._found == _PROOF else []
+
+    def _violation(self, root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
+        names = " and ".join(sorted({_name(call) for call in calls}))
+        is_one = len(calls) == 1
+        which = f"{names} is called" if is_one else f"all {len(calls)} calls of {names} are made"
+        observed, fix = f"{which} without is_causal and without attn_mask", ""
+        if calls[0].api == DECODER_LAYER:
+            observed, fix = f"{which} without tgt_mask", _OF_DECODER
+        elif any(call.api in SOFTMAXES for call in calls):
+            observed, fix = f"{which} over all positions, those behind each too", _BY_HAND
+        return Violation(
+            check_id=self.code,
+            step=root.step,
+            rank=root.rank,
+            stage=root.stage,
+            subject=Subject(api=calls[0].api, module=root.module),
+            symptom=Symptom.UNMASKED,
+            message=f"the loss is over the next tokens of what {root.module} is given; {observed}",
+            expected="attention that leaves out the tokens behind each position",
+            observed=observed,
+            evidence=(calls[0], root),
+            fix=fix,
+        )
 
 
 def _is_open(length: int, calls: Sequence[CallEvent]) -> bool:
     return bool(calls) and all(is_open(call, length) for call in calls)
-
-
-def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
-    names = " and ".join(sorted({_name(call) for call in calls}))
-    is_one = len(calls) == 1
-    which = f"{names} is called" if is_one else f"all {len(calls)} calls of {names} are made"
-    observed, fix = f"{which} without is_causal and without attn_mask", ""
-    if calls[0].api == DECODER_LAYER:
-        observed, fix = f"{which} without tgt_mask", _OF_DECODER
-    elif any(call.api in SOFTMAXES for call in calls):
-        observed, fix = f"{which} over all positions, those behind each too", _BY_HAND
-    return Violation(
-        check_id=FutureAttended.code,
-        step=root.step,
-        rank=root.rank,
-        stage=root.stage,
-        subject=Subject(api=calls[0].api, module=root.module),
-        symptom=Symptom.UNMASKED,
-        message=f"the loss is over the next tokens of what {root.module} is given; {observed}",
-        expected="attention that leaves out the tokens behind each position",
-        observed=observed,
-        evidence=(calls[0], root),
-        fix=fix,
-    )
 
 
 def _name(call: CallEvent) -> str:

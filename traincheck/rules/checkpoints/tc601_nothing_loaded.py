@@ -59,26 +59,47 @@ class NothingLoaded(EventRule, code="TC601", severity="error"):
             return []
         if event.matched:
             renamed = _renamed(event)
-            return [] if renamed is None else [_in_part(event, renamed)]
+            return [] if renamed is None else [self._in_part(event, renamed)]
         given = ", ".join(event.unexpected[:2]) or "other keys"
         wanted = ", ".join(event.missing[:2])
         return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
-                stage=event.stage,
+            self.violation(
+                event,
                 subject=Subject(module=event.target),
                 symptom=Symptom.NOT_RESTORED,
-                message=(
-                    f"none of the {event.entries} keys given to {event.target}.load_state_dict "
-                    f"fits: it was given {given}, and has {wanted}"
-                ),
+                message=f"none of the {event.entries} keys given to {event.target}.load_state_dict "
+                f"fits: it was given {given}, and has {wanted}",
                 expected=f"keys such as {wanted}",
                 observed=f"keys such as {given}",
-                evidence=(event,),
             )
         ]
+
+    def _in_part(self, event: CheckpointEvent, renamed: _Renamed) -> Violation:
+        wanted, given = (prefix + renamed.ends[0] for prefix in (renamed.wanted, renamed.given))
+        missing = counted(len(event.missing), "name")
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage=event.stage,
+            subject=Subject(module=event.target),
+            symptom=Symptom.NOT_RESTORED,
+            title="load_state_dict leaves most of {subject} as it was: names do not match",
+            message=(
+                f"{missing} of {event.target} are missing from what load_state_dict is given, and "
+                f"stand there under other names: {given} for {wanted}"
+            ),
+            expected=f"keys such as {wanted}",
+            observed=f"keys such as {given}",
+            likely_cause=(
+                "Names differ{where}, and strict=False hides it: {observed}, not {expected}."
+            ),
+            fix=(
+                f"Rename the keys ({given} to {wanted}), and use strict=True or check the "
+                "missing_keys that are returned."
+            ),
+            evidence=(event,),
+        )
 
 
 class _Renamed(NamedTuple):
@@ -118,29 +139,3 @@ def _splits(name: str) -> list[tuple[str, str]]:
     parts = name.split(".")
     cuts = [".".join(parts[count:]) for count in range(len(parts) - 1)]
     return [(name.removesuffix(end), end) for end in cuts]
-
-
-def _in_part(event: CheckpointEvent, renamed: _Renamed) -> Violation:
-    wanted, given = (prefix + renamed.ends[0] for prefix in (renamed.wanted, renamed.given))
-    missing = counted(len(event.missing), "name")
-    return Violation(
-        check_id=NothingLoaded.code,
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(module=event.target),
-        symptom=Symptom.NOT_RESTORED,
-        title="load_state_dict leaves most of {subject} as it was: names do not match",
-        message=(
-            f"{missing} of {event.target} are missing from what load_state_dict is given, and "
-            f"stand there under other names: {given} for {wanted}"
-        ),
-        expected=f"keys such as {wanted}",
-        observed=f"keys such as {given}",
-        likely_cause="Names differ{where}, and strict=False hides it: {observed}, not {expected}.",
-        fix=(
-            f"Rename the keys ({given} to {wanted}), and use strict=True or check the "
-            "missing_keys that are returned."
-        ),
-        evidence=(event,),
-    )

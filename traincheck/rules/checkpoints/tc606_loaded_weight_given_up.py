@@ -73,14 +73,11 @@ class LoadedWeightGivenUp(EventRule, code="TC606"):
             return []
         lost, kept = (event, other) if pair[1] == now else (other, event)
         return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
-                stage=event.stage,
+            self.violation(
+                event,
                 subject=Subject(variable=lost.name),
                 symptom=Symptom.NOT_RESTORED,
-                message=(f"{kept.name} now stands for {lost.name}, loaded with other values"),
+                message=f"{kept.name} now stands for {lost.name}, loaded with other values",
                 expected=f"{lost.name} and {kept.name} as they were loaded, with different values",
                 observed="both names stand for one parameter",
                 evidence=(load, lost),

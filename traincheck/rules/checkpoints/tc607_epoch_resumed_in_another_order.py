@@ -64,23 +64,22 @@ class EpochResumedInAnotherOrder(BuiltInRule, code="TC607", severity="error"):
         if not one.again or load in self._told:
             return []
         self._told.add(load)
-        return [_violation(one)]
+        return [self._violation(one)]
 
-
-def _violation(one: Resumed) -> Violation:
-    samples = counted(one.again, "sample")
-    return Violation(
-        check_id=EpochResumedInAnotherOrder.code,
-        step=one.batch.step,
-        rank=one.batch.rank,
-        stage="train",
-        subject=Subject(variable=one.batch.loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=(
-            f"{one.load.path} was saved after {one.done} batches of an epoch; after the resume "
-            f"{one.batch.loader} gives samples of those batches again"
-        ),
-        expected="the batches that are skipped are those that were trained on before",
-        observed=f"{samples} of this batch were trained on before in the same epoch",
-        evidence=(one.batch, one.load),
-    )
+    def _violation(self, one: Resumed) -> Violation:
+        samples = counted(one.again, "sample")
+        return Violation(
+            check_id=self.code,
+            step=one.batch.step,
+            rank=one.batch.rank,
+            stage="train",
+            subject=Subject(variable=one.batch.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=(
+                f"{one.load.path} was saved after {one.done} batches of an epoch; after the resume "
+                f"{one.batch.loader} gives samples of those batches again"
+            ),
+            expected="the batches that are skipped are those that were trained on before",
+            observed=f"{samples} of this batch were trained on before in the same epoch",
+            evidence=(one.batch, one.load),
+        )

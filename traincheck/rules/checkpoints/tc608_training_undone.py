@@ -134,26 +134,22 @@ class TrainingUndone(EventRule, code="TC608"):
         if load is not None and self._is_used and load.target not in self._told:
             self._told.add(load.target)
             said = f"loads exactly the weights that {_MADE}, is evaluated or saved with them"
-            return [_violation(load, load.target, said, len(load.values))]
+            return [self._violation(load, load.target, said, len(load.values))]
         for model, marks in self._seen.items():
             if len(marks) >= _EVALUATIONS and model not in self._told:
                 self._told.add(model)
                 first, count = marks[0]
                 said = f"is evaluated again and again with exactly the weights that {_MADE}"
-                return [_violation(first, model, said, count)]
+                return [self._violation(first, model, said, count)]
         return []
 
-
-def _violation(event: Event, model: str | None, said: str, count: int) -> Violation:
-    return Violation(
-        check_id=TrainingUndone.code,
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(module=model),
-        symptom=Symptom.SILENT_WRITE,
-        message=f"after training, {model} {said}, and training goes on",
-        expected="weights that training has changed",
-        observed=f"the {count} parameters as they were before the first step",
-        evidence=(event,) if isinstance(event, CheckpointEvent) else (),
-    )
+    def _violation(self, event: Event, model: str | None, said: str, count: int) -> Violation:
+        return self.violation(
+            event,
+            subject=Subject(module=model),
+            symptom=Symptom.SILENT_WRITE,
+            message=f"after training, {model} {said}, and training goes on",
+            expected="weights that training has changed",
+            observed=f"the {count} parameters as they were before the first step",
+            evidence=(event,) if isinstance(event, CheckpointEvent) else (),
+        )

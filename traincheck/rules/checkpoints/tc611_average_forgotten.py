@@ -96,7 +96,7 @@ class AverageForgotten(EventRule, code="TC611"):
         if len(loaded.steps) < _UPDATES or loaded.copied is None:
             return []
         self._forget(model)
-        return [_violation(loaded.load, *loaded.copied)]
+        return [self._violation(loaded.load, *loaded.copied)]
 
     def _is_resumed(self, load: CheckpointEvent, step: int, trained_model: str) -> bool:
         """Whether the trained model was loaded too, with other values, and its optimizer."""
@@ -117,6 +117,22 @@ class AverageForgotten(EventRule, code="TC611"):
         self._loaded.pop(model, None)
         return []
 
+    def _violation(self, load: CheckpointEvent, copied: Event, found: LoadedAverage) -> Violation:
+        of = found.of
+        return self.violation(
+            copied,
+            subject=Subject(module=load.target),
+            symptom=Symptom.NOT_RESTORED,
+            message=(
+                f"{load.target} is loaded with an average of weights; its first update makes it "
+                f"exactly {of}, the next ones average again, as if it had never been updated: "
+                "its count of updates is not restored"
+            ),
+            expected="an update that keeps most of what was loaded",
+            observed=f"all {found.parameters} parameters are those of {of}",
+            evidence=(load, copied),
+        )
+
 
 @dataclass(slots=True)
 class _Loaded:
@@ -125,23 +141,3 @@ class _Loaded:
     load: CheckpointEvent
     steps: list[int] = field(default_factory=list)
     copied: tuple[Event, LoadedAverage] | None = None
-
-
-def _violation(load: CheckpointEvent, copied: Event, found: LoadedAverage) -> Violation:
-    of = found.of
-    return Violation(
-        check_id=AverageForgotten.code,
-        step=copied.step,
-        rank=copied.rank,
-        stage=copied.stage,
-        subject=Subject(module=load.target),
-        symptom=Symptom.NOT_RESTORED,
-        message=(
-            f"{load.target} is loaded with an average of weights; its first update makes it "
-            f"exactly {of}, the next ones average again, as if it had never been updated: "
-            "its count of updates is not restored"
-        ),
-        expected="an update that keeps most of what was loaded",
-        observed=f"all {found.parameters} parameters are those of {of}",
-        evidence=(load, copied),
-    )

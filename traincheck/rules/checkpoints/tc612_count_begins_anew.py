@@ -114,7 +114,7 @@ class CountBeginsAnew(EventRule, code="TC612"):
             return []
         self._file = None
         said = f"the sampler of {told.loader} is told epoch {told.sampler_epoch}"
-        return [_violation(event, file, saved, said, told)]
+        return [self._violation(event, file, saved, said, told)]
 
     def _saved(
         self, event: CheckpointEvent, file: CheckpointEvent, first: CallEvent
@@ -130,12 +130,38 @@ class CountBeginsAnew(EventRule, code="TC612"):
             if now >= before[1] or (names is _STEP and not self._counts(now)):
                 return []
             said = f'the next file that is saved holds "{key}": {now}'
-            return [_violation(first, file, before, said, event)]
+            return [self._violation(first, file, before, said, event)]
         return []
 
     def _counts(self, number: int) -> bool:
         """Whether a number of steps was counted from the resume on, and not within an epoch."""
         return any(abs(number - since) <= 1 for since in (self._steps, self._backwards))
+
+    def _violation(
+        self,
+        first: CallEvent,
+        file: CheckpointEvent,
+        saved: tuple[str, int],
+        said: str,
+        proof: Event,
+    ) -> Violation:
+        key, number = saved
+        return Violation(
+            check_id=self.code,
+            step=first.step,
+            rank=first.rank,
+            stage="train",
+            subject=Subject(api="torch.load"),
+            symptom=Symptom.NOT_RESTORED,
+            message=(
+                f'{file.path} holds "{key}": {number}, and model and optimizer were loaded '
+                "from it, "
+                f"but training counts from the beginning: {said}"
+            ),
+            expected=f"training goes on from {key} {number}",
+            observed=said,
+            evidence=(file, first, proof),
+        )
 
 
 def _number(numbers: Mapping[str, int], names: re.Pattern[str]) -> tuple[str, int] | None:
@@ -149,24 +175,3 @@ def _shuffles_by_epoch(event: BatchEvent) -> bool:
     if event.sampler_epoch is None or event.sampler != _DISTRIBUTED:
         return False
     return any(later < former for former, later in pairwise(event.indices))
-
-
-def _violation(
-    first: CallEvent, file: CheckpointEvent, saved: tuple[str, int], said: str, proof: Event
-) -> Violation:
-    key, number = saved
-    return Violation(
-        check_id=CountBeginsAnew.code,
-        step=first.step,
-        rank=first.rank,
-        stage="train",
-        subject=Subject(api="torch.load"),
-        symptom=Symptom.NOT_RESTORED,
-        message=(
-            f'{file.path} holds "{key}": {number}, and model and optimizer were loaded from it, '
-            f"but training counts from the beginning: {said}"
-        ),
-        expected=f"training goes on from {key} {number}",
-        observed=said,
-        evidence=(file, first, proof),
-    )

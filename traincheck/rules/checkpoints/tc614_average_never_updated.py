@@ -66,19 +66,18 @@ class AverageNeverUpdated(EventRule, code="TC614"):
         if not is_long or model.has_moved or model.name in self._told:
             return []
         self._told.add(model.name)
-        return [_violation(event, model.name, model.looks)]
+        return [self._violation(event, model.name, model.looks)]
 
-
-def _violation(event: Event, model: str, rounds: int) -> Violation:
-    return Violation(
-        check_id=AverageNeverUpdated.code,
-        step=event.step,
-        rank=event.rank,
-        stage="eval",
-        subject=Subject(module=model),
-        symptom=Symptom.STATE_UNCHANGED,
-        message=f"{model} averages weights, and was evaluated {rounds} times with the same",
-        expected=f"{model} changes between its evaluations, as the trained model does",
-        observed=f"the same weights in {rounds} evaluations",
-        evidence=(event,),
-    )
+    def _violation(self, event: Event, model: str, rounds: int) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=model),
+            symptom=Symptom.STATE_UNCHANGED,
+            message=f"{model} averages weights, and was evaluated {rounds} times with the same",
+            expected=f"{model} changes between its evaluations, as the trained model does",
+            observed=f"the same weights in {rounds} evaluations",
+            evidence=(event,),
+        )

@@ -84,8 +84,22 @@ class SamplesAlike(EventRule, code="TC513"):
             streak.count += 1
             streak.first = streak.first or event
             if streak.count == _IN_A_ROW:
-                found.append(_violation(streak.first, path, tensor))
+                found.append(self._violation(streak.first, path, tensor))
         return found
+
+    def _violation(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Violation:
+        return self.violation(
+            event,
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=(
+                f"{event.loader} draws {event.drawn} samples with different indices, but {path} "
+                "holds "
+                "the same sample in all rows"
+            ),
+            expected="each index gives its own sample",
+            observed=f"all {tensor.shape[0]} rows of {path} are equal",
+        )
 
 
 @dataclass(slots=True)
@@ -116,21 +130,3 @@ def _is_odd(
 
 def _is_label(tensor: TensorSummary) -> bool:
     return len(tensor.shape) == 1 and tensor.dtype == "int64"
-
-
-def _violation(event: BatchEvent, path: str, tensor: TensorSummary) -> Violation:
-    return Violation(
-        check_id=SamplesAlike.code,
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(api=DATA_LOADER, variable=event.loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=(
-            f"{event.loader} draws {event.drawn} samples with different indices, but {path} holds "
-            "the same sample in all rows"
-        ),
-        expected="each index gives its own sample",
-        observed=f"all {tensor.shape[0]} rows of {path} are equal",
-        evidence=(event,),
-    )

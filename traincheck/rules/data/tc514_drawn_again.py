@@ -91,8 +91,29 @@ class DrawnAgain(BuiltInRule, code="TC514", severity="info"):
                 continue
             if key in self._training:
                 self._told.add(key)
-                found.append(_violation(epoch.first, epoch))
+                found.append(self._violation(epoch.first, epoch))
         return found
+
+    def _violation(self, event: BatchEvent, epoch: _Epoch) -> Violation:
+        sampler = (event.sampler or "sampler").rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.ADVICE,
+            message=(
+                f"{event.loader} ({sampler}) draws samples of epoch {epoch.number} again "
+                "before all "
+                "others were drawn"
+            ),
+            expected="each sample comes once in an epoch",
+            observed=(
+                f"{epoch.again} draws of samples that had come, and {epoch.after} new ones later"
+            ),
+            evidence=(event,),
+        )
 
 
 @dataclass(slots=True)
@@ -102,22 +123,3 @@ class _Epoch:
     again: int = 0
     after: int = 0  # samples that were new when others had come again
     first: BatchEvent | None = None
-
-
-def _violation(event: BatchEvent, epoch: _Epoch) -> Violation:
-    sampler = (event.sampler or "sampler").rpartition(".")[2]
-    return Violation(
-        check_id=DrawnAgain.code,
-        step=event.step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=event.loader),
-        symptom=Symptom.ADVICE,
-        message=(
-            f"{event.loader} ({sampler}) draws samples of epoch {epoch.number} again before all "
-            "others were drawn"
-        ),
-        expected="each sample comes once in an epoch",
-        observed=f"{epoch.again} draws of samples that had come, and {epoch.after} new ones later",
-        evidence=(event,),
-    )

@@ -55,16 +55,12 @@ class TooFewWeights(EventRule, code="TC516", severity="error"):
             return []
         observed = f"{event.weights} weights for {event.dataset_size} samples"
         return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
-                stage=event.stage,
+            self.violation(
+                event,
                 subject=Subject(api=DATA_LOADER, variable=event.loader),
                 symptom=Symptom.REPEATED_DATA,
                 message=f"{event.loader} draws only the first {event.weights} samples: {observed}",
                 expected="a weight for each sample",
                 observed=observed,
-                evidence=(event,),
             )
         ]

@@ -55,7 +55,16 @@ class BlankAmongLabels(BuiltInRule, code="TC325", severity="error"):
         if targets is None or low is None or high is None or not _are_all_labels(call):
             return []
         self.triggered += 1
-        return [_violation(call, blank)] if blank in (low, high) else []
+        return [self._violation(call, blank)] if blank in (low, high) else []
+
+    def _violation(self, call: CallEvent, blank: object) -> Violation:
+        return loss_violation(
+            self.code,
+            call,
+            f"{blank} is the blank of ctc_loss, and one of the labels that it is given",
+            expected=f"labels other than {blank}",
+            observed=f"labels of which some are {blank}, none of them padding",
+        )
 
 
 def _are_all_labels(call: CallEvent) -> bool:
@@ -76,13 +85,3 @@ def _extremes(call: CallEvent) -> tuple[float | None, float | None]:
         return (min(found), max(found)) if found and len(found) == len(lengths) else (None, None)
     tensor = given(call, "target_lengths")
     return number(tensor, "min"), number(tensor, "max")
-
-
-def _violation(call: CallEvent, blank: object) -> Violation:
-    return loss_violation(
-        BlankAmongLabels.code,
-        call,
-        f"{blank} is the blank of ctc_loss, and one of the labels that it is given",
-        expected=f"labels other than {blank}",
-        observed=f"labels of which some are {blank}, none of them padding",
-    )

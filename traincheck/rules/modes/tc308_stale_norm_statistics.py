@@ -71,22 +71,21 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         if self._is_sampled:
             return []
         return [
-            _violation(event, model)
+            self._violation(event, model)
             for (rank, model), event in self._evaluated.items()
             if (rank, model) not in self._updated
         ]
 
-
-def _violation(event: Event, model: str) -> Violation:
-    return Violation(
-        check_id=StaleNormStatistics.code,
-        step=event.step,
-        rank=event.rank,
-        stage="eval",
-        subject=Subject(module=model),
-        symptom=Symptom.STATE_UNCHANGED,
-        message=f"{model} is a mean of weights; its batch norms were never updated for it",
-        expected="a pass over training data in training mode (update_bn) before the evaluation",
-        observed="running statistics copied from the last model that was averaged",
-        evidence=(event,),
-    )
+    def _violation(self, event: Event, model: str) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=model),
+            symptom=Symptom.STATE_UNCHANGED,
+            message=f"{model} is a mean of weights; its batch norms were never updated for it",
+            expected="a pass over training data in training mode (update_bn) before the evaluation",
+            observed="running statistics copied from the last model that was averaged",
+            evidence=(event,),
+        )

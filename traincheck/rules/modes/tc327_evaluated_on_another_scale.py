@@ -83,8 +83,24 @@ class EvaluatedOnAnotherScale(EventRule, code="TC327"):
             sides.is_image &= is_image(tensor)
             if given.model not in self._told and sides.differ():
                 self._told.add(given.model)
-                found.append(_violation(event, given.model, name, sides))
+                found.append(self._violation(event, given.model, name, sides))
         return found
+
+    def _violation(self, event: Event, model: str, name: str, sides: _Sides) -> Violation:
+        training, evaluation = _said(sides.training), _said(sides.evaluation)
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=model),
+            symptom=Symptom.WRONG_VALUE,
+            topic=Topic.MODE,
+            message=f"argument {name} of {model} is scaled otherwise than in training",
+            expected=f"in training {training}",
+            observed=f"in evaluation {evaluation}",
+            evidence=(event,),
+        )
 
 
 class _Look(NamedTuple):
@@ -160,20 +176,3 @@ def _said(looks: Sequence[_Look]) -> str:
     low, high = min(look.low for look in looks), max(look.high for look in looks)
     mean, std = (sum(values) / len(looks) for values in zip(*[(x.mean, x.std) for x in looks]))
     return f"from {low:.3g} to {high:.3g} (mean {mean:.3g}, standard deviation {std:.3g})"
-
-
-def _violation(event: Event, model: str, name: str, sides: _Sides) -> Violation:
-    training, evaluation = _said(sides.training), _said(sides.evaluation)
-    return Violation(
-        check_id=EvaluatedOnAnotherScale.code,
-        step=event.step,
-        rank=event.rank,
-        stage="eval",
-        subject=Subject(module=model),
-        symptom=Symptom.WRONG_VALUE,
-        topic=Topic.MODE,
-        message=f"argument {name} of {model} is scaled otherwise than in training",
-        expected=f"in training {training}",
-        observed=f"in evaluation {evaluation}",
-        evidence=(event,),
-    )

@@ -74,23 +74,22 @@ class InitializedAgain(BuiltInRule, code="TC329", severity="info"):
         self._is_over = True
         self.triggered += any(identity in self._names for identity, _ in self._counts)
         return [
-            _violation(self._names[identity], api, count, step)
+            self._violation(self._names[identity], api, count, step)
             for (identity, api), count in sorted(self._counts.items())
             if count >= self._times and identity in self._names
         ]
 
-
-def _violation(name: str, api: str, count: int, step: StepEvent) -> Violation:
-    function = api.rpartition(".")[2]
-    return Violation(
-        check_id=InitializedAgain.code,
-        step=step.step,
-        rank=step.rank,
-        stage="init",
-        subject=Subject(api=api, variable=name),
-        symptom=Symptom.ADVICE,
-        message=f"{function} initializes {name} {count} times",
-        expected="once, or once more than by its constructor",
-        observed=f"{count} calls of {function}",
-        evidence=(step,),
-    )
+    def _violation(self, name: str, api: str, count: int, step: StepEvent) -> Violation:
+        function = api.rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=step.step,
+            rank=step.rank,
+            stage="init",
+            subject=Subject(api=api, variable=name),
+            symptom=Symptom.ADVICE,
+            message=f"{function} initializes {name} {count} times",
+            expected="once, or once more than by its constructor",
+            observed=f"{count} calls of {function}",
+            evidence=(step,),
+        )

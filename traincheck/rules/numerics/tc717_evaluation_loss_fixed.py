@@ -126,7 +126,7 @@ class EvaluationLossFixed(EventRule, code="TC717"):
         if len(row) < _IN_A_ROW:
             return []
         self._is_over = True
-        return [_violation(row, telling[0])]
+        return [self._violation(row, telling[0])]
 
     def _is_telling(self, loss: _Loss, window: _Window) -> bool:
         """Whether it is one of outputs of a model that would differ for other samples."""
@@ -146,6 +146,18 @@ class EvaluationLossFixed(EventRule, code="TC717"):
     def _is_limit(self, extreme: float) -> bool:
         """Whether losses of training met it, too, as the limit of a clamp or a sigmoid."""
         return sum(extreme in low_high for low_high in self._extremes) > 1
+
+    def _violation(self, row: list[_Window], place: int) -> Violation:
+        call, loss = row[0].calls[place], row[0].losses[place]
+        return self.violation(
+            call,
+            subject=Subject(api=call.api),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"the loss is the same for different batches of {row[-1].batch.loader}",
+            expected="losses that differ from batch to batch, as in training",
+            observed=f"a loss of {loss.value!r} for {len(row)} different batches in a row",
+            evidence=(call, row[-1].calls[place]),
+        )
 
 
 class _Loss(NamedTuple):
@@ -218,19 +230,3 @@ def _differ(one: BatchEvent, other: BatchEvent) -> bool:
         ):
             return True
     return False
-
-
-def _violation(row: list[_Window], place: int) -> Violation:
-    call, loss = row[0].calls[place], row[0].losses[place]
-    return Violation(
-        check_id=EvaluationLossFixed.code,
-        step=call.step,
-        rank=call.rank,
-        stage=call.stage,
-        subject=Subject(api=call.api),
-        symptom=Symptom.REPEATED_DATA,
-        message=f"the loss is the same for different batches of {row[-1].batch.loader}",
-        expected="losses that differ from batch to batch, as in training",
-        observed=f"a loss of {loss.value!r} for {len(row)} different batches in a row",
-        evidence=(call, row[-1].calls[place]),
-    )

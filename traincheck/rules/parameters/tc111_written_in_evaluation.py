@@ -57,18 +57,17 @@ class WrittenInEvaluation(EventRule, code="TC111", severity="error"):
             return []
         new = [name for name in wrote.names if name not in self._told]
         self._told.update(new)
-        return [_violation(event, wrote.model, name) for name in new]
+        return [self._violation(event, wrote.model, name) for name in new]
 
-
-def _violation(event: Event, model: str, name: str) -> Violation:
-    return Violation(
-        check_id=WrittenInEvaluation.code,
-        step=event.step,
-        rank=event.rank,
-        stage="eval",
-        subject=Subject(module=model, variable=name),
-        symptom=Symptom.SILENT_WRITE,
-        message=f"each forward pass of {model} in evaluation changes {name}",
-        expected="evaluation leaves parameters as they are",
-        observed=f"{name} is another one after each of two forward passes",
-    )
+    def _violation(self, event: Event, model: str, name: str) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=model, variable=name),
+            symptom=Symptom.SILENT_WRITE,
+            message=f"each forward pass of {model} in evaluation changes {name}",
+            expected="evaluation leaves parameters as they are",
+            observed=f"{name} is another one after each of two forward passes",
+        )

@@ -81,20 +81,21 @@ class WrittenBetweenSteps(EventRule, code="TC114", severity="info"):
                 self._first[name] = event.step
             elif times >= _IN_A_ROW and name not in self._told:
                 self._told.add(name)
-                found.append(_violation(event, owner, name, self._first[name]))
+                found.append(self._violation(event, owner, name, self._first[name]))
         return found
 
-
-def _violation(event: Event, owner: str, name: str, step: int | None) -> Violation:
-    return Violation(
-        check_id=WrittenBetweenSteps.code,
-        step=step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(variable=name),
-        symptom=Symptom.ADVICE,
-        message=f"something other than {owner} writes to {name} between its steps",
-        expected=f"no write to {name} between two steps of {owner}",
-        observed=f"the values differ from those that {owner} left, at {_IN_A_ROW} scans in a row",
-        evidence=(event,),
-    )
+    def _violation(self, event: Event, owner: str, name: str, step: int | None) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(variable=name),
+            symptom=Symptom.ADVICE,
+            message=f"something other than {owner} writes to {name} between its steps",
+            expected=f"no write to {name} between two steps of {owner}",
+            observed=(
+                f"the values differ from those that {owner} left, at {_IN_A_ROW} scans in a row"
+            ),
+            evidence=(event,),
+        )

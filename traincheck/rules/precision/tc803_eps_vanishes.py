@@ -78,23 +78,24 @@ class EpsVanishes(BuiltInRule, code="TC803", severity="error"):
             self.triggered += 1
             if eps < _LEAST:
                 named = [self._half[i] for i in group.ids if i in self._half]
-                found += [_violation(call, optimizer, name, eps) for name in named]
+                found += [self._violation(call, optimizer, name, eps) for name in named]
         if found:
             self._told.add(optimizer.id)
         return found
 
-
-def _violation(call: CallEvent, optimizer: OptimizerEvent, name: str, eps: float) -> Violation:
-    cls = optimizer.cls.rpartition(".")[2]
-    return Violation(
-        check_id=EpsVanishes.code,
-        step=call.step,
-        rank=call.rank,
-        stage="train",
-        subject=Subject(api=call.api, variable=name),
-        symptom=Symptom.PRECISION,
-        message=f"{optimizer.id} ({cls}) updates {name} in float16, in which its eps is zero",
-        expected="an eps that float16 can hold, from 6e-8 on",
-        observed=f"eps={eps:g}",
-        evidence=(optimizer, call),
-    )
+    def _violation(
+        self, call: CallEvent, optimizer: OptimizerEvent, name: str, eps: float
+    ) -> Violation:
+        cls = optimizer.cls.rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=call.step,
+            rank=call.rank,
+            stage="train",
+            subject=Subject(api=call.api, variable=name),
+            symptom=Symptom.PRECISION,
+            message=f"{optimizer.id} ({cls}) updates {name} in float16, in which its eps is zero",
+            expected="an eps that float16 can hold, from 6e-8 on",
+            observed=f"eps={eps:g}",
+            evidence=(optimizer, call),
+        )

@@ -55,22 +55,15 @@ class ReceivedDiffers(CollectiveRule, code="TC413", severity="error"):
         self.is_over = True
         first, other, receiver = pair.first, pair.other, pair.receiver
         return [
-            Violation(
-                check_id=self.code,
-                step=receiver.step,
-                rank=receiver.rank,
-                stage=receiver.stage,
+            self.violation(
+                receiver,
                 subject=Subject(api=f"torch.distributed.{receiver.op}", variable=receiver.variable),
                 symptom=Symptom.RANKS_DIFFER,
-                message=(
-                    f"after {receiver.op}, rank {receiver.rank} does not hold what "
-                    f"{_others(receiver)}"
-                ),
+                message=f"after {receiver.op}, rank {receiver.rank} does not hold what "
+                f"{_others(receiver)}",
                 expected="the same content on both ends",
-                observed=(
-                    f"contents rank {first.rank}: {_short(contents[0])}, "
-                    f"rank {other.rank}: {_short(contents[1])}"
-                ),
+                observed=f"contents rank {first.rank}: {_short(contents[0])}, "
+                f"rank {other.rank}: {_short(contents[1])}",
                 evidence=(first, other),
             )
         ]

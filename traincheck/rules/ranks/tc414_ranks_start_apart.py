@@ -74,25 +74,24 @@ class RanksStartApart(RankRule, code="TC414", severity="error"):
             streak = extend(self._apart, name, step.step)
             if streak.count >= _PROOF:
                 self._settled.add(name)
-                found.append(_violation(name, streak.first, step))
+                found.append(self._violation(name, streak.first, step))
         return found
 
-
-def _violation(name: str, first: int | None, step: RunStep) -> Violation:
-    rank = max(step.pages)
-    looks = [facts.begun[name] for facts in step.ranks.values()]
-    return Violation(
-        check_id=RanksStartApart.code,
-        step=first,
-        rank=rank,
-        stage="train",
-        subject=Subject(variable=name),
-        symptom=Symptom.RANKS_DIFFER,
-        message=f"all ranks reduce the gradient of {name}, but began with other values in it",
-        expected="the same content on every rank before the first step",
-        observed=f"rank {rank} and rank {step.first_rank} began with other values",
-        evidence=(looks[0], looks[-1], _collective(name, step, rank)),
-    )
+    def _violation(self, name: str, first: int | None, step: RunStep) -> Violation:
+        rank = max(step.pages)
+        looks = [facts.begun[name] for facts in step.ranks.values()]
+        return Violation(
+            check_id=self.code,
+            step=first,
+            rank=rank,
+            stage="train",
+            subject=Subject(variable=name),
+            symptom=Symptom.RANKS_DIFFER,
+            message=f"all ranks reduce the gradient of {name}, but began with other values in it",
+            expected="the same content on every rank before the first step",
+            observed=f"rank {rank} and rank {step.first_rank} began with other values",
+            evidence=(looks[0], looks[-1], _collective(name, step, rank)),
+        )
 
 
 def _collective(name: str, step: RunStep, rank: int) -> CollectiveEvent:

@@ -93,7 +93,24 @@ class PlateauOfTheWrongKind(EventRule, code="TC220"):
         self.triggered += 1
         if course.is_wrong and course.reduced is not None:
             course.is_over = True
-            yield _violation(course.reduced, course.metrics)
+            yield self._violation(course.reduced, course.metrics)
+
+    def _violation(self, call: CallEvent, metrics: Sequence[float]) -> Violation:
+        shown = ", ".join(f"{metric:.4g}" for metric in metrics[-_SHOWN:])
+        rises = metrics[-1] > metrics[0]
+        word = "rises" if rises else "falls"
+        return Violation(
+            check_id=self.code,
+            step=call.step,
+            rank=call.rank,
+            stage="train",
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
+            message=f"the rate of {call.owner} is reduced while the metric {word} ({shown})",
+            expected=f'mode="{"max" if rises else "min"}" for a metric that improves as it {word}',
+            observed=f"the metric {word} ({shown}), and the rate is reduced",
+            evidence=(call,),
+        )
 
 
 @dataclass(slots=True)
@@ -152,22 +169,4 @@ def _are_shares(metrics: Sequence[float]) -> bool:
     return max(shares) <= 1 and any(
         all(abs(share * count - round(share * count)) <= _EXACT * count for share in shares)
         for count in range(1, _MOST_SAMPLES)
-    )
-
-
-def _violation(call: CallEvent, metrics: Sequence[float]) -> Violation:
-    shown = ", ".join(f"{metric:.4g}" for metric in metrics[-_SHOWN:])
-    rises = metrics[-1] > metrics[0]
-    word = "rises" if rises else "falls"
-    return Violation(
-        check_id=PlateauOfTheWrongKind.code,
-        step=call.step,
-        rank=call.rank,
-        stage="train",
-        subject=Subject(api=Families.SCHEDULER_STEP),
-        symptom=Symptom.SCHEDULE,
-        message=f"the rate of {call.owner} is reduced while the metric {word} ({shown})",
-        expected=f'mode="{"max" if rises else "min"}" for a metric that improves as it {word}',
-        observed=f"the metric {word} ({shown}), and the rate is reduced",
-        evidence=(call,),
     )

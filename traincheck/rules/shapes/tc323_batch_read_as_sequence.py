@@ -103,7 +103,23 @@ class BatchReadAsSequence(EventRule, code="TC323"):
         if len(self._found) < _ENOUGH:
             return []
         self._is_over = True
-        return [_violation(*self._found[0])]
+        return [self._violation(*self._found[0])]
+
+    def _violation(self, read: _Read, loss: CallEvent) -> Violation:
+        layer = read.call
+        label = layer.module or layer.api.removeprefix("torch.nn.modules.").removesuffix(".forward")
+        told = loss_violation(
+            self.code,
+            layer,
+            f"{label} reads the {read.length} samples of a batch as one sequence",
+            expected=f"{read.length} sequences of {read.columns} steps, one for each sample of the "
+            "loss",
+            observed=f"{read.columns} sequences of {read.length} steps, and a loss over "
+            f"{read.length} samples",
+        )
+        return replace(
+            told, subject=Subject(api=layer.api, module=layer.module), evidence=(layer, loss)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +167,3 @@ def _samples(call: CallEvent, columns: int) -> int | None:
     if call.api in OVER_CLASSES:
         return rows if len(rest) == 1 and target.shape[:1] == (rows,) else None
     return rows if len(rest) <= 1 and prod(rest) != columns else None
-
-
-def _violation(read: _Read, loss: CallEvent) -> Violation:
-    layer = read.call
-    label = layer.module or layer.api.removeprefix("torch.nn.modules.").removesuffix(".forward")
-    told = loss_violation(
-        BatchReadAsSequence.code,
-        layer,
-        f"{label} reads the {read.length} samples of a batch as one sequence",
-        expected=f"{read.length} sequences of {read.columns} steps, one for each sample of the "
-        "loss",
-        observed=f"{read.columns} sequences of {read.length} steps, and a loss over "
-        f"{read.length} samples",
-    )
-    return replace(
-        told, subject=Subject(api=layer.api, module=layer.module), evidence=(layer, loss)
-    )

@@ -109,7 +109,27 @@ class OptimizerMadeAnew(EventRule, code="TC223"):
             return []
         last.first_step = call.step
         self.triggered += 1
-        return [_violation(row, call)] if len(row) == _IN_A_ROW else []
+        return [self._violation(row, call)] if len(row) == _IN_A_ROW else []
+
+    def _violation(self, row: list[_Generation], call: CallEvent) -> Violation:
+        first, second, third = (generation.made for generation in row)
+        name = first.cls.rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=row[1].first_step,
+            rank=call.rank,
+            stage="train",
+            subject=Subject(api=f"{first.cls}.__init__"),
+            symptom=Symptom.MADE_ANEW,
+            message=f"{second.id} ({name}) is built again over the parameters of {first.id}",
+            expected="one optimizer for all epochs",
+            observed=(
+                f"{first.id}, {second.id} and {third.id} ({name}), over the same parameters, "
+                "are made "
+                "one after the other, for one epoch each"
+            ),
+            evidence=(third, call),
+        )
 
 
 @dataclass(slots=True)
@@ -150,23 +170,3 @@ def _fed_once(before: _Generation, now: _Generation) -> str | None:
     if not _FEW_STEPS <= before.steps <= came.get(feeding, 0):
         return None
     return feeding if now.passes[feeding] - before.passes.get(feeding, 0) == 1 else None
-
-
-def _violation(row: list[_Generation], call: CallEvent) -> Violation:
-    first, second, third = (generation.made for generation in row)
-    name = first.cls.rpartition(".")[2]
-    return Violation(
-        check_id=OptimizerMadeAnew.code,
-        step=row[1].first_step,
-        rank=call.rank,
-        stage="train",
-        subject=Subject(api=f"{first.cls}.__init__"),
-        symptom=Symptom.MADE_ANEW,
-        message=f"{second.id} ({name}) is built again over the parameters of {first.id}",
-        expected="one optimizer for all epochs",
-        observed=(
-            f"{first.id}, {second.id} and {third.id} ({name}), over the same parameters, are made "
-            "one after the other, for one epoch each"
-        ),
-        evidence=(third, call),
-    )
