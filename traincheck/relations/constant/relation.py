@@ -44,6 +44,7 @@ from traincheck.schema.apis import TARGETED, Families
 from traincheck.schema.claims import Hypothesis, Needs, some, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.observations.external_writes import ExternalWrites
 
 _HELD = Example(holds=True, context=ALWAYS)
 _UNPADDED = 3  # steps: so many batches may have no padding, or lack what another loader gives
@@ -111,7 +112,7 @@ class Constant(UsualRelation):
             )
         if kind == BETWEEN:
             return Needs(
-                states=frozenset({"parameter@between"}),
+                states=frozenset({ExternalWrites.need}),
                 calls=frozenset({Families.OPTIMIZER_STEP}),
                 kinds=_STEPS | {"checkpoint"},
             )
