@@ -22,9 +22,9 @@ from traincheck.schema.reading import read_regular
 
 # What a run that has not ended has to say, by whether its launcher lives.
 _UNENDED = {
-    True: "the run goes on: what comes is missing; traincheck-check --follow waits for it",
-    False: "the launcher of the run is gone and told no end: that of the run may be missing",
-    None: "the run has not ended, or its launcher was killed: its end may be missing",
+    True: "the run is still going on; follow it to its end with traincheck-check --follow",
+    False: "the launcher was killed before the run ended; the end of the run may be missing",
+    None: "the run has not ended, or its launcher was killed; the end may be missing",
 }
 
 
@@ -85,7 +85,7 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
     try:
         record = parse_json(read_regular(path))
     except FileNotFoundError:
-        return None, [f"{path} is missing: when and how the run ended is not known"]
+        return None, [f"{path} is missing, so it is not known when and how the run ended"]
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         return None, [f"{path} cannot be read and is ignored: {reason}"]
@@ -161,7 +161,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def _check_version(path: Path, version: Any) -> None:
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise TraceFormatError(
-            f"{path} was written by schema {version}, this is {SCHEMA_VERSION}",
+            f"{path} has schema version {version}; this traincheck reads up to {SCHEMA_VERSION}",
             fix="read it with the version of traincheck that wrote it, or a later one",
         )
 
