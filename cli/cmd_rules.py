@@ -128,6 +128,7 @@ def _as_json(rule: Rule) -> dict[str, Any]:
     return {
         "code": docs.code,
         "name": docs.name,
+        "aliases": list(docs.aliases),
         "severity": docs.severity,
         "theme": docs.theme,
         "summary": docs.summary,
@@ -138,7 +139,9 @@ def _as_json(rule: Rule) -> dict[str, Any]:
 
 def _find(known: Sequence[Rule], code: str) -> Rule:
     by_code = {rule.info.code: rule for rule in known}
-    by_name = {docs.name: docs.code for docs in _docs(known)}
+    by_name = {
+        name: docs.code for docs in _docs(known) for name in (docs.name, *docs.aliases) if name
+    }
     rule = by_code.get(by_name.get(code.lower(), code.upper()))
     if rule is not None:
         return rule

@@ -243,6 +243,8 @@ def rule_page(rule: Rule) -> str:
         f"{docs.summary if has_code else docs.summary[:1].upper() + docs.summary[1:]}.",
         f"Severity: {docs.severity}. Theme: {docs.theme.lower()}. [All rules](../rules.md)",
     ]
+    if docs.aliases:
+        parts.append(f"Earlier name: {', '.join(docs.aliases)}.")
     for heading, text in docs.sections.items():
         parts += [f"## {heading}", text]
     options = options_text(rule)

@@ -6,7 +6,7 @@ import torch
 
 import traincheck
 from tests.collect.recording import recording
-from traincheck.schema.apis import MARKS
+from traincheck.schema.marks import MARKS
 
 
 def test_a_mark_is_at_its_step(tmp_path):

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.collect.recording import Recording, recording
 from traincheck.collect.observers import attention_softmax
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
+from traincheck.schema.marks import Marks
 
 Tensor = torch.Tensor
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -10,8 +10,8 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.collect.observers.loaded_averages import WANTED
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
+from traincheck.schema.marks import Marks
 
 CHECKPOINT = Needs(kinds=frozenset({"checkpoint"}))
 

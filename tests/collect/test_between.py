@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
+from traincheck.schema.marks import Marks
 
 NEEDS = Needs(states=frozenset({"parameter@between"}), kinds=frozenset({"mark"}))
 

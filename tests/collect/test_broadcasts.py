@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from tests.collect.recording import Recording, recording
 from traincheck.collect.observers import loss_broadcast
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
+from traincheck.schema.marks import Marks
 
 Tensor = torch.Tensor
 KNOWS = hasattr(torch._C._FunctionBase, "_input_metadata")

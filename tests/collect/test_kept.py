@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
 from traincheck.collect.observers import stale_gradients
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 EVERY = 3
 ALL = ["Sequential.0.bias", "Sequential.0.weight", "Sequential.2.bias", "Sequential.2.weight"]

@@ -14,7 +14,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from tests.collect.recording import recording
 from traincheck.collect.observers.worker_rng import states, watched
 from traincheck.collect.stats.token_batch import token_facts
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 EOS = 1
 

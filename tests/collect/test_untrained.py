@@ -10,8 +10,8 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
-from traincheck.schema.claims import USES, Needs
+from traincheck.schema.claims import USE_SCHEDULE, Needs
+from traincheck.schema.marks import Marks
 
 NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
 
@@ -48,7 +48,7 @@ def test_weights_that_rest_and_when_is_looked(tmp_path):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(net().requires_grad_(False))
     marks = run.marks(Marks.UNTRAINED)
-    assert [mark.step for mark in marks] == [*range(8), USES.every]
+    assert [mark.step for mark in marks] == [*range(8), USE_SCHEDULE.every]
     assert len({mark.data["weights"] for mark in marks}) == 1
 
 
@@ -83,7 +83,7 @@ def test_in_evaluation_mode(tmp_path, move):
         train(net().requires_grad_(False).eval(), move)
     marks = run.marks(Marks.SERVES)
     assert run.marks(Marks.UNTRAINED) == []
-    assert [mark.step for mark in marks] == [*range(8), USES.every]
+    assert [mark.step for mark in marks] == [*range(8), USE_SCHEDULE.every]
     assert len({mark.data["weights"] for mark in marks}) == (9 if move in (averages, copies) else 1)
 
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from tests.checking import fires, quiet
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
 from traincheck.schema.findings import Verdict
+from traincheck.schema.marks import Marks
 
 
 def into(parameter: torch.Tensor, gradient: torch.Tensor) -> None:

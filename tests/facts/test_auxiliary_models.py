@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from traincheck.facts.auxiliary_models import AuxiliaryModels, is_look
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import MarkEvent
+from traincheck.schema.marks import Marks
 
 
 def look(step: int | None, weights: str, text: str = Marks.UNTRAINED) -> MarkEvent:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from tests.builders import TraceBuilder
 from tests.rules.batches import trained_on
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
+from traincheck.schema.marks import Marks
 
 Drawn = dict[str, tuple[str, str]]  # generator -> states before and after the first batch
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.marks import Marks
 
 AUXILIARY = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
 _LOOKS = frozenset({Marks.NORMS, Marks.SERVES, Marks.UNTRAINED})

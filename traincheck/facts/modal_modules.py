@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from traincheck.schema.apis import ATTENTION, Marks
 from traincheck.schema.events import CallEvent, MarkEvent
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import ATTENTION
 
 BATCH_NORM = "torch.nn.functional.batch_norm"
 # Modules of libraries that leave out paths or areas at random, while they are trained

@@ -17,7 +17,6 @@ from traincheck.facts.provider import Fact
 from traincheck.facts.resumptions import brings_back
 from traincheck.facts.step_entries import StepEntries
 from traincheck.facts.step_facts import Parameter, StepFacts
-from traincheck.schema.apis import MODAL, SOFTMAXES, Families, Marks, is_loose
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -28,6 +27,9 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.marks import Marks
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import MODAL, SOFTMAXES, Families
 
 _LANDMARKS = frozenset(
     {
@@ -180,7 +182,7 @@ class TrainingState(Fact):
                 self._enter_parameter(event)
 
     def _books(self, name: str) -> dict[int, Parameter]:
-        return self.loose if is_loose(name) else self.parameters
+        return self.loose if is_unowned(name) else self.parameters
 
     def _enter_parameter(self, event: StateEvent) -> None:
         name, identity = event.name, event.identity

@@ -14,7 +14,7 @@ kind: what was observed; fixed for each type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import field
 
@@ -65,7 +65,7 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
         open: whether the run ended before the call did.
     """
 
-    kind: ClassVar[str] = "call"
+    kind: ClassVar[Literal["call"]] = "call"
     api: str
     span: Int64 = field(name="id")
     parent: Int64 | None = None
@@ -109,7 +109,7 @@ class StateEvent(_Event, frozen=True, kw_only=True, tag="state"):
         owner: id of the optimizer whose state it is.
     """
 
-    kind: ClassVar[str] = "state"
+    kind: ClassVar[Literal["state"]] = "state"
     name: str
     role: str = "parameter"
     change: str = "content"
@@ -147,7 +147,7 @@ class OptimizerEvent(_Event, frozen=True, kw_only=True, tag="optimizer"):
         where: ``file:line`` of the user's code that made it.
     """
 
-    kind: ClassVar[str] = "optimizer"
+    kind: ClassVar[Literal["optimizer"]] = "optimizer"
     change: str = "created"
     id: str
     cls: str = ""
@@ -170,7 +170,7 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
         complete: false for the last step when the run ended inside it.
     """
 
-    kind: ClassVar[str] = "step"
+    kind: ClassVar[Literal["step"]] = "step"
     counters: Mapping[str, Int64] = {}
     lr: Mapping[str, Sequence[float | int]] = {}
     modes: Mapping[str, bool] = {}
@@ -195,7 +195,7 @@ class StageEvent(_Event, frozen=True, kw_only=True, tag="stage"):
         previous: the stage before.
     """
 
-    kind: ClassVar[str] = "stage"
+    kind: ClassVar[Literal["stage"]] = "stage"
     previous: str = "init"
 
 
@@ -227,7 +227,7 @@ class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
             attends to.
     """
 
-    kind: ClassVar[str] = "batch"
+    kind: ClassVar[Literal["batch"]] = "batch"
     loader: str = ""
     index: Int64 = 0
     epoch: Int64 = 0
@@ -254,7 +254,7 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
         where: ``file:line`` of the user's code that gives the seed.
     """
 
-    kind: ClassVar[str] = "rng"
+    kind: ClassVar[Literal["rng"]] = "rng"
     source: str = "torch"
     change: str = "state"
     fingerprint: str | None = None
@@ -281,7 +281,7 @@ class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):
         where: ``file:line`` of the user's code.
     """
 
-    kind: ClassVar[str] = "collective"
+    kind: ClassVar[Literal["collective"]] = "collective"
     op: str = ""
     group: str = "world"
     number: Int64 = 0
@@ -326,7 +326,7 @@ class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
         where: ``file:line`` of the user's code.
     """
 
-    kind: ClassVar[str] = "checkpoint"
+    kind: ClassVar[Literal["checkpoint"]] = "checkpoint"
     op: str = ""
     target: str | None = None
     path: str | None = None
@@ -355,7 +355,7 @@ class WarningEvent(_Event, frozen=True, kw_only=True, tag="warning"):
         where: ``file:line`` it points to.
     """
 
-    kind: ClassVar[str] = "warning"
+    kind: ClassVar[Literal["warning"]] = "warning"
     category: str = ""
     text: str = ""
     where: str | None = None
@@ -401,7 +401,7 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
         data: what belongs to it.
     """
 
-    kind: ClassVar[str] = "mark"
+    kind: ClassVar[Literal["mark"]] = "mark"
     text: str = ""
     data: Mapping[str, Value] = {}
 

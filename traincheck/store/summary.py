@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -25,6 +24,8 @@ from traincheck.schema.events import (
     StepEvent,
     WarningEvent,
 )
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_tensor
 
 _MOST = 1000  # different texts kept of what a program may make up at will

@@ -24,7 +24,8 @@ from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.call_site import place, where
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.schema.apis import GRAD, Families, Marks
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import GRAD, Families
 
 
 class Autograd(Instrument):

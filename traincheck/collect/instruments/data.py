@@ -60,8 +60,8 @@ class Data(Instrument):
         self._starting: tuple[str, int] | None = None  # forked workers find it as it was
         needs = self.session.needs
         self._is_recorded = needs is None or "batch" in needs.kinds
-        self._has_content = needs is not None and needs.looks(BATCH_CONTENT)
-        self._is_rare = needs is not None and BATCH_CONTENT in needs.rare_looks
+        self._has_content = needs is not None and needs.scans(BATCH_CONTENT)
+        self._is_rare = needs is not None and BATCH_CONTENT in needs.sampled_states
         self.replace(data.DataLoader, "__iter__", self._wrap_iter)
         self.replace(dataloader._BaseDataLoaderIter, "__init__", self._wrap_init)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)

@@ -12,7 +12,7 @@ from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 
 class Modes(Instrument):

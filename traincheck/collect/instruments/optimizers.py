@@ -34,7 +34,9 @@ from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.live_objects import rates_of
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.handlers import give_back
-from traincheck.schema.apis import Families, Marks, is_loose
+from traincheck.schema.marks import Marks
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import Families
 
 _WRAPPED = "_traincheck_wrapped"
 _SCALARS = (int, float, str, type(None))
@@ -239,7 +241,7 @@ class Optimizers(Instrument):
         tracker.hold(em, owner, optimizer)
         known = [name for name, _ in tracker.held(owner, optimizer)]
         self._loose.pop(owner, None)
-        if any(map(is_loose, known)):
+        if any(map(is_unowned, known)):
             self._loose[owner] = False
         names, groups = iter(known), []
         for group in optimizer.param_groups:

@@ -12,7 +12,7 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 
 class RandomState(Instrument):

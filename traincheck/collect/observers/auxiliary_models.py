@@ -23,7 +23,7 @@ from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.model_structure import has_initial_statistics
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

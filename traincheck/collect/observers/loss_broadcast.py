@@ -16,8 +16,8 @@ import torch
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inputs, kind
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Schedule
+from traincheck.schema.marks import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

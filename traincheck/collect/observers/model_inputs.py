@@ -14,7 +14,7 @@ import torch
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.templates import MARK
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

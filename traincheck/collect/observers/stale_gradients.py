@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traincheck.collect.tensors.fingerprint import holds_zeros
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.change_detector import is_on_device
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

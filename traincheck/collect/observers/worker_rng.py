@@ -20,7 +20,7 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import hidden
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

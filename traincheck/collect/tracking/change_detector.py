@@ -41,7 +41,7 @@ from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans
 from traincheck.collect.tracking.tracked_tensor import NO_LINES, PARAMETER, TrackedTensor, kind_of
 from traincheck.handlers import give_back
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 UNKNOWN = "unknown"
 _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable itself is as it was

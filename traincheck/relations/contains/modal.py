@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from traincheck.facts.modal_modules import BATCH_NORM, ModalModules, is_dropping
-from traincheck.schema.apis import MODAL
-from traincheck.schema.claims import Needs, some
+from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, MarkEvent
+from traincheck.schema.torch_api import MODAL
 
-MODES = Needs(calls=some(*MODAL), kinds=frozenset({"mark", "checkpoint"}))
+MODES = Needs(calls=sampled(*MODAL), kinds=frozenset({"mark", "checkpoint"}))
 
 
 class Modes:

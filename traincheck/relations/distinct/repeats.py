@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from traincheck.facts.resumptions import Resumed, Resumptions
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, RngEvent, StepEvent
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 from traincheck.schema.words import counted
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModel, AuxiliaryModels, is_look
 from traincheck.facts.steps import is_judged
-from traincheck.schema.claims import USES, Hypothesis, Needs
+from traincheck.schema.claims import USE_SCHEDULE, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
@@ -34,7 +34,7 @@ MAX_PERIOD = 10_000
 _SLACK = 3  # times the longest stretch seen
 _MIN_MOVES = 3
 _OFTEN = 3  # steps: what is asked less often may be an evaluation
-_SELDOM = _SLACK * USES.every * _OFTEN
+_SELDOM = _SLACK * USE_SCHEDULE.every * _OFTEN
 _HOLDS = Example(holds=True, context={})
 
 
@@ -70,7 +70,7 @@ class ServingProposer:
             self._asked.step(event)
         elif is_look(event):
             self._looks[event.model] += 1
-            share = 1 if self._looks[event.model] <= USES.first else USES.every
+            share = 1 if self._looks[event.model] <= USE_SCHEDULE.first else USE_SCHEDULE.every
             often = self._asked.look(event.model) / share
             self._gaps[event.model] = max(self._gaps.get(event.model, 0), often)
             if event.step is not None:
@@ -85,12 +85,12 @@ class ServingProposer:
                 params = {"role": ROLE, "model": model, "period": period}
                 yield Hypothesis(relation="periodic", params=params)
         for model, seldom in sorted(self._gaps.items()):
-            rest = (self._asked.steps - self._asked.last[model]) / USES.every
-            if max(seldom, rest) <= _OFTEN and self._looks[model] > USES.first:
+            rest = (self._asked.steps - self._asked.last[model]) / USE_SCHEDULE.every
+            if max(seldom, rest) <= _OFTEN and self._looks[model] > USE_SCHEDULE.first:
                 params = {"role": ROLE, "model": model, "asked": _SELDOM}
                 yield Hypothesis(relation="periodic", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Which models move, or are asked."""
         for model, moves in self._moves.items():
             yield word({"model": model, "asked": 0})

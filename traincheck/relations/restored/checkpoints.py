@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -18,6 +17,9 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.marks import Marks
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import Families
 
 MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "scaler", "rng"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
@@ -184,7 +186,7 @@ class Owned:
         elif isinstance(event, StateEvent) and event.role in ("parameter", "buffer"):
             if event.change == "gone":
                 self._variables.get(_model(event.name), {}).pop(event.name, None)
-            elif event.change == "new" and not is_loose(event.name):
+            elif event.change == "new" and not is_unowned(event.name):
                 self._variables.setdefault(_model(event.name), {})[event.name] = event.role
 
     def _call(self, event: CallEvent) -> None:

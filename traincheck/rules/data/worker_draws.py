@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from traincheck.rules.shared.loaders import BATCHES, Loader, TrainingLoaders
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.marks import Marks
 
 WORKERS = BATCHES | Needs(kinds=frozenset({"mark"}))
 _MAX_EPOCHS = 64

@@ -1,4 +1,4 @@
-"""TC331: a loss that the program wrote itself is over all pairs of the samples of a batch."""
+"""A loss that the program wrote itself is over all pairs of the samples of a batch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Families, Marks
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 
 _ENOUGH = 2  # steps
@@ -49,8 +50,8 @@ class _Pairs(NamedTuple):
     size: int
 
 
-class BroadcastInOwnLoss:
-    """TC331 broadcast-in-own-loss: a loss written by hand is over all pairs of samples.
+class BroadcastInOwnLoss(EventRule, code="TC331"):
+    """broadcast-in-own-loss: a loss written by hand is over all pairs of samples.
 
     What it checks:
         In a loss that is written out, as ((prediction - target) ** 2).mean(), no operation makes
@@ -80,27 +81,14 @@ class BroadcastInOwnLoss:
         https://docs.pytorch.org/docs/stable/notes/broadcasting.html
     """
 
-    info = CheckInfo(
-        check_id="TC331",
-        kind="rule",
-        code="TC331",
-        severity="warning",
-        title="A loss is over all pairs of the samples of a batch",
-        likely_cause="In a loss {observed}: shapes of (N, 1) and (N,) broadcast.",
-        fix="Give both one shape: squeeze(-1) the one of (N, 1), or view_as() the other.",
-    )
+    title = "A loss is over all pairs of the samples of a batch"
+    likely_cause = "In a loss {observed}: shapes of (N, 1) and (N,) broadcast."
+    fix = "Give both one shape: squeeze(-1) the one of (N, 1), or view_as() the other."
     needs = Needs(
         states=frozenset({"loss@broadcast"}),
         calls=frozenset({Families.BACKWARD, Families.MODULE}),
         kinds=frozenset({"batch", "mark", "step"}),
     )
-
-    def monitor(self) -> Operations:
-        return Operations()
-
-
-class Operations(SingleEvents):
-    """Compares what losses of a step broadcast to with the size of its batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,10 +129,25 @@ class Operations(SingleEvents):
             for pairs in _pairs(mark):
                 if pairs.size in sizes:
                     place = call.where, pairs.name, len(pairs.given)
-                    found.setdefault(place, _violation(call, mark, pairs))
+                    found.setdefault(place, self._violation(call, mark, pairs))
         self._steps.update(found.keys())
         self._first = {**found, **self._first}
         return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
+
+    def _violation(self, call: CallEvent, mark: MarkEvent, pairs: _Pairs) -> Violation:
+        other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
+        word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
+        return self.violation(
+            mark,
+            subject=Subject(api=call.api),
+            symptom=Symptom.LOSS_INPUT,
+            message=f"{word} in a loss is over all pairs of {pairs.size} samples",
+            expected=f"one shape for both, with {pairs.size} elements",
+            observed=(
+                f"{word} of {[*pairs.given]} and a tensor such as {other} gives {[*pairs.shape]}"
+            ),
+            evidence=(call,),
+        )
 
 
 def _pairs(mark: MarkEvent) -> list[_Pairs]:
@@ -192,22 +195,3 @@ def _is_meant(sources: Sequence[_Source]) -> bool:
         if name not in _SCALING:
             return name == _LEAF or name in _SPREADING
     return False
-
-
-def _violation(call: CallEvent, mark: MarkEvent, pairs: _Pairs) -> Violation:
-    other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
-    word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
-    return Violation(
-        check_id="TC331",
-        step=mark.step,
-        rank=mark.rank,
-        stage=mark.stage,
-        subject=Subject(api=call.api),
-        symptom=Symptom.LOSS_INPUT,
-        message=f"{word} in a loss is over all pairs of {pairs.size} samples",
-        expected=f"one shape for both, with {pairs.size} elements",
-        observed=(
-            f"{word} of {[*pairs.given]} and a tensor such as {other} gives {[*pairs.shape]}"
-        ),
-        evidence=(call,),
-    )
