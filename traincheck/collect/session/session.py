@@ -38,7 +38,8 @@ from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
 from traincheck.schema.claims import SAMPLED_STEPS, Schedule
 from traincheck.schema.layout import unused_file_name
-from traincheck.schema.marks import MARKS, Marks
+from traincheck.schema.marks import Marks
+from traincheck.schema.observations.registry import MARK_TEXTS
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class Session:
                 continue
             try:
                 instrument.install()
+                instrument.install_observers()
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
             except Exception as error:  # another torch than we know: go without this instrument
@@ -251,7 +253,7 @@ class Session:
         em.busy = True
         try:
             options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-            told = f"user: {text}" if text in MARKS else masking.message(str(text))
+            told = f"user: {text}" if text in MARK_TEXTS else masking.message(str(text))
             fields = {"text": told, "data": masking.noted(dict(data))}
             with unseen():
                 em.ready("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])

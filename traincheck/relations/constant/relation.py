@@ -43,6 +43,7 @@ from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.observations.external_writes import ExternalWrites
 from traincheck.schema.torch_api import TARGETED, Families
 
 _HELD = Example(holds=True, context=ALWAYS)
@@ -111,7 +112,7 @@ class Constant(RelationBase):
             )
         if kind == BETWEEN:
             return Needs(
-                states=frozenset({"parameter@between"}),
+                states=frozenset({ExternalWrites.need}),
                 calls=frozenset({Families.OPTIMIZER_STEP}),
                 kinds=_STEPS | {"checkpoint"},
             )

@@ -10,7 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModel, AuxiliaryModels, is_look
+from traincheck.facts.auxiliary_models import (
+    AUXILIARY,
+    AuxiliaryModel,
+    AuxiliaryModels,
+    auxiliary_call,
+)
 from traincheck.facts.steps import is_judged
 from traincheck.schema.claims import USE_SCHEDULE, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
@@ -68,13 +73,13 @@ class ServingProposer:
     def observe(self, event: Event) -> None:
         if isinstance(event, StepEvent):
             self._asked.step(event)
-        elif is_look(event):
-            self._looks[event.model] += 1
-            share = 1 if self._looks[event.model] <= USE_SCHEDULE.first else USE_SCHEDULE.every
-            often = self._asked.look(event.model) / share
-            self._gaps[event.model] = max(self._gaps.get(event.model, 0), often)
+        elif (call := auxiliary_call(event)) is not None:
+            self._looks[call.model] += 1
+            share = 1 if self._looks[call.model] <= USE_SCHEDULE.first else USE_SCHEDULE.every
+            often = self._asked.look(call.model) / share
+            self._gaps[call.model] = max(self._gaps.get(call.model, 0), often)
             if event.step is not None:
-                seen = self._models.look(event)
+                seen = self._models.look(call, event.step)
                 self._longest[seen.name] = max(self._longest.get(seen.name, 0), seen.rest)
                 self._moves[seen.name] = self._moves.get(seen.name, 0) + seen.moved
 
@@ -117,14 +122,15 @@ class ServingDecider:
 
     def mark(self, event: MarkEvent) -> Iterator[tuple[int, Example]]:
         """A model was looked at, if it is a mark of that."""
-        if not is_look(event):
+        call = auxiliary_call(event)
+        if call is None:
             return
-        gap = self._asked.look(event.model)
+        gap = self._asked.look(call.model)
         for index, params in self._asking:
-            if params["model"] == event.model and gap <= params["asked"]:
+            if params["model"] == call.model and gap <= params["asked"]:
                 yield index, _HOLDS
         if event.step is not None:
-            yield from self._look(self._models.look(event), event)
+            yield from self._look(self._models.look(call, event.step), event)
 
     def _look(self, model: AuxiliaryModel, event: MarkEvent) -> Iterator[tuple[int, Example]]:
         for index, params in self._claims:

@@ -29,6 +29,7 @@ from traincheck.relations.restored.messages import WORDS, negative, parts_of, te
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.observations.eval_weights import EvalWeights
 from traincheck.schema.torch_api import Families
 
 _HOLDS = Example(holds=True, context={})
@@ -88,7 +89,7 @@ class Restored(RelationBase):
         step, new = frozenset({Families.OPTIMIZER_STEP}), frozenset({"parameter@new"})
         if what in (EVALUATED, LEFT):
             kinds = frozenset({"mark", "optimizer", "step"})
-            return Needs(calls=step, kinds=kinds, states=new | {"parameter@evaluation"})
+            return Needs(calls=step, kinds=kinds, states=new | {EvalWeights.need})
         if what == FILE:
             return Needs(calls=step | _SAVED, kinds=kinds | {"optimizer"})
         if what == PART:
