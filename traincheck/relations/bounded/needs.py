@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from traincheck.facts.losses import LOSSES
 from traincheck.relations.readings.reading import (
     AHEAD,
     DEAD,
@@ -27,7 +28,6 @@ from traincheck.relations.readings.reading import (
     SCALED_LOSS,
     SMALLEST,
 )
-from traincheck.relations.readings.table import LOSSES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, some, within_modules
 

@@ -39,7 +39,7 @@ from traincheck.relations.readings.reading import (
     Key,
     Reading,
 )
-from traincheck.relations.readings.table import Readings
+from traincheck.relations.readings.scalar_readings import Readings
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent

@@ -12,10 +12,10 @@ from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
 
+from traincheck.facts.losses import LOSSES
 from traincheck.facts.resumptions import brings_back
 from traincheck.facts.steps import is_judged
 from traincheck.relations.phrasing import is_library
-from traincheck.relations.readings.table import LOSSES
 from traincheck.schema.apis import (
     ATTENTION,
     IGNORED_LABEL,
@@ -58,7 +58,6 @@ _WHOLE = frozenset(
 )  # numbers that mean one
 _MODE_ARGUMENTS = frozenset({"train", "training"})
 _PAIR = 2
-_LOSSES = frozenset(LOSSES)
 _HOLDERS = ("torch", "torch.Tensor", "torch.nn.functional")
 # What modules call all the time, with arguments that their constructors were given.
 _LAYERS = frozenset(
@@ -69,7 +68,7 @@ _LAYERS = frozenset(
     )
 )  # fmt: skip
 _SOFTMAXES = SOFTMAXES | {f"{holder}.log_softmax" for holder in _HOLDERS}
-_INSTEAD = _LOSSES | _SOFTMAXES | {MULTI_HEAD}
+_INSTEAD = LOSSES | _SOFTMAXES | {MULTI_HEAD}
 _FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad", *sorted(_SOFTMAXES))
 
 
@@ -120,7 +119,7 @@ def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
     for name, value in event.args.items():
         if isinstance(value, dict):
             if "shape" in value:
-                tensors.append(_with_dims(name, value) if event.api in _LOSSES else name)
+                tensors.append(_with_dims(name, value) if event.api in LOSSES else name)
         elif isinstance(value, bool):
             if name in _MODE_ARGUMENTS and has_mode:
                 values[name] = value

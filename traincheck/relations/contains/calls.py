@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.awaited import FIRST
+from traincheck.facts.losses import LOSSES
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import ADDED, StepChanges
 from traincheck.facts.steps import is_judged
@@ -23,7 +24,6 @@ from traincheck.relations.phrasing import (
     short,
     shown,
 )
-from traincheck.relations.readings.table import LOSSES
 from traincheck.relations.topics import topic_of
 from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules

@@ -9,17 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.facts.losses import OVER_CLASSES
+from traincheck.facts.losses import LOSSES, OVER_CLASSES
 from traincheck.facts.ranks import RankSteps
 from traincheck.facts.steps import is_judged, is_skipped
+from traincheck.relations.readings.loss_scale import LossScale
 from traincheck.relations.readings.reading import OF_TERMS
-from traincheck.relations.readings.table import LOSSES, LossScale
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 
 BACKWARDS, RANKS, TOKENS = "backwards", "ranks", "tokens"
 KINDS = (BACKWARDS, RANKS, TOKENS)
-_LOSSES = frozenset(LOSSES)
 _SEVERAL = 2
 _MOST_WAITING = 256  # steps that one rank may be ahead of another
 
@@ -51,7 +50,7 @@ class Updates:
         """A call ended."""
         if event.exception is not None:
             return
-        if event.api in _LOSSES:
+        if event.api in LOSSES:
             if event.grad_enabled:
                 self._losses.loss(event)
                 self._look(event)

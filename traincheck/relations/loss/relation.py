@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.losses import OVER_CLASSES
+from traincheck.facts.losses import LOSSES, OVER_CLASSES
 from traincheck.relations.base import UsualRelation
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.loss.loss_scale import (
@@ -16,7 +16,6 @@ from traincheck.relations.loss.loss_scale import (
     Share,
     Shares,
 )
-from traincheck.relations.readings.table import LOSSES
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, some
 from traincheck.schema.events import Event
