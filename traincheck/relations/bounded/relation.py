@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.bounded.limits import Samples, holds, word
 from traincheck.relations.bounded.messages import (
     FIXES,
@@ -58,7 +58,7 @@ _PATIENCE = {
 }  # readings in a row that are wrong
 
 
-class Bounded(UsualRelation):
+class Bounded(RelationBase):
     """A number stays within limits.
 
     What it says:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import SEEN
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.consistent.decider import (
     CALLS,
     COUNTED,
@@ -28,7 +28,7 @@ from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 
 
-class Consistent(UsualRelation):
+class Consistent(RelationBase):
     """Equal on all ranks after a step, or equal to what was copied.
 
     What it says:

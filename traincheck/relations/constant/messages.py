@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from traincheck.relations.constant.properties import (
+from traincheck.relations.constant.arguments import ATTENTIONS, CAUSAL, is_masked
+from traincheck.relations.constant.fact import (
     ARGUMENTS,
-    ATTENTIONS,
     BATCH,
     BETWEEN,
-    CAUSAL,
     EQUAL,
     EVALUATED,
     HYPER,
@@ -20,7 +19,6 @@ from traincheck.relations.constant.properties import (
     TENSORS,
     USED,
     Fact,
-    is_masked,
 )
 from traincheck.relations.phrasing import short, shown
 from traincheck.relations.topics import topic_of

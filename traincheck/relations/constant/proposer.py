@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.constant.messages import word
-from traincheck.relations.constant.properties import (
+from traincheck.relations.constant.arguments import ATTENTIONS, Own, is_masked
+from traincheck.relations.constant.fact import (
     ARGUMENTS,
-    ATTENTIONS,
     BATCH,
     BETWEEN,
     EQUAL,
@@ -22,11 +21,10 @@ from traincheck.relations.constant.properties import (
     TENSORS,
     USED,
     Fact,
-    Facts,
     Key,
-    Own,
-    is_masked,
 )
+from traincheck.relations.constant.facts import Facts
+from traincheck.relations.constant.messages import word
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, StepEvent

@@ -8,20 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import UsualRelation
-from traincheck.relations.constant.messages import (
-    ALWAYS,
-    OWN_WORDS,
-    alike,
-    name_of,
-    negative,
-    text_of,
-    wanted_of,
-    word_of,
-)
-from traincheck.relations.constant.properties import (
+from traincheck.relations.base import RelationBase
+from traincheck.relations.constant.arguments import ATTENTIONS, is_masked
+from traincheck.relations.constant.fact import (
     ARGUMENTS,
-    ATTENTIONS,
     BATCH,
     BETWEEN,
     EQUAL,
@@ -32,9 +22,18 @@ from traincheck.relations.constant.properties import (
     TENSORS,
     USED,
     Fact,
-    Facts,
     Key,
-    is_masked,
+)
+from traincheck.relations.constant.facts import Facts
+from traincheck.relations.constant.messages import (
+    ALWAYS,
+    OWN_WORDS,
+    alike,
+    name_of,
+    negative,
+    text_of,
+    wanted_of,
+    word_of,
 )
 from traincheck.relations.constant.proposer import ConstantProposer
 from traincheck.relations.example_cache import Examples
@@ -50,7 +49,7 @@ _UNPADDED = 3  # steps: so many batches may have no padding, or lack what anothe
 _STEPS = frozenset({"mark", "step"})
 
 
-class Constant(UsualRelation):
+class Constant(RelationBase):
     """A program gives the same values again and again.
 
     What it says:

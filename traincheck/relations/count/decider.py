@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.awaited import ROUTED
+from traincheck.facts.landmarks import scheduler_class
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.count.optimizer_handover import Apart, Successors, label
-from traincheck.relations.count.windows import (
+from traincheck.relations.count.keys import (
     BACKWARD,
     CLEARED,
     COLLECTIVE,
@@ -17,14 +17,12 @@ from traincheck.relations.count.windows import (
     LANDMARKS,
     LOOSE,
     Key,
-    Page,
-    Windows,
     is_listed,
-    often_of,
-    scheduler_of,
-    subject_of,
 )
-from traincheck.relations.example_cache import Examples, Joined
+from traincheck.relations.count.messages import often_of, subject_of
+from traincheck.relations.count.optimizer_handover import Apart, Successors, label
+from traincheck.relations.count.windows import Page, Windows
+from traincheck.relations.example_cache import ExampleCache, Examples
 from traincheck.relations.iterations import ShortUpdates
 from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Context, Hypothesis
@@ -73,7 +71,7 @@ class CountDecider:
         # Which optimizers step -> the last window of theirs with the fewest forwards to a backward
         self._usual: dict[frozenset[str], Page] = {}
         self._positives = [((index, _HELD),) for index in range(len(claims))]
-        self._last = Joined()
+        self._last = ExampleCache()
 
     def observe(self, event: Event) -> Examples:
         self._short.observe(event)
@@ -81,7 +79,7 @@ class CountDecider:
             self._windows.call(self._as_known(event))
             self._successors.call(event)
             if event.family in (Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP):
-                self._schedulers.add((event.owner, scheduler_of(event)))
+                self._schedulers.add((event.owner, scheduler_class(event)))
             self._is_compiled |= event.api == COMPILED
             if event.api in self._unlisted and is_listed(event.module):
                 self._unlisted.discard(event.api)

@@ -6,20 +6,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from traincheck.facts.landmarks import scheduler_class
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.count.windows import (
+from traincheck.relations.count.bounds import Seen, bound
+from traincheck.relations.count.keys import (
     BACKWARD,
     COLLECTIVE,
     LANDMARKS,
     SIGNS,
     Key,
-    Page,
-    Seen,
-    Windows,
-    bound,
-    scheduler_of,
     takes_part,
 )
+from traincheck.relations.count.windows import Page, Windows
 from traincheck.relations.phrasing import STEP, is_library
 from traincheck.schema.apis import LOSS_MODULES, Families
 from traincheck.schema.claims import Hypothesis
@@ -70,7 +68,7 @@ class CountProposer:
             else:
                 self._open[event.parent].add(event.api)
             if event.family == Families.SCHEDULER_STEP:
-                self._schedulers[event.owner].add(scheduler_of(event))
+                self._schedulers[event.owner].add(scheduler_class(event))
             key = self._windows.call(event)
             if key is not None and event.family == Families.MODULE:
                 if event.parent is None:

@@ -1,77 +1,33 @@
-"""How often each call happens from one update to the next, and what such counts share.
-
-Judges nothing.
-"""
+"""Calls from one update to the next."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.facts.steps import is_judged, is_skipped
-from traincheck.relations.phrasing import STEP, short
+from traincheck.relations.count.keys import (
+    BACKWARD,
+    COLLECTIVE,
+    DETACH,
+    IN_VAIN,
+    INIT,
+    LANDMARKS,
+    LOOSE,
+    MODES,
+    OPENINGS,
+    ROOT,
+    UPDATES,
+    Key,
+    key_of,
+)
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, CollectiveEvent, StepEvent
 from traincheck.schema.values import tensor_summary
-from traincheck.schema.words import counted
 
-_F = Families
-# An API or family, and whose call it is where owners are told apart, or by which module
-Key = tuple[str, str | None]
-BACKWARD: Key = (_F.BACKWARD, None)
-DETACH = "torch.Tensor.detach"
-LOOSE: Key = (DETACH, "the loop")  # of these, what no other call makes: it may be for a log
-IN_VAIN: Key = (_F.ZERO_GRAD, "in vain")  # of these, what clears gradients that none applied
-ROOT: Key = (_F.MODULE, "from outside")  # what a model computes of a batch
-SIGNS = frozenset({LOOSE, IN_VAIN, ROOT})  # count nothing by themselves
-_OWNED = frozenset({_F.OPTIMIZER_STEP, _F.SCHEDULER_STEP})
-# What a loop does, whether gradients are recorded or not.
-LANDMARKS = _OWNED | {
-    _F.BACKWARD,
-    _F.ZERO_GRAD,
-    _F.SCALE,
-    _F.SCALER_STEP,
-    _F.SCALER_UPDATE,
-    _F.UNSCALE,
-    _F.CLIP_NORM,
-    _F.CLIP_VALUE,
-}
-_UPDATES = frozenset({_F.OPTIMIZER_STEP, _F.SCALER_STEP})
-_MODES = frozenset({_F.TRAIN, _F.EVAL})
-_MIN_MEAN = 12.0  # of calls that come at random, one step in 160 000 has none
-_METHOD, _MOST_CALLS = "torch.Tensor.", 8
 _MOST_SINCE = 1 << 16
-_MIN_DISTINCT = 3  # counts, before what divides them all means anything
-_INIT = "torch.nn.init."
-COLLECTIVE = "torch.distributed."
-CLEARED: Key = (_F.ZERO_GRAD, None)
-_OPENINGS = frozenset({CLEARED, ROOT})
-# Whoever counts must hear of these, to know where a window ends, when a model is evaluated, and
-# whether an iteration was left before its end.
-FRAME = frozenset({_F.BACKWARD, _F.MODULE, _F.ZERO_GRAD, *_UPDATES, *_MODES})
-# Without these nothing is learned, or nothing that was meant.
-ESSENTIAL = frozenset({_F.BACKWARD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.ZERO_GRAD})
-
-
-def key_of(event: CallEvent) -> Key:
-    """What a call counts as: a landmark by its family, anything else by its own name."""
-    family = event.family
-    if family in LANDMARKS:
-        return family, event.owner if family in _OWNED else None
-    return event.api, None
-
-
-def scheduler_of(event: CallEvent) -> str:
-    """The class of a scheduler that is made or stepped: ``CosineAnnealingLR``."""
-    return event.api.split(".")[-2]
-
-
-def is_listed(module: str | None) -> bool:
-    """Whether a module is one of a list, or a part of one, as experts are."""
-    return module is not None and any(part.isdecimal() for part in module.split("."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +59,12 @@ class Page:
 
     @property
     def _opening(self) -> Key | None:
-        return next((key for key in self.counts if key in _OPENINGS), None)
+        return next((key for key in self.counts if key in OPENINGS), None)
 
     def asked(self, params: Mapping[str, Any]) -> int:
         """How many calls a claim asks for in this window."""
         times: int = params["times"]
-        return times * self.backwards if params["per"] == _F.BACKWARD else times
+        return times * self.backwards if params["per"] == Families.BACKWARD else times
 
 
 @dataclass(slots=True)
@@ -142,20 +98,20 @@ class Windows:
     def call(self, event: CallEvent) -> Key | None:
         """Count a call; its key, if it counts."""
         family = event.family or event.api
-        if event.exception is not None or event.api.startswith(_INIT):
+        if event.exception is not None or event.api.startswith(INIT):
             return None
-        if family in _MODES:
-            if family != _F.EVAL or "." not in (event.module or ""):  # a part may be frozen
-                self._is_evaluating = family == _F.EVAL and self._has_trained
+        if family in MODES:
+            if family != Families.EVAL or "." not in (event.module or ""):  # a part may be frozen
+                self._is_evaluating = family == Families.EVAL and self._has_trained
             return None
         key = key_of(event)
         if family in LANDMARKS:
-            if family == _F.BACKWARD:
+            if family == Families.BACKWARD:
                 self._backward_ns = (self._backward_ns[1], event.start_ns)
                 self._has_trained, self._has_forward = True, False
                 self._cleared = dict.fromkeys(self._cleared, True)
                 self._take_back(event.start_ns)
-            elif family == _F.OPTIMIZER_STEP:
+            elif family == Families.OPTIMIZER_STEP:
                 self._optimizer_step(event)
         elif self._is_left_out(event):
             return None
@@ -164,7 +120,7 @@ class Windows:
             self._now[counted_as] += 1
             if family not in LANDMARKS:
                 self._since.append((event.start_ns, counted_as))
-        if family in _UPDATES:
+        if family in UPDATES:
             self._cleared.pop(event.owner, None)
             self._cleared.pop(None, None)  # of a module: whoever steps applies its gradients
             self._done.update(self._now)
@@ -182,7 +138,7 @@ class Windows:
         if api == DETACH:
             if event.parent is None:
                 found.append(LOOSE)
-        elif api == _F.ZERO_GRAD:
+        elif api == Families.ZERO_GRAD:
             if self._cleared.get(event.owner):
                 found.append(IN_VAIN)
             self._cleared[event.owner] = False
@@ -252,95 +208,3 @@ class Windows:
         self._is_first = self._is_free = False
         self._began = None
         return page
-
-
-def takes_part(event: CallEvent) -> bool:
-    """Whether a gradient may flow through a call: not through a transform of a sample."""
-    result = tensor_summary(event.result)
-    if result is None or result.requires_grad:
-        return True
-    given = map(tensor_summary, event.args.values())
-    return any(tensor is not None and tensor.requires_grad for tensor in given)
-
-
-@dataclass(slots=True)
-class Seen:
-    """Counts of one key. first: in the first window. later: count -> windows, the first left out.
-
-    ratios: calls for each backward, where that is a whole number; 0 elsewhere.
-    """
-
-    first: int = 0
-    later: Counter[int] = field(default_factory=Counter)
-    ratios: Counter[int] = field(default_factory=Counter)
-
-    def enter(self, count: int, page: Page) -> None:
-        """Take note of one window."""
-        ratio, rest = divmod(count, page.backwards) if page.backwards else (0, 1)
-        self.ratios[0 if rest else ratio] += 1
-        if page.first:
-            self.first = count
-        else:
-            self.later[count] += 1
-
-
-def bound(key: Key, seen: Seen, backwards: int, *, is_echo: bool = False) -> dict[str, Any] | None:
-    """What the counts of one key have in common, as parameters of a claim; None if nothing.
-
-    backwards: how many of them, at most, one optimizer applies; 0 where there are several.
-    is_echo: as exact as what was seen, however little that was.
-    """
-    later = seen.later
-    windows = sum(later.values())
-    if not windows:
-        return None
-    mode, often = later.most_common(1)[0]
-    if key[0].startswith(COLLECTIVE):  # more of them where ranks evaluate together
-        low = min(later)
-        is_usual = 2 * later[low] >= windows
-        return _claim("least", low, STEP, skips_first=seen.first < low) if is_usual else None
-    is_even = len(seen.ratios) == 1 and min(seen.ratios) > 0
-    # How many batches are accumulated is a setting: each has a backward and its scaling.
-    if is_even and (key[0] == _F.SCALE or (key[0] not in LANDMARKS and backwards > 1)):
-        return _claim("exactly", min(seen.ratios), _F.BACKWARD, skips_first=False)
-    # The last windows of epochs may be short.
-    is_mostly = key == BACKWARD and mode == max(later) and 2 * often > windows
-    if len(later) == 1 or is_mostly:
-        if (
-            key == BACKWARD and backwards == 1 and not is_echo
-        ):  # it may be told to accumulate some other time
-            return _claim("least", 1, STEP, skips_first=False)
-        if key[0].startswith(_METHOD) and mode > _MOST_CALLS:  # one for each sample, say
-            return _claim("least", 1, STEP, skips_first=not seen.first)
-        # In the first window there is nothing to clear yet: its lack does no harm.
-        is_less = seen.first < mode and key[0] == _F.ZERO_GRAD
-        claim = _claim("exactly", mode, STEP, skips_first=seen.first != mode and not is_less)
-        # A schedule goes on after an update: before the first one there is nothing to go on from.
-        is_late = key[0] == _F.SCHEDULER_STEP and not seen.first
-        return {**claim, "late": True} if is_late else claim
-    divisor = math.gcd(*later)
-    if divisor > 1 and (is_echo or len(later) >= _MIN_DISTINCT):
-        return _claim("multiple", divisor, STEP, skips_first=bool(seen.first % divisor))
-    mean = sum(count * often for count, often in later.items()) / windows
-    return _claim("least", 1, STEP, skips_first=not seen.first) if mean >= _MIN_MEAN else None
-
-
-def _claim(form: str, times: int, per: str, *, skips_first: bool) -> dict[str, Any]:
-    return {"form": form, "times": times, "per": per, "skips_first": skips_first}
-
-
-def subject_of(params: Mapping[str, Any]) -> str:
-    """What a claim counts, in words."""
-    name, whose = short(params["api"]), params.get("owner") or params.get("module")
-    return name if not whose or name == f"{whose}.forward" else f"{name} of {whose}"
-
-
-def often_of(params: Mapping[str, Any]) -> str:
-    """How often, in words."""
-    times = params["times"]
-    plural = counted(times, "time")
-    return {
-        "exactly": "once" if times == 1 else f"exactly {plural}",
-        "least": f"at least {plural}",
-        "multiple": f"a multiple of {plural}",
-    }[params["form"]]

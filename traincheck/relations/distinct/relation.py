@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import SEEN, RunProgram
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.distinct.messages import CAUSES, TEXTS
 from traincheck.relations.distinct.repeats import (
     BATCHES,
@@ -31,7 +31,7 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 _HOLDS = Example(holds=True, context={})
 
 
-class Distinct(UsualRelation):
+class Distinct(RelationBase):
     """Batches and random draws that do not come twice.
 
     What it says:

@@ -29,14 +29,6 @@ DETACHED: Mapping[str, str] = {
     "call requires_grad_(True) on a model that is to be trained; a distribution passes gradients "
     "through rsample(), not through sample().",
 }
-# How often ``detach`` is called is a habit that says where gradients go.
-CUT: Mapping[str, str] = {
-    "likely_cause": (
-        "A tensor is detached that is not in the reference, or no longer is: gradients go another "
-        "way{where}."
-    ),
-    "fix": "Find the detach() that the reference does not have, or that is missing here{where}.",
-}
 _NAMED = 2  # modules that are named in a sentence
 
 

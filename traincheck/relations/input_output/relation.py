@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.input_output.flow import (
     ARGUMENT,
     MEMORY,
@@ -33,7 +33,7 @@ from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 
-class InputOutput(UsualRelation):
+class InputOutput(RelationBase):
     """The result and the arguments of an API fit each other.
 
     What it says:

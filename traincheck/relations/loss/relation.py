@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.losses import LOSSES, OVER_CLASSES
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.loss.loss_scale import (
     BACKWARDS,
@@ -44,7 +44,7 @@ _FIXES = {
 }
 
 
-class Loss(UsualRelation):
+class Loss(RelationBase):
     """What backward is given is one mean loss, of targets that are one token ahead.
 
     What it says:

@@ -12,7 +12,7 @@ from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
 from traincheck.relations.example_cache import Examples
-from traincheck.relations.members import (
+from traincheck.relations.membership.places import (
     DTYPE,
     FREE,
     FROZEN,

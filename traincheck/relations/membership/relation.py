@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traincheck.relations.base import UsualRelation
-from traincheck.relations.members import (
+from traincheck.relations.base import RelationBase
+from traincheck.relations.membership.decider import MembershipDecider
+from traincheck.relations.membership.places import (
     DTYPE,
     FREE,
     FROZEN,
@@ -18,9 +19,8 @@ from traincheck.relations.members import (
     TRAINABLE,
     UNMOVED,
     Lookups,
-    MembershipProposer,
 )
-from traincheck.relations.membership.decider import MembershipDecider
+from traincheck.relations.membership.proposer import MembershipProposer
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs, some
@@ -40,7 +40,7 @@ _TEXTS = {
 }
 
 
-class Membership(UsualRelation):
+class Membership(RelationBase):
     """Which variables a model has, which of them are trained, and which an optimizer holds.
 
     What it says:

@@ -10,7 +10,7 @@ from traincheck.facts.landmarks import OWNED, key_of, landmark_of
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import ADDED
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.loop import (
     BESIDE,
     HABITS,
@@ -31,7 +31,7 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Topic
 _F = Families
 
 
-class Order(UsualRelation):
+class Order(RelationBase):
     """After A, B comes before the next C.
 
     What it says:

@@ -9,7 +9,7 @@ from typing import Any
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.facts.variables import Variable, Variables, select
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.periodic import auxiliary_models as _serving
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations.phrasing import selector_text
@@ -20,7 +20,7 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 _LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 
 
-class Periodic(UsualRelation):
+class Periodic(RelationBase):
     """Every variable of a kind changes every k training steps.
 
     What it says:

@@ -1,14 +1,29 @@
-"""What files hold and what loads restore, as facts that a program repeats. Knows no claims."""
+"""Facts of loads and saves, in one process."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.schema.apis import Families, Marks, is_loose
+from traincheck.relations.restored.evaluations import Evaluations
+from traincheck.relations.restored.fact import (
+    ALSO,
+    BACK,
+    COPIES,
+    COUNTS,
+    FILE,
+    LOADS,
+    MODEL,
+    OPTIMIZER,
+    PART,
+    SCHEDULER,
+    TRAINED,
+    Fact,
+)
+from traincheck.relations.restored.saved_state import Owned, model_of
+from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -19,39 +34,14 @@ from traincheck.schema.events import (
     StepEvent,
 )
 
-MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "scaler", "rng"
-LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
-TRAINED, COUNTS, BACK = "trained", "counts", "back"
-EVALUATED, LEFT = "evaluated", "left"
-_MOST_NAMES = 8  # parameters of one evaluation that count as examples
 _MOST_COUNTED = 64  # values of one load or save that count as examples
 # A value that comes back tells twice: its name and its shape must both be those of the model.
 _PER_VALUE = 2
 _MOST_KEYS = 20  # of a file that are looked at
-# Buffers that no module leaves out of its state
-_ALWAYS_SAVED = ("running_mean", "running_var", "num_batches_tracked")
-
 _EPOCH = re.compile(r"(start_|last_|cur_|current_|resume_)?epoch(_num|_idx|_index)?")
 _STEP = re.compile(
     r"(global_|train_|start_|last_|current_)?(step|iteration)|(global_)?(iter|iter_num)|num_updates"
 )
-
-Key = tuple[str, str]  # what is said, and of what
-
-
-class Fact(NamedTuple):
-    """Something that was seen. weight: examples; name: what it is about, for people.
-
-    counts: by kind, of a file, how many there are to save; of a part, of how many values it is.
-    """
-
-    key: Key
-    value: Any
-    weight: int
-    name: str
-    event: Event
-    evidence: tuple[Event, ...]
-    counts: Mapping[str, int] = {}
 
 
 class Checkpoints:
@@ -97,7 +87,7 @@ class Checkpoints:
     def _of_update(self, event: CallEvent) -> Iterator[Fact]:
         if self._fresh:
             others = self._owned.models_of_others(event.owner)
-            self._fresh = {name for name in self._fresh if _model(name) in others}
+            self._fresh = {name for name in self._fresh if model_of(name) in others}
         self._update = self._update or event
         loads, self._open = self._open, []
         if loads:
@@ -158,133 +148,6 @@ class Checkpoints:
                     yield Fact(key, kind in kinds, weight, name, update, (load, update))
 
 
-@dataclass(slots=True)
-class Owned:
-    """What the program has that it may save."""
-
-    _held: dict[str, OptimizerEvent] = field(default_factory=dict)  # optimizers by id
-    _stepped: set[str | None] = field(default_factory=set)  # of these, since the last was made
-    _scheduled: set[str | None] = field(default_factory=set)  # of these, with a scheduler
-    # Those that step, by optimizer and class: the parts of a composed one do not
-    _schedulers: set[tuple[str | None, str]] = field(default_factory=set)
-    _has_scaler: bool = False
-    _models: set[str] = field(default_factory=set)
-    _variables: dict[str, dict[str, str]] = field(default_factory=dict)  # roles, by model and name
-
-    def observe(self, event: Event) -> None:
-        if isinstance(event, OptimizerEvent):
-            self._held[event.id] = event
-            if event.change == "created":  # those of the fold or stage before may be done
-                self._stepped.clear()
-        elif isinstance(event, MarkEvent):
-            if event.text == Marks.MODEL:
-                self._models.add(str(event.data.get("name")))
-        elif isinstance(event, CallEvent):
-            self._call(event)
-        elif isinstance(event, StateEvent) and event.role in ("parameter", "buffer"):
-            if event.change == "gone":
-                self._variables.get(_model(event.name), {}).pop(event.name, None)
-            elif event.change == "new" and not is_loose(event.name):
-                self._variables.setdefault(_model(event.name), {})[event.name] = event.role
-
-    def _call(self, event: CallEvent) -> None:
-        family = event.family or event.api
-        if family == Families.OPTIMIZER_STEP:
-            self._stepped.add(event.owner)
-        elif family == Families.SCHEDULER_CREATED:
-            self._scheduled.add(event.owner)
-        elif family == Families.SCHEDULER_STEP:
-            self._schedulers.add((event.owner, event.api))
-        elif family == Families.SCALER_STEP:
-            self._has_scaler |= event.args.get("enabled") is not False
-
-    def numbers(self, size: int) -> dict[str, int]:
-        """How many there are to save, by kind. size: of all that is saved of models.
-
-        Of models none where that is less than is trained: a part of one may be missing.
-        """
-        stepped = self._stepped
-        schedulers = sum(owner in stepped for owner, _ in self._schedulers)
-        found = {
-            OPTIMIZER: len(stepped),
-            SCHEDULER: max(schedulers, min(1, len(self._scheduled & stepped))),
-            SCALER: int(self._has_scaler),
-        }
-        events = [event for owner, event in self._held.items() if owner in stepped]
-        trained = {identity for e in events for group in e.groups for identity in group.ids}
-        if size >= len(trained):
-            models = set().union(*map(_models_of, events))
-            classes = {model.partition("#")[0] for model in models}
-            copies = {model for model in self._models if model.partition("#")[0] in classes}
-            found[MODEL] = len(models | copies)  # a copy is an average, or a target network
-        return found
-
-    def has(self, kind: str, count: int) -> bool | None:
-        """Whether a model, or optimizer, is of so many values; None if that is not known."""
-        if kind == OPTIMIZER:
-            held = {sum(len(group.params) for group in e.groups) for e in self._held.values()}
-            return count in held if held else None
-        sizes = [_sizes(roles) for roles in self._variables.values()]
-        if any(low <= count <= high for low, high in sizes):
-            return True
-        # More than all: a state holds a module that is shared, or that was never used
-        return None if count > max((high for _, high in sizes), default=0) else False
-
-    def models_of_others(self, owner: str | None) -> set[str]:
-        """Models that other optimizers hold, and not this one."""
-        if owner not in self._held:
-            return set()
-        others = (event for other, event in self._held.items() if other != owner)
-        return set().union(*map(_models_of, others)) - _models_of(self._held[owner])
-
-
-@dataclass(slots=True)
-class Evaluations:
-    """With which weights models are evaluated, and whether that leaves them as they are."""
-
-    _seen: dict[str, MarkEvent] = field(default_factory=dict)  # of this step, by model
-    _first: set[str] = field(default_factory=set)  # models that were evaluated as they began
-
-    def observe(
-        self,
-        event: MarkEvent | OptimizerEvent | StepEvent,
-        began: Mapping[str, str],
-        fresh: Set[str],
-    ) -> Iterator[Fact]:
-        """Enter what tells of an evaluation. began: parameters, some of which are fresh yet."""
-        if isinstance(event, StepEvent):
-            yield from self._left()
-        elif isinstance(event, OptimizerEvent):
-            if event.change == "created":  # a fold or trial may begin with the same weights
-                self._first.clear()
-        else:
-            yield from self._mark(event, began, fresh)
-
-    def _mark(self, event: MarkEvent, began: Mapping[str, str], fresh: Set[str]) -> Iterator[Fact]:
-        model, values, names = event.model, event.values, event.names
-        if event.text == Marks.EVALUATED:
-            self._seen[model] = event
-            known = (values.keys() & began.keys()) - fresh
-            has_moved = any(values[name] != began[name] for name in known)
-            was_first = model in self._first
-            self._first.discard(model)
-            if known and not has_moved:
-                self._first.add(model)
-            if known and (has_moved or was_first):  # a first update may be one by a rate of zero
-                weight = min(_MOST_NAMES, len(known))
-                yield Fact((EVALUATED, model), has_moved, weight, model, event, (event,))
-        elif event.text == Marks.EVALUATION_WROTE and names:
-            self._seen.pop(model, None)
-            yield Fact((LEFT, model), False, 1, names[0], event, (event,))
-
-    def _left(self) -> Iterator[Fact]:
-        """The step of these evaluations has ended: nothing was written."""
-        for model, event in self._seen.items():
-            weight = min(_MOST_NAMES, len(event.values))
-            yield Fact((LEFT, model), True, weight, model, event, (event,))
-        self._seen.clear()
-
-
 def _of_load(event: CheckpointEvent) -> Iterator[Fact]:
     if _kind(event) == MODEL:
         target, matched = _target(event), event.matched or 0
@@ -299,35 +162,6 @@ def _of_swaps(loads: Sequence[CheckpointEvent], update: CallEvent) -> Iterator[F
         mine = [load for load in loads if _target(load) == target]
         weight = _weight(mine[-1].entries or 0)
         yield Fact((BACK, target), len(mine) % 2 == 0, weight, target, update, (mine[-1], update))
-
-
-def missing(claimed: Mapping[str, str], fact: Fact) -> list[str]:
-    """Parts that a file is said to hold, and does not though there are such things.
-
-    What has another name is there, and so are states of generators that are put together.
-    """
-    found, names = fact.value, []
-    for kind in sorted(set(claimed.values())):
-        mine = {name for name, other in claimed.items() if other == kind}
-        now = {name for name, other in found.items() if other == kind}
-        is_short = len(now) < min(len(mine), fact.counts.get(kind, len(mine)))
-        if is_short and not (kind == RNG and now - mine):
-            names += sorted(mine - now)
-    return names
-
-
-def _models_of(event: OptimizerEvent) -> set[str]:
-    return {_model(name) for group in event.groups for name in group.params}
-
-
-def _model(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _sizes(roles: Mapping[str, str]) -> tuple[int, int]:
-    """The fewest and the most values in the state of a model: some buffers may be left out."""
-    saved = [n for n, role in roles.items() if role == "parameter" or n.endswith(_ALWAYS_SAVED)]
-    return len(saved), len(roles)
 
 
 def _kinds(save: CheckpointEvent) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.relations.restored.checkpoints import (
+from traincheck.relations.restored.fact import (
     BACK,
     COPIES,
     COUNTS,

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.phrasing import in_program
-from traincheck.relations.restored.checkpoints import (
+from traincheck.relations.restored.checkpoints import Checkpoints
+from traincheck.relations.restored.fact import (
     ALSO,
     BACK,
     COPIES,
@@ -20,7 +21,6 @@ from traincheck.relations.restored.checkpoints import (
     LOADS,
     PART,
     TRAINED,
-    Checkpoints,
     Fact,
     Key,
     missing,
@@ -37,7 +37,7 @@ _ONLY_IF_SO = (ALSO, BACK, COPIES, COUNTS, EVALUATED, LEFT, PART, TRAINED)
 _SAVED = frozenset({Families.SCALER_STEP, Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP})
 
 
-class Restored(UsualRelation):
+class Restored(RelationBase):
     """What is saved, and what is loaded back before training goes on.
 
     What it says:

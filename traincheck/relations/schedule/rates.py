@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.landmarks import scheduler_class
 from traincheck.facts.steps import is_judged, is_skipped
-from traincheck.relations.count.windows import scheduler_of
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 
@@ -98,7 +98,7 @@ class Rates:
         """Looks at all rates, when a step ends that applied them."""
         if isinstance(event, CallEvent):
             if event.family == Families.SCHEDULER_STEP:
-                self.schedulers[scheduler_of(event)] = event
+                self.schedulers[scheduler_class(event)] = event
         elif isinstance(event, OptimizerEvent):
             self._optimizers[event.id] = event
         elif isinstance(event, StepEvent):

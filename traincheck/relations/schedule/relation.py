@@ -7,7 +7,7 @@ from typing import Any
 
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.steps import is_skipped
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.schedule.epochs import FOLLOWED, Turn, Turns, out_of_turn
@@ -38,7 +38,7 @@ _PATIENCE = 3  # steps that a rate may stay what it was at first, before it coun
 _MOVING = 2  # changes
 
 
-class Schedule(UsualRelation):
+class Schedule(RelationBase):
     """Learning rates follow a curve of a given shape.
 
     What it says:

@@ -10,11 +10,10 @@ from typing import Any
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.example_cache import Examples
-from traincheck.relations.members import is_of_model
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import Families
+from traincheck.schema.apis import Families, is_loose
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -33,7 +32,7 @@ _TIED = {
 }
 
 
-class Sharing(UsualRelation):
+class Sharing(RelationBase):
     """Names that stand for one tensor, and names that never do.
 
     What it says:
@@ -203,7 +202,7 @@ class SharingDecider:
 
     def _own(self, index: int, event: StepEvent) -> Iterator[tuple[int, Example]]:
         known = self._variables.by_role["parameter"].values()
-        identities = {v.identity for v in known if is_of_model(v.name)}
+        identities = {v.identity for v in known if not is_loose(v.name)}
         held = [
             (name, identity, self._optimizers[owner])
             for owner in sorted(self._stepped & self._optimizers.keys())
@@ -213,7 +212,7 @@ class SharingDecider:
         strange = [(name, by) for name, identity, by in held if identity not in identities]
         for name, by in strange:
             found = _negative(event, name, OWN, "it updates a tensor that no model has")
-            if not is_of_model(name):  # nor ever had
+            if is_loose(name):  # nor ever had
                 found = found.replace(symptom=Symptom.HOLDS_OTHERS, evidence=(event, by))
             yield index, found
         if held and not strange:

@@ -1,4 +1,4 @@
-"""Propose *membership*: which variables there are, are trained and are held by an optimizer."""
+"""Propose *membership*: which variables a model has, are trained and are held by an optimizer."""
 
 from __future__ import annotations
 
@@ -10,57 +10,27 @@ from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
-from traincheck.relations.subtrees import fold, names_folded
+from traincheck.relations.membership.places import (
+    DTYPE,
+    FREE,
+    FROZEN,
+    HELD,
+    MOST_STRUCTURE,
+    ONCE,
+    REACHED,
+    ROLES,
+    SPARSE,
+    STILL,
+    TRAINABLE,
+    UNMOVED,
+    Lookups,
+    is_float,
+    is_of_model,
+    structure,
+)
+from traincheck.relations.subtrees import fold
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
-
-TRAINABLE, FROZEN, STILL, HELD, FREE = "trainable", "frozen", "still", "held", "free"
-ONCE = "once"  # updated by one optimizer
-SPARSE = "sparse"  # its gradient has only the rows that were looked up
-DTYPE = "dtype"  # the one that it is kept in
-REACHED = "reached"  # by a gradient: of any program
-UNMOVED = "unmoved"  # while frozen: of any program
-PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE, ONCE, SPARSE, DTYPE)
-ROLES = ("parameter", "buffer")
-MOST_STRUCTURE = 200  # patterns of the names of one model
-
-
-def is_of_model(name: str) -> bool:
-    """Whether a model owns it: ``opt0[0].3`` belongs to none that is known."""
-    return "[" not in name.partition(".")[0]
-
-
-def is_float(dtype: str) -> bool:
-    """Whether it says with how many digits numbers are kept."""
-    return "float" in dtype
-
-
-def structure(variables: Variables, model: str, role: str) -> list[str]:
-    """Patterns of the names that a model has."""
-    return names_folded(
-        variable.name for variable in variables.by_role[role].values() if variable.model == model
-    )
-
-
-class Lookups:
-    """Which embedding weights are looked up with sparse gradients."""
-
-    CALLS = frozenset({f"torch.nn.functional.{n}" for n in ("embedding", "embedding_bag")})
-    MODULES = frozenset(
-        f"torch.nn.modules.sparse.{n}.forward" for n in ("Embedding", "EmbeddingBag")
-    )
-
-    def __init__(self) -> None:
-        self._open: dict[int, bool] = {}  # span of the module that looks up
-        self.sparse: dict[str, bool] = {}  # by name of the weight
-
-    def observe(self, event: CallEvent) -> None:
-        """Enter a call: a function comes before the module around it."""
-        if event.api in self.CALLS:
-            if event.parent is not None and event.grad_enabled:
-                self._open[event.parent] = event.args.get("sparse") is True
-        elif event.api in self.MODULES and event.span in self._open:
-            self.sparse[f"{event.module}.weight"] = self._open.pop(event.span)
 
 
 class MembershipProposer:

@@ -1,0 +1,171 @@
+"""Parts of batches, which of them are used, and how many rows a model is trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+from traincheck.facts.steps import is_judged
+from traincheck.relations.constant.fact import BATCH, SAMPLES, USED, Fact, Key
+from traincheck.schema.apis import (
+    IGNORED_LABEL,
+    LOSS_MODULES,
+    TARGETED,
+    Families,
+)
+from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN
+from traincheck.schema.events import (
+    BatchEvent,
+    CallEvent,
+    StepEvent,
+)
+from traincheck.schema.findings import Subject
+from traincheck.schema.values import is_tensor
+from traincheck.schema.words import counted
+
+_MOST_FETCHED = 4096  # tensors of batches
+
+
+def masked_labels(event: BatchEvent) -> Iterator[str]:
+    """Fingerprints of what holds the label that losses leave out."""
+    for leaf in filter(is_tensor, event.leaves.values()):
+        if leaf.get("fingerprint") and (leaf.get("stats") or {}).get("min") == IGNORED_LABEL:
+            yield leaf["fingerprint"]
+
+
+def leaves_of(event: BatchEvent) -> Fact | None:
+    """Number of dims and dtype of each part of a batch; sizes are for users to choose."""
+    values = {
+        path: f"{leaf['dtype']} of {counted(len(leaf['shape']), 'dim')}"
+        for path, leaf in event.leaves.items()
+        if is_tensor(leaf)
+    }
+    return Fact(Key(BATCH, event.loader), values, event) if values else None
+
+
+class Used:
+    """Which parts of the batches of a step reach a model or a loss, where contents are known.
+
+    A loop may fetch a batch ahead: those that a loader gave in the window before may come now. It
+    may make something else of a batch, and its own loss: that a part reaches nothing is known only
+    where a loss is seen, and where all that it and the models are given is of batches.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, dict[str, set[str]]] = {}  # by loader and path
+        self._before: dict[str, dict[str, set[str]]] = {}  # the same of its last window
+        self._fetched: set[str] = set()  # of all loaders, so far
+        self._given: set[str] = set()
+        self._has_loss = False
+        self._has_stepped = False
+
+    def batch(self, event: BatchEvent) -> None:
+        """A batch was fetched: after an update it is one of an evaluation."""
+        keys = {
+            path: leaf["fingerprint"]
+            for path, leaf in event.leaves.items()
+            if is_tensor(leaf) and leaf.get("fingerprint")
+        }
+        if len(self._fetched) > _MOST_FETCHED:
+            self._fetched.clear()
+        self._fetched.update(keys.values())
+        if event.stage == "train" and not self._has_stepped:
+            parts = self._parts.setdefault(event.loader, {})
+            for path, key in keys.items():
+                if _is_distinctive(event.leaves[path]):
+                    parts.setdefault(path, set()).add(key)
+
+    def call(self, event: CallEvent) -> None:
+        """A model or a loss was called, or an optimizer has stepped."""
+        self._has_stepped |= event.family == Families.OPTIMIZER_STEP
+        if event.grad_enabled and (event.root or event.api in TARGETED):
+            self._has_loss |= event.api in TARGETED
+            for value in event.args.values():
+                if isinstance(value, dict) and value.get("fingerprint"):
+                    self._given.add(value["fingerprint"])
+
+    def step(self, event: StepEvent) -> Iterator[Fact]:
+        """A step ended; in most nothing is known of what was given."""
+        parts, given = self._parts, self._given
+        before = {loader: self._before.get(loader, {}) for loader in parts}
+        is_told = self._has_loss and given <= self._fetched
+        self._parts, self._given, self._has_loss, self._has_stepped = {}, set(), False, False
+        self._before |= parts
+        for loader, known in parts.items() if given and is_judged(event) else ():
+            values = {
+                path: True
+                for path, keys in known.items()
+                if not given.isdisjoint(keys | before[loader].get(path, set()))
+            }
+            if is_told:
+                values |= dict.fromkeys(known.keys() - values.keys(), False)
+            if values:
+                yield Fact(Key(USED, loader), values, event)
+
+
+def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
+    """Whether two tensors of batches like this one are alike by chance only."""
+    stats = leaf.get("stats") or {}
+    is_known = FEWEST_KNOWN <= prod(leaf["shape"]) <= MOST_KNOWN
+    return is_known and stats.get("min") != stats.get("max")
+
+
+class Samples:
+    """Rows that each model is trained on in a step, as a multiple of those it began with.
+
+    With these begins what two steps in a row have: a first one may hold a part of the next, where
+    an optimizer is waited for that never steps, or be the short one at the end of an epoch.
+    A step with more rows, and more forwards to a backward than these, may hold an iteration that
+    was left before its end.
+    """
+
+    def __init__(self) -> None:
+        self._now: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+        self._first: dict[str, int] = {}
+        self._usual: dict[str, float] = {}  # forwards to a backward in these steps
+        self._last: dict[str, int] = {}
+        self._is_fed = False
+
+    def batch(self, event: BatchEvent) -> None:
+        """What is called before the first batch of a step belongs to the iteration before.
+
+        As what a layer makes for the next one, after its own optimizer has stepped.
+        """
+        if event.stage == "train" and not self._is_fed:
+            self._is_fed = True
+            self._now.clear()
+            self._calls.clear()
+
+    def call(self, event: CallEvent) -> None:
+        """A model was called from outside. Rows of what a loss is given may be tokens."""
+        if not event.grad_enabled or event.api.startswith(LOSS_MODULES):
+            return
+        for value in event.args.values():
+            if isinstance(value, dict) and value.get("shape"):
+                self._now[event.module or event.api] += value["shape"][0]
+                self._calls[event.module or event.api] += 1
+                return
+
+    def step(self, event: StepEvent) -> Iterator[Fact]:
+        """How many there were in a step that trained."""
+        backwards = max(1, event.counters.get("backward", 0))
+        for module, count in self._now.items():
+            often = self._calls[module] / backwards
+            if self._last.get(module) == count:
+                self._first.setdefault(module, count)
+                self._usual.setdefault(module, often)
+            self._last[module] = count
+            first = self._first.get(module)
+            if first and (count <= first or often <= self._usual[module]):
+                ratio = count / first
+                yield Fact(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
+        self.skip()
+
+    def skip(self) -> None:
+        """A step did not train, or not all of it is known."""
+        self._now.clear()
+        self._calls.clear()
+        self._is_fed = False

@@ -1,0 +1,95 @@
+"""Hyper-parameters of optimizers, and parameters that something else writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from traincheck.facts.resumptions import brings_back
+from traincheck.relations.constant.fact import BETWEEN, HYPER, KEPT, Fact, Key
+from traincheck.schema.apis import (
+    Families,
+    is_loose,
+)
+from traincheck.schema.events import (
+    CheckpointEvent,
+    MarkEvent,
+    OptimizerEvent,
+    StepEvent,
+)
+from traincheck.schema.findings import Subject
+from traincheck.schema.values import is_number
+
+_RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # for schedules to say
+_CYCLES = "max_momentum"  # OneCycleLR leaves it where it moves momentum against the rate
+_CYCLED = ("betas", "momentum")
+
+
+class Looks:
+    """Whether parameters are as their optimizer left them when it steps again."""
+
+    def __init__(self) -> None:
+        self._is_loaded = False  # since the last look
+
+    def load(self, event: CheckpointEvent) -> None:
+        """Something was saved or loaded."""
+        self._is_loaded |= brings_back(event)
+
+    def look(self, event: MarkEvent) -> Fact | None:
+        """Which of them another one wrote to, if that is known."""
+        owner = event.data.get("owner")
+        is_loaded, self._is_loaded = self._is_loaded, False
+        if is_loaded or not isinstance(owner, str):
+            return None
+        names = [name for name in event.names if not is_loose(name)]
+        subject = Subject(variable=names[0] if names else None, api=Families.OPTIMIZER_STEP)
+        return Fact(Key(BETWEEN, owner), {owner: not names}, event, subject)
+
+
+class Optimizers:
+    """Hyper-parameters of each optimizer but for learning rates, at the end of each step."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, OptimizerEvent] = {}
+        self._first: dict[str, OptimizerEvent] = {}
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        """An optimizer was made or changed."""
+        self._now[event.id] = event
+        self._first.setdefault(event.id, event)
+
+    def step(self, event: StepEvent) -> Iterator[Fact]:
+        """What holds at the end of a step that trained."""
+        for name, now in self._now.items():
+            if name not in event.lr:
+                continue
+            # By position: groups that are added later are none the worse.
+            was = [_hyper(group.hyper) for group in self._first[name].groups]
+            is_ = [_hyper(group.hyper) for group in now.groups]
+            subject = Subject(api=f"{now.cls}.__init__")
+            yield Fact(Key(HYPER, f"{name} {now.cls}"), _by_name(is_[: len(was)]), event, subject)
+            cycled = _CYCLED if any(_CYCLES in group for group in is_) else ()
+            kept = {
+                key: all(key not in b or a.get(key) == b[key] for a, b in zip(was, is_))
+                for key in {key for group in was for key in group}.difference(cycled)
+            }
+            yield Fact(Key(KEPT), kept, event, subject)
+
+
+def _hyper(hyper: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in hyper.items()
+        if key not in _RATES
+        and (is_number(value) or (isinstance(value, list) and all(map(is_number, value))))
+    }
+
+
+def _by_name(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A value for each group by name; one, if all are equal."""
+    names = sorted({name for group in groups for name in group})
+    found = {}
+    for name in names:
+        values = [group.get(name) for group in groups]
+        found[name] = [values[0]] if all(value == values[0] for value in values) else values
+    return found
