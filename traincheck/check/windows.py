@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traincheck.facts.landmarks import landmark_of
-from traincheck.relations.phrasing import STEP, shown
+from traincheck.relations.phrasing import STEP, format_args
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent
@@ -52,7 +52,7 @@ class Window:
     @property
     def said(self) -> str:
         """The arguments as a note of a line begins with them."""
-        return shown(dict(self.args)) if self.args else ""
+        return format_args(dict(self.args)) if self.args else ""
 
 
 def window_of(claim: Hypothesis) -> Window | None:

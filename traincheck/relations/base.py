@@ -9,7 +9,7 @@ from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 NO_CONTEXT: Context = {}
-HELD = Example(holds=True, context=NO_CONTEXT)
+SATISFIED = Example(holds=True, context=NO_CONTEXT)
 
 
 class RelationBase:

@@ -29,7 +29,7 @@ class Update:
 
 
 @dataclass(slots=True)
-class Updates:
+class UpdateTracker:
     """Follows the updates of a process. last: the one that the last step ended with."""
 
     last: Update = Update()
@@ -63,7 +63,7 @@ class ShortUpdates:
     """
 
     def __init__(self) -> None:
-        self._updates = Updates()
+        self._updates = UpdateTracker()
         self._waiting: dict[int, tuple[Example, Update]] = {}
 
     def observe(self, event: Event) -> None:
@@ -72,7 +72,7 @@ class ShortUpdates:
         if isinstance(event, StepEvent) and not event.recorded:
             self._waiting.clear()  # what follows is not the next step
 
-    def short(self, index: int, wrongly: Example) -> Examples:
+    def add_short(self, index: int, wrongly: Example) -> Examples:
         """The last update is short for this claim: the example that this makes count."""
         now, waiting = self._updates.last, self._waiting.get(index)
         if waiting is not None and now.is_with(waiting[1]):
@@ -80,7 +80,7 @@ class ShortUpdates:
         self._waiting[index] = wrongly, now
         return () if waiting is None else ((index, waiting[0]),)
 
-    def full(self, index: int) -> None:
+    def clear_short(self, index: int) -> None:
         """It is not."""
         waiting = self._waiting.get(index)
         if waiting is not None and not self._updates.last.is_with(waiting[1]):

@@ -7,11 +7,12 @@ from typing import Any
 
 from traincheck.facts.programs import file_of
 from traincheck.schema.apis import Families
-from traincheck.schema.words import listed
+from traincheck.schema.words import joined, listed
 
 SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0
 STEP = "step"  # as an outer window: from one step boundary to the next
 
+_MOST_NAMES = 4  # in a sentence
 _SHORT = {
     STEP: "training step",
     Families.BACKWARD: "backward",
@@ -68,14 +69,19 @@ ROLE_NAMES = {
 }
 
 
-def short(api: str) -> str:
+def display_name(api: str) -> str:
     """A name as people say it: ``Linear.forward``, ``functional.relu``."""
     return _SHORT.get(api) or ".".join(api.split(".")[-2:])
 
 
-def shown(args: Mapping[str, Any]) -> str:
+def format_args(args: Mapping[str, Any]) -> str:
     """Arguments as they are written in a call: ``is_causal=True, reduction='mean'``."""
     return ", ".join(f"{name}={value!r}" for name, value in sorted(args.items()))
+
+
+def names_text(names: Sequence[str]) -> str:
+    """Names in a sentence: ``a, b and c``; of more than four, the first four."""
+    return joined(names, _MOST_NAMES) if len(names) > _MOST_NAMES else listed(names)
 
 
 def is_wrapper(api: str) -> bool:
@@ -88,7 +94,7 @@ def is_library(api: str) -> bool:
     return api.startswith("torch.") and not is_wrapper(api)
 
 
-def is_private(api: str) -> bool:
+def is_user_api(api: str) -> bool:
     """Whether another program may use the same name for something else."""
     return not (is_library(api) or api.startswith(_PUBLIC))
 

@@ -29,8 +29,8 @@ from traincheck.relations.readings.reading import (
     PADDING,
     SATURATED,
     SMALLEST,
-    Key,
-    Reading,
+    ReadingKey,
+    ScalarReading,
 )
 from traincheck.schema.claims import Hypothesis
 
@@ -64,17 +64,17 @@ _OF_PROBABILITIES = frozenset({"torch.nn.functional.binary_cross_entropy"})
 _OF_LOGITS = frozenset({CROSS_ENTROPY, BCE_LOGITS})
 
 
-class Samples:
+class ReadingHistory:
     """The readings of a run, by key."""
 
     def __init__(self) -> None:
-        self._values: dict[Key, list[float]] = defaultdict(list)
-        self._ends: dict[Key, list[float]] = defaultdict(list)  # of series
+        self._values: dict[ReadingKey, list[float]] = defaultdict(list)
+        self._ends: dict[ReadingKey, list[float]] = defaultdict(list)  # of series
         self._is_plain = True
         self._sums: frozenset[str] = frozenset()
         self._is_echo = False
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: ScalarReading) -> None:
         """Enter a reading."""
         self._values[reading.key].append(reading.value)
         self._is_plain &= reading.is_plain
@@ -101,7 +101,7 @@ class Samples:
         """Of what there were readings."""
         return map(word, self._values)
 
-    def _tight(self, key: Key, values: Sequence[float]) -> Limits | None:
+    def _tight(self, key: ReadingKey, values: Sequence[float]) -> Limits | None:
         """What few readings bear out: closer limits than are proposed, so that they imply those."""
         low, high = min(values), max(values)
         if key.quantity == GRADIENT_NORM:
@@ -112,7 +112,7 @@ class Samples:
             return {"high": 0.0, "open": True}
         return None
 
-    def _of(self, key: Key, values: Sequence[float]) -> Limits | None:
+    def _of(self, key: ReadingKey, values: Sequence[float]) -> Limits | None:
         low, high = min(values), max(values)
         if key.quantity == LOSS_SCALE:
             limits = self._scale(key, values)
@@ -133,13 +133,13 @@ class Samples:
 
     def _is_undivided(self) -> bool:
         """Whether backward is given sums as they are, or so many times each."""
-        values = self._values.get(Key(LOSS_SCALE, name=OF_TERMS))
+        values = self._values.get(ReadingKey(LOSS_SCALE, name=OF_TERMS))
         if not values or not self._sums:
             return False
         low, high = min(values), max(values)
         return low >= 1 - _SAME and high - low <= _SAME * high
 
-    def _scale(self, key: Key, values: Sequence[float]) -> Limits | None:
+    def _scale(self, key: ReadingKey, values: Sequence[float]) -> Limits | None:
         if self._is_undivided() != (key.name == OF_TERMS):
             return None  # how many terms a sum has is a setting; a mean has no other form
         low, high = min(values), max(values)
@@ -167,12 +167,12 @@ _ENOUGH = {
 }
 
 
-def word(key: Key) -> str:
+def word(key: ReadingKey) -> str:
     """Under which it is known whether there were readings."""
     return f"bounded {' '.join(key)}"
 
 
-def holds(params: Mapping[str, Any], value: float) -> bool:
+def is_satisfied(params: Mapping[str, Any], value: float) -> bool:
     """Whether a number is within the limits of a claim."""
     low, high = params.get("low"), params.get("high")
     if low is not None and low == high:
@@ -225,10 +225,10 @@ def _plain(quantity: str, low: float, high: float) -> Limits | None:
 
 
 def _sign(
-    key: Key, low: float, high: float, values: Mapping[Key, Sequence[float]]
+    key: ReadingKey, low: float, high: float, values: Mapping[ReadingKey, Sequence[float]]
 ) -> Limits | None:
     """On which side of zero, or of one, the extremes are; None where that may be chance."""
-    other = Key(LARGEST if key.quantity == SMALLEST else SMALLEST, key.api, key.name)
+    other = ReadingKey(LARGEST if key.quantity == SMALLEST else SMALLEST, key.api, key.name)
     if key.name == "target":  # labels, some of which are left out: not all of them
         lowest = min(values.get(other, (0.0,)))
         is_ignoring = key.quantity == LARGEST and key.api in OVER_CLASSES and lowest < 0

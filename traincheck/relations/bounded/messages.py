@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.relations.phrasing import short
+from traincheck.relations.phrasing import display_name
 from traincheck.relations.readings.reading import (
     AHEAD,
     CLASSES,
@@ -143,7 +143,7 @@ def what(params: Mapping[str, Any]) -> str:
     """What is bounded, in words."""
     quantity, api, name = params["quantity"], params.get("api", ""), params.get("name", "")
     # A module is named by itself; a function with the model that it belongs to.
-    within = name if api.endswith(".forward") else f"{short(api)} in {name}"
+    within = name if api.endswith(".forward") else f"{display_name(api)} in {name}"
     if name == OF_TERMS:
         return "the loss that backward is given"
     of_batches = f" on batches {name}" if name == UNPADDED else ""
@@ -154,10 +154,10 @@ def what(params: Mapping[str, Any]) -> str:
         GRADIENT_NORM: "the norm of the gradients of an update",
         NON_FINITE: f"{name} of {api}" if api else name,
         END_TOKEN: f"labels of {api} that have padding",
-        MASK: f"the mask of {short(api)}",
-        HIDDEN: f"the share of later positions that {short(api)} gives no weight to",
-        LEFT_OUT: f"among the labels of {IN_A_ROW} calls of {short(api)}{of_batches}",
-        AHEAD: f"the target of {short(api)}",
+        MASK: f"the mask of {display_name(api)}",
+        HIDDEN: f"the share of later positions that {display_name(api)} gives no weight to",
+        LEFT_OUT: f"among the labels of {IN_A_ROW} calls of {display_name(api)}{of_batches}",
+        AHEAD: f"the target of {display_name(api)}",
         PADDING: f"the attention mask in batches of {api} that have padding",
         MOVED: f"the farthest that one of the first updates of "
         f"{name.rpartition('.')[2] or 'an optimizer'} moves a weight, in learning rates,",
@@ -165,8 +165,8 @@ def what(params: Mapping[str, Any]) -> str:
         LEAST_SHARE: "the share of the norm of all gradients that each weight has",
         DEAD: f"the share of units that {within} keeps off for a whole batch",
         SATURATED: f"the share of elements that {within} puts at its limits",
-        CLASSES: f"the number of classes that {short(api)} chooses among",
-    }.get(quantity) or f"the {quantity} element of {name} of {short(api)}"
+        CLASSES: f"the number of classes that {display_name(api)} chooses among",
+    }.get(quantity) or f"the {quantity} element of {name} of {display_name(api)}"
 
 
 def limits_text(params: Mapping[str, Any]) -> str:

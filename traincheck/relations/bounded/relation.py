@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import RelationBase
-from traincheck.relations.bounded.limits import Samples, holds, word
+from traincheck.relations.base import SATISFIED, RelationBase, counterexample
+from traincheck.relations.bounded.limits import ReadingHistory, is_satisfied, word
 from traincheck.relations.bounded.messages import (
     FIXES,
     HEADLINES,
@@ -36,17 +36,15 @@ from traincheck.relations.readings.reading import (
     QUANTITIES,
     SATURATED,
     SCALED_LOSS,
-    Key,
-    Reading,
+    ReadingKey,
+    ScalarReading,
 )
-from traincheck.relations.readings.scalar_readings import Readings
+from traincheck.relations.readings.scalar_readings import ScalarReadings
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
-_ALWAYS: Context = {}
-_HELD = Example(holds=True, context=_ALWAYS)
 _COUNTED = 1.4  # times as much, from which on another number of terms was added up
 _PATIENCE = {
     LEAST_SHARE: 5,
@@ -120,7 +118,7 @@ class Bounded(RelationBase):
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """A run without a reading has nothing to say."""
         params = claim.params
-        key = Key(params["quantity"], params.get("api", ""), params.get("name", ""))
+        key = ReadingKey(params["quantity"], params.get("api", ""), params.get("name", ""))
         return {"program": params["program"], "api": word(key)}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
@@ -141,24 +139,24 @@ class BoundedProposer:
 
     def __init__(self) -> None:
         self._program = ProgramName()
-        self._readings = Readings()
-        self._samples = Samples()
+        self._readings = ScalarReadings()
+        self._history = ReadingHistory()
 
     def observe(self, event: Event) -> None:
         self._program.observe(event)
         for reading in self._readings.observe(event):
-            self._samples.add(reading)
+            self._history.add(reading)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        return self._samples.claims(self._program.name)
+        return self._history.claims(self._program.name)
 
     def echoes(self) -> Iterator[Hypothesis]:
         """What this run bears out, if it is too short to say it itself."""
-        return self._samples.claims(self._program.name, is_echo=True)
+        return self._history.claims(self._program.name, is_echo=True)
 
     def words(self) -> Iterator[str]:
         """Of what there were readings."""
-        return self._samples.words()
+        return self._history.words()
 
 
 class BoundedDecider:
@@ -166,14 +164,14 @@ class BoundedDecider:
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
-        self._readings = Readings()
-        self._by_key: dict[Key, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+        self._readings = ScalarReadings()
+        self._by_key: dict[ReadingKey, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
         for index, claim in enumerate(claims):
             params = claim.params
             has_limit = not {"low", "high"}.isdisjoint(params)
             if params["quantity"] not in QUANTITIES or not has_limit:
                 raise ValueError(f"nothing is known of {dict(params)}")
-            key = Key(params["quantity"], params.get("api", ""), params.get("name", ""))
+            key = ReadingKey(params["quantity"], params.get("api", ""), params.get("name", ""))
             self._by_key[key].append((index, params))
         self._waiting: dict[int, list[Example]] = defaultdict(list)
         self._short = ShortUpdates()
@@ -194,35 +192,35 @@ class BoundedDecider:
         """Nothing: a short update at the end of a run is none the worse."""
         return ()
 
-    def _judge(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
+    def _judge(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
         if reading.key.quantity == LOSS_SCALE:
             return self._scale(index, params, reading)
-        if holds(params, reading.value):
+        if is_satisfied(params, reading.value):
             self._waiting.pop(index, None)
-            return ((index, _HELD),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
+            return ((index, SATISFIED),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
         patience = _PATIENCE.get(reading.key.quantity, 1)
         waiting = self._waiting[index]
         waiting.append(_negative(params, reading))
         return ((index, waiting.pop(0)),) if len(waiting) >= patience else ()
 
-    def _scale(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
+    def _scale(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
         """What backward is given may be less in the last update of an epoch."""
         low, high = params["low"], params["high"]
         is_told = reading.is_plain or low == high
         if not (is_told and reading.sums <= set(params.get("sums", ()))):
             return ()
-        is_held = holds(params, reading.value)
+        is_held = is_satisfied(params, reading.value)
         # A term that was added; a batch more or less makes twice or half of it
         is_near = low == high and low / _COUNTED < reading.value < low * _COUNTED
         if reading.value < low and not is_held and not is_near:
-            return self._short.short(index, _negative(params, reading))
-        self._short.full(index)
+            return self._short.add_short(index, _negative(params, reading))
+        self._short.clear_short(index)
         if is_held:
-            return ((index, _HELD),)
+            return ((index, SATISFIED),)
         return () if is_near else ((index, _negative(params, reading)),)
 
 
-def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
+def _negative(params: Mapping[str, Any], reading: ScalarReading) -> Example:
     event, key = reading.event, reading.key
     subject = Subject(api=key.api or Families.BACKWARD)
     if isinstance(event, StateEvent):
@@ -235,16 +233,11 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
         subject = Subject(api=Families.SCALE)
     elif key.quantity == NON_FINITE and key.api:
         subject = Subject(variable=key.name)
-    return Example(
-        holds=False,
-        context=_ALWAYS,
-        step=event.step,
-        rank=event.rank,
+    return counterexample(
+        event,
+        subject,
+        f"{what(params)} {limits_text(params)}",
+        observed_text(params, reading.value, reading.backwards),
+        SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
         stage=event.stage,
-        subject=subject,
-        expected=f"{what(params)} {limits_text(params)}",
-        observed=observed_text(params, reading.value, reading.backwards),
-        evidence=(event,),
-        symptom=SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
-        topic=TOPICS.get(key.quantity),
-    )
+    ).replace(topic=TOPICS.get(key.quantity))

@@ -7,22 +7,19 @@ from typing import Any
 
 from traincheck.facts.programs import SEEN
 from traincheck.relations.base import RelationBase
-from traincheck.relations.consistent.decider import (
+from traincheck.relations.consistent.decider import ConsistentDecider
+from traincheck.relations.consistent.kinds import (
     CALLS,
-    COUNTED,
     MOMENTS,
     NORMS,
     RECEIVED,
     SHAPES,
     WRAPPED,
-    ConsistentDecider,
-    ConsistentProposer,
 )
+from traincheck.relations.consistent.messages import text_of
+from traincheck.relations.consistent.proposer import ConsistentProposer
 from traincheck.relations.phrasing import (
-    ROLE_NAMES,
     SEVERAL_RANKS,
-    in_program,
-    short,
 )
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Hypothesis, Needs, some
@@ -90,26 +87,7 @@ class Consistent(RelationBase):
         )
 
     def text(self, claim: Hypothesis) -> str:
-        params = claim.params
-        if "copy" in params:
-            copy = params["copy"]
-            said = f"Whenever {copy} changes, it is a copy of {params['source']}"
-            return in_program(params, said)
-        if params.get("of") == CALLS:
-            said = f"All ranks call {short(COUNTED[params['call']])} equally often in every step"
-            return in_program(params, said)
-        if params.get("of") == SHAPES:
-            return "All ranks give tensors of one shape and dtype to what they do together"
-        if params.get("of") == RECEIVED:
-            return "What one rank gets is what the other has sent, or holds after the same call"
-        if params.get("of") == NORMS:
-            said = "All ranks find the same norm of the gradients when they clip them"
-            return in_program(params, said)
-        if params.get("of") == WRAPPED:
-            who = "parameter of a model in DistributedDataParallel"
-        else:
-            who = f"{ROLE_NAMES[params['role']]} under {params['under']}"
-        return in_program(params, f"Every {who} is the same on all ranks after every step")
+        return text_of(claim.params)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """What a run must have to be asked: several ranks, or a model that is wrapped."""

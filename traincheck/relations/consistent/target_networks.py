@@ -12,7 +12,7 @@ from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEven
 _MIN_COPIES = 3  # so that an average, which begins as a copy, is not taken for one
 
 
-class Copies:
+class CopyTracker:
     """Follows one process: for each model that changed in a step, of which others it is a copy.
 
     Copied may be what the other holds at the end of the step, or held when it began.
@@ -67,7 +67,7 @@ class CopyFinder:
     """Finds models that were exact copies whenever they changed."""
 
     def __init__(self) -> None:
-        self._copies = Copies()
+        self._copies = CopyTracker()
         self._times: dict[tuple[str, str], int] = defaultdict(int)
         self._broken: set[tuple[str, str]] = set()
 

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from traincheck.facts.losses import LOSSES
-from traincheck.relations.constant.fact import ARGUMENTS, EQUAL, TENSORS, Fact, Key
+from traincheck.relations.constant.setting import ARGUMENTS, EQUAL, TENSORS, Key, Setting
 from traincheck.relations.phrasing import is_library
 from traincheck.schema.apis import (
     ATTENTION,
@@ -54,7 +54,7 @@ class Arguments:
     def __init__(self, wanted: Collection[str] | None) -> None:
         self._wanted = wanted
 
-    def call(self, event: CallEvent) -> Fact | None:
+    def call(self, event: CallEvent) -> Setting | None:
         """What a call is given; None if it says nothing."""
         api = event.api
         if self._wanted is None:
@@ -65,7 +65,7 @@ class Arguments:
             return None
         training = event.training if api in MODAL else None
         key, subject = Key(ARGUMENTS, api, training), Subject(api=api, module=event.module)
-        return Fact(key, _given(event, has_mode=training is not None), event, subject)
+        return Setting(key, _given(event, has_mode=training is not None), event, subject)
 
 
 def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def is_masked(values: Mapping[str, Any]) -> bool:
     return "attn_mask" in values.get(TENSORS, ())
 
 
-def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Fact | None:
+def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Setting | None:
     """Which arguments of a model hold the same numbers, as far as that is known.
 
     left_out: fingerprints of what says nothing: labels of which some are not to be learned.
@@ -118,10 +118,10 @@ def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Fact | None:
         return None
     values = {f"{a} and {b}": prints[a] == prints[b] for a, b in combinations(sorted(prints), 2)}
     subject = Subject(api=event.api, module=event.module)
-    return Fact(Key(EQUAL, event.api), values, event, subject)
+    return Setting(Key(EQUAL, event.api), values, event, subject)
 
 
-class Own:
+class UserCalls:
     """Which functions a program calls itself, not by way of a library's modules.
 
     Modules that stand for one function, as of a loss, are called in its place.

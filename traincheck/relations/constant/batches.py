@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from traincheck.facts.steps import is_judged
-from traincheck.relations.constant.fact import BATCH, SAMPLES, USED, Fact, Key
+from traincheck.relations.constant.setting import BATCH, SAMPLES, USED, Key, Setting
 from traincheck.schema.apis import (
     IGNORED_LABEL,
     LOSS_MODULES,
@@ -35,17 +35,17 @@ def masked_labels(event: BatchEvent) -> Iterator[str]:
             yield leaf["fingerprint"]
 
 
-def leaves_of(event: BatchEvent) -> Fact | None:
+def leaves_of(event: BatchEvent) -> Setting | None:
     """Number of dims and dtype of each part of a batch; sizes are for users to choose."""
     values = {
         path: f"{leaf['dtype']} of {counted(len(leaf['shape']), 'dim')}"
         for path, leaf in event.leaves.items()
         if is_tensor(leaf)
     }
-    return Fact(Key(BATCH, event.loader), values, event) if values else None
+    return Setting(Key(BATCH, event.loader), values, event) if values else None
 
 
-class Used:
+class BatchUse:
     """Which parts of the batches of a step reach a model or a loss, where contents are known.
 
     A loop may fetch a batch ahead: those that a loader gave in the window before may come now. It
@@ -86,7 +86,7 @@ class Used:
                 if isinstance(value, dict) and value.get("fingerprint"):
                     self._given.add(value["fingerprint"])
 
-    def step(self, event: StepEvent) -> Iterator[Fact]:
+    def step(self, event: StepEvent) -> Iterator[Setting]:
         """A step ended; in most nothing is known of what was given."""
         parts, given = self._parts, self._given
         before = {loader: self._before.get(loader, {}) for loader in parts}
@@ -102,7 +102,7 @@ class Used:
             if is_told:
                 values |= dict.fromkeys(known.keys() - values.keys(), False)
             if values:
-                yield Fact(Key(USED, loader), values, event)
+                yield Setting(Key(USED, loader), values, event)
 
 
 def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
@@ -112,7 +112,7 @@ def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
     return is_known and stats.get("min") != stats.get("max")
 
 
-class Samples:
+class RowCounts:
     """Rows that each model is trained on in a step, as a multiple of those it began with.
 
     With these begins what two steps in a row have: a first one may hold a part of the next, where
@@ -149,7 +149,7 @@ class Samples:
                 self._calls[event.module or event.api] += 1
                 return
 
-    def step(self, event: StepEvent) -> Iterator[Fact]:
+    def step(self, event: StepEvent) -> Iterator[Setting]:
         """How many there were in a step that trained."""
         backwards = max(1, event.counters.get("backward", 0))
         for module, count in self._now.items():
@@ -161,7 +161,7 @@ class Samples:
             first = self._first.get(module)
             if first and (count <= first or often <= self._usual[module]):
                 ratio = count / first
-                yield Fact(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
+                yield Setting(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
         self.skip()
 
     def skip(self) -> None:

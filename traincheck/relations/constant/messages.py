@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from traincheck.relations.base import counterexample
 from traincheck.relations.constant.arguments import ATTENTIONS, CAUSAL, is_masked
-from traincheck.relations.constant.fact import (
+from traincheck.relations.constant.setting import (
     ARGUMENTS,
     BATCH,
     BETWEEN,
@@ -18,17 +19,15 @@ from traincheck.relations.constant.fact import (
     SAMPLES,
     TENSORS,
     USED,
-    Fact,
+    Setting,
 )
-from traincheck.relations.phrasing import short, shown
+from traincheck.relations.phrasing import display_name, format_args
 from traincheck.relations.topics import topic_of
 from traincheck.schema.apis import Families
-from traincheck.schema.claims import Context
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.values import is_number
 from traincheck.schema.words import joined
 
-ALWAYS: Context = {}
 # Numbers that users tune. Not what makes another function of it: label_smoothing, the p of a norm
 _TUNED = frozenset(
     {
@@ -77,7 +76,7 @@ def text_of(params: Mapping[str, Any]) -> str:
         other = {key: value for key, value in evaluation.items() if values.get(key) != value}
         parts = [said(values)] if values else []
         parts += [f"{said(other)} in evaluation mode"] if other else []
-        return f"{short(name)} is given {', and '.join(parts)}"
+        return f"{display_name(name)} is given {', and '.join(parts)}"
     if kind == EVALUATED:
         return f"{name} is in evaluation mode whenever it is called with gradients off"
     if kind == BETWEEN:
@@ -89,7 +88,7 @@ def text_of(params: Mapping[str, Any]) -> str:
         return f"a model or a loss is given {', '.join(params['values'])} of {name}"
     if kind == EQUAL:
         pairs = ", ".join(params["values"])
-        return f"{short(name)} is given the same numbers as its arguments {pairs}"
+        return f"{display_name(name)} is given the same numbers as its arguments {pairs}"
     if kind == HYPER:
         cls = params["class"].rpartition(".")[2]
         return f"{cls} as {name} has {said(params['values'])}"
@@ -111,29 +110,29 @@ def said(values: Mapping[str, Any]) -> str:
         if name != TENSORS
     }
     tensors = f"tensors as {', '.join(values[TENSORS])}" if values.get(TENSORS) else ""
-    return " and ".join(part for part in (shown(plain), tensors) if part)
+    return " and ".join(part for part in (format_args(plain), tensors) if part)
 
 
-def wanted_of(params: Mapping[str, Any], fact: Fact) -> dict[str, Any]:
+def wanted_of(params: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
     """The values that a claim asks of a fact."""
     if params["of"] == MODES:
-        return {module: module not in params["eval"] for module in fact.values}
+        return {module: module not in params["eval"] for module in setting.values}
     if params["of"] == USED:  # of others it cannot be told what became of them
-        return {path: used for path, used in params["values"].items() if path in fact.values}
+        return {path: used for path, used in params["values"].items() if path in setting.values}
     if params["of"] in _OF_ITSELF:
         return {params["name"]: _OF_ITSELF[params["of"]]}
-    is_evaluation = fact.key.training is False
+    is_evaluation = setting.key.training is False
     wanted = dict(params.get("evaluation" if is_evaluation else "values", {}))
-    if CAUSAL not in fact.values:  # with a mask, or for a single position
+    if CAUSAL not in setting.values:  # with a mask, or for a single position
         wanted.pop(CAUSAL, None)
     return wanted
 
 
-def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -> Example:
+def negative(params: Mapping[str, Any], setting: Setting, wanted: Mapping[str, Any]) -> Example:
     """The counterexample. wanted: the values that differ from what was found."""
-    found = {name: fact.values[name] for name in wanted if fact.values.get(name) is not None}
+    found = {name: setting.values[name] for name in wanted if setting.values.get(name) is not None}
     expected, observed = said(wanted), said(found) or _lacking(wanted)
-    subject, symptom, event = fact.subject, Symptom.WRONG_VALUE, fact.event
+    subject, symptom, event = setting.subject, Symptom.WRONG_VALUE, setting.event
     first = next(iter(wanted))
     if params["of"] in (MODES, EVALUATED):
         modes = ("in evaluation mode", "in training mode")
@@ -141,23 +140,27 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         api = Families.TRAIN if params["of"] == MODES else Families.EVAL
         subject = Subject(module=first, api=api)
         symptom = Symptom.EVAL_MODE if wanted[first] else Symptom.TRAINING_MODE
-    elif params["of"] == ARGUMENTS and fact.key.name in ATTENTIONS and _is_of_mask(wanted, found):
+    elif (
+        params["of"] == ARGUMENTS and setting.key.name in ATTENTIONS and _is_of_mask(wanted, found)
+    ):
         symptom = Symptom.UNMASKED
-    elif params["of"] == ARGUMENTS and all(_is_tuned(fact, name, wanted[name]) for name in wanted):
+    elif params["of"] == ARGUMENTS and all(
+        _is_tuned(setting, name, wanted[name]) for name in wanted
+    ):
         symptom = Symptom.SETTING
     elif params["of"] == BETWEEN:
         expected = f"{subject.variable} as {first} left it when {first} steps again"
         observed, symptom = "it is another one", Symptom.OVERWRITTEN
     elif params["of"] == BATCH:
-        lacking = [name for name in wanted if name not in fact.values]
+        lacking = [name for name in wanted if name not in setting.values]
         expected = f"{first}: {wanted[first]}"
-        observed = f"{first}: {fact.values.get(first)}"
+        observed = f"{first}: {setting.values.get(first)}"
         if lacking:
             are = "is" if len(lacking) == 1 else "are"
-            expected = f"batches of {fact.key.name} with {joined(lacking)}"
-            observed = f"{joined(lacking)} {are} missing from batches of {fact.key.name}"
+            expected = f"batches of {setting.key.name} with {joined(lacking)}"
+            observed = f"{joined(lacking)} {are} missing from batches of {setting.key.name}"
     elif params["of"] == USED:
-        subject = Subject(variable=f"{fact.key.name} {first}")
+        subject = Subject(variable=f"{setting.key.name} {first}")
         expected, observed = "given to a model or a loss", "fetched, and given to neither"
     elif params["of"] == EQUAL:
         expected, observed = "the same numbers", f"{', '.join(wanted)} differ"
@@ -165,20 +168,15 @@ def negative(params: Mapping[str, Any], fact: Fact, wanted: Mapping[str, Any]) -
         expected, observed = "the values that they began with", f"{', '.join(wanted)} changed"
     elif params["of"] == SAMPLES:
         expected = "as many rows as in the first steps"
-        observed = f"{fact.values[first]:g} times as many rows as in the first steps of this run"
-    return Example(
-        holds=False,
-        context=ALWAYS,
-        step=event.step,
-        rank=event.rank,
+        observed = f"{setting.values[first]:g} times as many rows as in the first steps of this run"
+    return counterexample(
+        event,
+        subject,
+        expected,
+        observed,
+        symptom,
         stage=event.stage,
-        subject=subject,
-        expected=expected,
-        observed=observed,
-        evidence=(event,),
-        symptom=symptom,
-        topic=_topic(params["of"], wanted, found),
-    )
+    ).replace(topic=_topic(params["of"], wanted, found))
 
 
 def _topic(kind: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Topic | None:
@@ -193,12 +191,12 @@ def _topic(kind: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> To
     return None
 
 
-def _is_tuned(fact: Fact, name: str, wanted: Any) -> bool:
+def _is_tuned(setting: Setting, name: str, wanted: Any) -> bool:
     """Whether a number is one that users choose, and the one that was found does the same."""
-    found = fact.values.get(name)
+    found = setting.values.get(name)
     if not is_number(wanted) or not is_number(found) or wanted * found <= 0:
         return False  # switched off, or on
-    is_choice = name in _TUNED or (name == "p" and "dropout" in fact.key.name)
+    is_choice = name in _TUNED or (name == "p" and "dropout" in setting.key.name)
     return is_choice and (name == "eps" or 1 / _OFF < found / wanted < _OFF)
 
 

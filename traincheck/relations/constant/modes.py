@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.facts.steps import is_judged
-from traincheck.relations.constant.fact import EVALUATED, MODES, Fact, Key
+from traincheck.relations.constant.setting import EVALUATED, MODES, Key, Setting
 from traincheck.schema.apis import (
     Families,
 )
@@ -29,7 +29,7 @@ class Modes:
         if event.grad_enabled and event.module is not None and not is_frozen:
             self._inside.append(event)
 
-    def root(self, event: CallEvent) -> Fact | None:
+    def root(self, event: CallEvent) -> Setting | None:
         """The outermost one ended."""
         inside, self._inside = self._inside, []
         if not event.grad_enabled and event.training is not None:
@@ -37,11 +37,11 @@ class Modes:
                 return None  # a first look at shapes, say, and no evaluation
             name = event.module or event.api
             subject = Subject(module=event.module, api=Families.EVAL)
-            return Fact(Key(EVALUATED, name), {name: event.training}, event, subject)
+            return Setting(Key(EVALUATED, name), {name: event.training}, event, subject)
         if not event.training or not inside:
             return None
         values = {call.module or "": call.training for call in inside}
-        return Fact(Key(MODES), values, event)
+        return Setting(Key(MODES), values, event)
 
     def step(self, event: StepEvent) -> None:
         """No module call reaches over the end of a step."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.relations.constant.fact import BETWEEN, HYPER, KEPT, Fact, Key
+from traincheck.relations.constant.setting import BETWEEN, HYPER, KEPT, Key, Setting
 from traincheck.schema.apis import (
     Families,
     is_loose,
@@ -25,7 +25,7 @@ _CYCLES = "max_momentum"  # OneCycleLR leaves it where it moves momentum against
 _CYCLED = ("betas", "momentum")
 
 
-class Looks:
+class ExternalWrites:
     """Whether parameters are as their optimizer left them when it steps again."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Looks:
         """Something was saved or loaded."""
         self._is_loaded |= brings_back(event)
 
-    def look(self, event: MarkEvent) -> Fact | None:
+    def look(self, event: MarkEvent) -> Setting | None:
         """Which of them another one wrote to, if that is known."""
         owner = event.data.get("owner")
         is_loaded, self._is_loaded = self._is_loaded, False
@@ -43,7 +43,7 @@ class Looks:
             return None
         names = [name for name in event.names if not is_loose(name)]
         subject = Subject(variable=names[0] if names else None, api=Families.OPTIMIZER_STEP)
-        return Fact(Key(BETWEEN, owner), {owner: not names}, event, subject)
+        return Setting(Key(BETWEEN, owner), {owner: not names}, event, subject)
 
 
 class Optimizers:
@@ -58,7 +58,7 @@ class Optimizers:
         self._now[event.id] = event
         self._first.setdefault(event.id, event)
 
-    def step(self, event: StepEvent) -> Iterator[Fact]:
+    def step(self, event: StepEvent) -> Iterator[Setting]:
         """What holds at the end of a step that trained."""
         for name, now in self._now.items():
             if name not in event.lr:
@@ -67,13 +67,15 @@ class Optimizers:
             was = [_hyper(group.hyper) for group in self._first[name].groups]
             is_ = [_hyper(group.hyper) for group in now.groups]
             subject = Subject(api=f"{now.cls}.__init__")
-            yield Fact(Key(HYPER, f"{name} {now.cls}"), _by_name(is_[: len(was)]), event, subject)
+            yield Setting(
+                Key(HYPER, f"{name} {now.cls}"), _by_name(is_[: len(was)]), event, subject
+            )
             cycled = _CYCLED if any(_CYCLES in group for group in is_) else ()
             kept = {
                 key: all(key not in b or a.get(key) == b[key] for a, b in zip(was, is_))
                 for key in {key for group in was for key in group}.difference(cycled)
             }
-            yield Fact(Key(KEPT), kept, event, subject)
+            yield Setting(Key(KEPT), kept, event, subject)
 
 
 def _hyper(hyper: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.constant.arguments import ATTENTIONS, Own, is_masked
-from traincheck.relations.constant.fact import (
+from traincheck.relations.constant.arguments import ATTENTIONS, UserCalls, is_masked
+from traincheck.relations.constant.messages import word
+from traincheck.relations.constant.setting import (
     ARGUMENTS,
     BATCH,
     BETWEEN,
@@ -20,11 +21,10 @@ from traincheck.relations.constant.fact import (
     SAMPLES,
     TENSORS,
     USED,
-    Fact,
     Key,
+    Setting,
 )
-from traincheck.relations.constant.facts import Facts
-from traincheck.relations.constant.messages import word
+from traincheck.relations.constant.settings import Settings
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -39,8 +39,8 @@ class ConstantProposer:
 
     def __init__(self) -> None:
         self._program = ProgramName()
-        self._own = Own()
-        self._facts = Facts()
+        self._user_calls = UserCalls()
+        self._settings = Settings()
         self._values: dict[Key, dict[str, Any]] = {}  # those that were always given, and the same
         self._trained: set[str] = set()  # loaders that gave batches while models train
         self._modes: dict[str, set[bool]] = defaultdict(set)
@@ -48,23 +48,23 @@ class ConstantProposer:
 
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
-            self._own.call(event)
+            self._user_calls.call(event)
             if event.family == Families.MODULE and event.grad_enabled and not event.root:
                 self._classes.add(event.api)
         elif isinstance(event, StepEvent):
-            self._own.step()
+            self._user_calls.step()
         else:
             self._program.observe(event)
-        for fact in self._facts.observe(event):
-            self._enter(fact)
+        for setting in self._settings.observe(event):
+            self._enter(setting)
 
-    def _enter(self, fact: Fact) -> None:
-        key, values = fact.key, fact.values
+    def _enter(self, setting: Setting) -> None:
+        key, values = setting.key, setting.values
         if key.kind == MODES:
             for module, training in values.items():
                 self._modes[module].add(training)
             return
-        if key.kind == BATCH and fact.event.stage == "train":
+        if key.kind == BATCH and setting.event.stage == "train":
             self._trained.add(key.name)
         known = self._values.get(key)
         if key.kind == USED:  # not every look tells of every part
@@ -129,7 +129,7 @@ class ConstantProposer:
                 known if is_masked(known) else {k: v for k, v in known.items() if k != TENSORS}
                 for known in (values, other)
             )
-        if key == evaluation or key.name not in self._own.apis or not (values or other):
+        if key == evaluation or key.name not in self._user_calls.apis or not (values or other):
             return None
         params |= {"values": values} if values else {}
         return params | ({"evaluation": dict(sorted(other.items()))} if other else {})

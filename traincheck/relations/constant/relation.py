@@ -8,9 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import SATISFIED, RelationBase
 from traincheck.relations.constant.arguments import ATTENTIONS, is_masked
-from traincheck.relations.constant.fact import (
+from traincheck.relations.constant.messages import (
+    OWN_WORDS,
+    alike,
+    name_of,
+    negative,
+    text_of,
+    wanted_of,
+    word_of,
+)
+from traincheck.relations.constant.proposer import ConstantProposer
+from traincheck.relations.constant.setting import (
     ARGUMENTS,
     BATCH,
     BETWEEN,
@@ -21,21 +31,10 @@ from traincheck.relations.constant.fact import (
     SAMPLES,
     TENSORS,
     USED,
-    Fact,
     Key,
+    Setting,
 )
-from traincheck.relations.constant.facts import Facts
-from traincheck.relations.constant.messages import (
-    ALWAYS,
-    OWN_WORDS,
-    alike,
-    name_of,
-    negative,
-    text_of,
-    wanted_of,
-    word_of,
-)
-from traincheck.relations.constant.proposer import ConstantProposer
+from traincheck.relations.constant.settings import Settings
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.iterations import ShortUpdates
 from traincheck.relations.phrasing import in_program
@@ -44,7 +43,6 @@ from traincheck.schema.claims import Hypothesis, Needs, some, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
 
-_HELD = Example(holds=True, context=ALWAYS)
 _UNPADDED = 3  # steps: so many batches may have no padding, or lack what another loader gives
 _STEPS = frozenset({"mark", "step"})
 
@@ -155,7 +153,7 @@ class ConstantDecider:
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
         functions = [claim.params.get("name", "") for claim in claims]
-        self._facts = Facts(frozenset(functions))
+        self._settings = Settings(frozenset(functions))
         self._by_key: dict[Key, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
         for index, claim in enumerate(claims):
             params = claim.params
@@ -177,53 +175,57 @@ class ConstantDecider:
             self._program.observe(event)
         self._short.observe(event)
         found: list[tuple[int, Example]] = []
-        for fact in self._facts.observe(event):
-            if fact.key.kind == BATCH:
-                self._parts.update(fact.values.items())
-                if fact.event.stage == "eval":
-                    self._evaluated.add(fact.key.name)
-            for index, params in self._by_key.get(fact.key, ()):
+        for setting in self._settings.observe(event):
+            if setting.key.kind == BATCH:
+                self._parts.update(setting.values.items())
+                if setting.event.stage == "eval":
+                    self._evaluated.add(setting.key.name)
+            for index, params in self._by_key.get(setting.key, ()):
                 if self._program.fits(params):
-                    found += self._judge(index, params, fact)
+                    found += self._judge(index, params, setting)
         return found
 
     def finish(self) -> Examples:
         """Nothing: a short step at the end of a run is none the worse."""
         return ()
 
-    def _judge(self, index: int, params: Mapping[str, Any], fact: Fact) -> Examples:
-        wanted = wanted_of(params, fact)
+    def _judge(self, index: int, params: Mapping[str, Any], setting: Setting) -> Examples:
+        wanted = wanted_of(params, setting)
         if not wanted:
             return ()
-        found = {name: fact.values.get(name) for name in wanted}
+        found = {name: setting.values.get(name) for name in wanted}
         # Another loader or optimizer may lack some, and a loss be computed outside of the model
         if params["of"] in (BATCH, EQUAL, HYPER, KEPT, USED):
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
             if params["of"] == BATCH and not wrong:
-                return self._lacks(index, params, fact)
+                return self._lacks(index, params, setting)
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]
-        if fact.key.name in ATTENTIONS and is_masked(fact.values):
-            self._masked.add(fact.key.training)
+        if setting.key.name in ATTENTIONS and is_masked(setting.values):
+            self._masked.add(setting.key.training)
         if not wrong:
-            self._short.full(index)
-            return ((index, _HELD),)
-        wrongly = negative(params, fact, {name: wanted[name] for name in wrong})
-        if fact.key.name in ATTENTIONS and wrong == [TENSORS] and not is_masked(fact.values):
-            return self._without_mask(index, fact, wrongly)
-        if params["of"] == SAMPLES and fact.values[params["name"]] < 1:
-            return self._short.short(index, wrongly)
+            self._short.clear_short(index)
+            return ((index, SATISFIED),)
+        wrongly = negative(params, setting, {name: wanted[name] for name in wrong})
+        if setting.key.name in ATTENTIONS and wrong == [TENSORS] and not is_masked(setting.values):
+            return self._without_mask(index, setting, wrongly)
+        if params["of"] == SAMPLES and setting.values[params["name"]] < 1:
+            return self._short.add_short(index, wrongly)
         return ((index, wrongly),)
 
-    def _lacks(self, index: int, params: Mapping[str, Any], fact: Fact) -> Examples:
+    def _lacks(self, index: int, params: Mapping[str, Any], setting: Setting) -> Examples:
         """A part may be missing from batches to train with, unless loaders changed places."""
-        wanted = {name: what for name, what in params["values"].items() if name not in fact.values}
-        is_asked = params.get("stage") == fact.event.stage and len(wanted) < len(params["values"])
-        if not wanted or not is_asked or fact.key.name in self._evaluated:
-            return ((index, _HELD),)
+        wanted = {
+            name: what for name, what in params["values"].items() if name not in setting.values
+        }
+        is_asked = params.get("stage") == setting.event.stage and len(wanted) < len(
+            params["values"]
+        )
+        if not wanted or not is_asked or setting.key.name in self._evaluated:
+            return ((index, SATISFIED),)
         if not self._parts.isdisjoint(wanted.items()):
-            return ((index, _HELD),)
-        wrongly, step = negative(params, fact, wanted), fact.event.step or 0
+            return ((index, SATISFIED),)
+        wrongly, step = negative(params, setting, wanted), setting.event.step or 0
         first, last, count = self._lacking.get(index, (wrongly, step, 0))
         if step > last + 1:
             first, count = wrongly, 0
@@ -233,11 +235,11 @@ class ConstantDecider:
             return ()
         return ((index, first), (index, wrongly)) if count == _UNPADDED else ((index, wrongly),)
 
-    def _without_mask(self, index: int, fact: Fact, wrongly: Example) -> Examples:
+    def _without_mask(self, index: int, setting: Setting, wrongly: Example) -> Examples:
         """A batch without padding needs none: only where none ever comes is it forgotten."""
-        mode = fact.key.training
+        mode = setting.key.training
         first = self._unmasked.setdefault((index, mode), wrongly)
-        late = (fact.event.step or 0) - (first.step or 0)
+        late = (setting.event.step or 0) - (first.step or 0)
         if mode in self._masked or late < _UNPADDED:
             return ()
         return ((index, first), (index, wrongly)) if late == _UNPADDED else ((index, wrongly),)

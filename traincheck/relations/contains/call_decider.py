@@ -11,7 +11,7 @@ from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import counterexample
 from traincheck.relations.contains.messages import call_expected, call_observed
 from traincheck.relations.example_cache import Examples, PositiveExamples
-from traincheck.relations.phrasing import shown
+from traincheck.relations.phrasing import format_args
 from traincheck.relations.topics import topic_of
 from traincheck.schema.apis import COMPILED
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -87,7 +87,10 @@ class CallDecider:
             return self._positive(event)
         args = params["args"]
         if unlike is not None and unlike.start_ns >= start:
-            expected, observed = shown(args), shown({name: unlike.args.get(name) for name in args})
+            expected, observed = (
+                format_args(args),
+                format_args({name: unlike.args.get(name) for name in args}),
+            )
         else:
             unlike = None
             expected, observed = call_expected(params, event.api), call_observed(event.module)

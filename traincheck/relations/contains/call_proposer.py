@@ -12,7 +12,7 @@ from traincheck.relations.contains.call_claims import LANDMARKS, PATIENCE, PATIE
 from traincheck.relations.phrasing import (
     STEP,
     is_library,
-    is_private,
+    is_user_api,
     is_wrapper,
 )
 from traincheck.schema.apis import ATTENTION, Families
@@ -121,7 +121,7 @@ class CallProposer:
 
     def _params(self, outer: str, inner: str, args: Mapping[str, Any]) -> dict[str, Any]:
         params = {"outer": outer, "inner": inner, "args": dict(sorted(args.items()))}
-        is_own = is_private(outer) or is_loss(outer)
+        is_own = is_user_api(outer) or is_loss(outer)
         if is_own and self._program.name is not None:
             params["program"] = self._program.name
         return params

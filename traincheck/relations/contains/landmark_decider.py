@@ -9,7 +9,7 @@ from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variables
 from traincheck.relations.awaited_changes import Awaited
-from traincheck.relations.base import HELD, counterexample
+from traincheck.relations.base import SATISFIED, counterexample
 from traincheck.relations.contains.call_claims import LANDMARKS, UPDATES
 from traincheck.relations.contains.messages import landmark_broken
 from traincheck.relations.example_cache import Examples
@@ -54,7 +54,7 @@ class LandmarkDecider:
         examples: list[tuple[int, Example]] = []
         for index, (counters, _) in self._claims:
             if _has(event, counters):
-                examples.append((index, HELD))
+                examples.append((index, SATISFIED))
             elif index in self._every and self._is_due(self._every[index], event):
                 examples.append((index, _missing(self._every[index], event)))
         examples += self._lapsed(event)

@@ -9,7 +9,7 @@ from typing import Any
 from traincheck.facts.variables import Variable
 from traincheck.relations.contains.call_claims import LANDMARKS
 from traincheck.relations.contains.change_claims import template_of
-from traincheck.relations.phrasing import STEP, in_program, selector_text, short, shown
+from traincheck.relations.phrasing import STEP, display_name, format_args, in_program, selector_text
 from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom
 
@@ -29,15 +29,15 @@ def _call_text(params: Mapping[str, Any]) -> str:
     if inner == Families.MODULE:
         return "In every training step, the model runs in training mode"
     if "within" in params:
-        return f"{short(inner)} is called at least once in {params['within']} training steps"
-    called = f"{short(inner)} is called{_with(args)}"
+        return f"{display_name(inner)} is called at least once in {params['within']} training steps"
+    called = f"{display_name(inner)} is called{_with(args)}"
     if outer == STEP:
         return f"In every training step, {called}"
-    return f"During every {short(outer)}, {called}"
+    return f"During every {display_name(outer)}, {called}"
 
 
 def _with(args: Mapping[str, Any]) -> str:
-    return f" with {shown(args)}" if args else ""
+    return f" with {format_args(args)}" if args else ""
 
 
 def _change_text(params: Mapping[str, Any]) -> str:
@@ -45,7 +45,7 @@ def _change_text(params: Mapping[str, Any]) -> str:
     who, owner = selector_text(params), selector_text({**params, "role": "parameter"})
     if outer != STEP:
         held = " it holds" if role == "parameter" else " of the parameters it holds"
-        return f"During every {short(outer)}, every {who}{held} changes"
+        return f"During every {display_name(outer)}, every {who}{held} changes"
     if "within" in params:
         return f"Every {owner} gets a gradient within its first {params['within']} training steps"
     if role == "gradient":
@@ -56,8 +56,8 @@ def _change_text(params: Mapping[str, Any]) -> str:
 
 def call_expected(params: Mapping[str, Any], outer: str) -> str:
     """What a call of ``outer`` was to hold."""
-    called = f"{short(params['inner'])} is called{_with(params['args'])}"
-    return f"{called} during {short(outer)}"
+    called = f"{display_name(params['inner'])} is called{_with(params['args'])}"
+    return f"{called} during {display_name(outer)}"
 
 
 def call_observed(module: str | None) -> str:
@@ -77,7 +77,7 @@ def landmark_broken(family: str, steps: int) -> tuple[str, str, Symptom]:
     if steps > 1:
         within = f"at least once in {steps} training steps"
         observed = f"not called in {steps} steps"
-    return f"{short(family)} is called {within}", observed, LANDMARKS[family][1]
+    return f"{display_name(family)} is called {within}", observed, LANDMARKS[family][1]
 
 
 def change_broken(

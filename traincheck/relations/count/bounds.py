@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.relations.count.keys import BACKWARD, COLLECTIVE, LANDMARKS, Key
-from traincheck.relations.count.windows import Page
+from traincheck.relations.count.windows import CallWindow
 from traincheck.relations.phrasing import STEP
 from traincheck.schema.apis import Families
 
@@ -18,7 +18,7 @@ _MIN_DISTINCT = 3  # counts, before what divides them all means anything
 
 
 @dataclass(slots=True)
-class Seen:
+class CallCounts:
     """Counts of one key. first: in the first window. later: count -> windows, the first left out.
 
     ratios: calls for each backward, where that is a whole number; 0 elsewhere.
@@ -28,17 +28,19 @@ class Seen:
     later: Counter[int] = field(default_factory=Counter)
     ratios: Counter[int] = field(default_factory=Counter)
 
-    def enter(self, count: int, page: Page) -> None:
+    def enter(self, count: int, window: CallWindow) -> None:
         """Take note of one window."""
-        ratio, rest = divmod(count, page.backwards) if page.backwards else (0, 1)
+        ratio, rest = divmod(count, window.backwards) if window.backwards else (0, 1)
         self.ratios[0 if rest else ratio] += 1
-        if page.first:
+        if window.first:
             self.first = count
         else:
             self.later[count] += 1
 
 
-def bound(key: Key, seen: Seen, backwards: int, *, is_echo: bool = False) -> dict[str, Any] | None:
+def bound(
+    key: Key, seen: CallCounts, backwards: int, *, is_echo: bool = False
+) -> dict[str, Any] | None:
     """What the counts of one key have in common, as parameters of a claim; None if nothing.
 
     backwards: how many of them, at most, one optimizer applies; 0 where there are several.

@@ -10,10 +10,13 @@ from traincheck.schema.values import tensor_summary
 Key = tuple[str, str | None]
 BACKWARD: Key = (Families.BACKWARD, None)
 DETACH = "torch.Tensor.detach"
-LOOSE: Key = (DETACH, "the loop")  # of these, what no other call makes: it may be for a log
-IN_VAIN: Key = (Families.ZERO_GRAD, "in vain")  # of these, what clears gradients that none applied
+LOOP_DETACH: Key = (DETACH, "the loop")  # of these, what no other call makes: it may be for a log
+REDUNDANT_ZERO_GRAD: Key = (
+    Families.ZERO_GRAD,
+    "in vain",
+)  # of these, what clears gradients that none applied
 ROOT: Key = (Families.MODULE, "from outside")  # what a model computes of a batch
-SIGNS = frozenset({LOOSE, IN_VAIN, ROOT})  # count nothing by themselves
+MARKERS = frozenset({LOOP_DETACH, REDUNDANT_ZERO_GRAD, ROOT})  # count nothing by themselves
 _OWNED = frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP})
 # What a loop does, whether gradients are recorded or not.
 LANDMARKS = _OWNED | {

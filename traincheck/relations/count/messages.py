@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.relations.phrasing import short
+from traincheck.relations.phrasing import display_name
 from traincheck.schema.words import counted
 
 # How often ``detach`` is called is a habit that says where gradients go.
@@ -20,7 +20,7 @@ CUT: Mapping[str, str] = {
 
 def subject_of(params: Mapping[str, Any]) -> str:
     """What a claim counts, in words."""
-    name, whose = short(params["api"]), params.get("owner") or params.get("module")
+    name, whose = display_name(params["api"]), params.get("owner") or params.get("module")
     return name if not whose or name == f"{whose}.forward" else f"{name} of {whose}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.relations.example_cache import Examples
-from traincheck.relations.loop import Partners
+from traincheck.relations.landmark_orders import SharedOptimizers
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, OptimizerEvent
 from traincheck.schema.findings import Example
@@ -12,12 +12,12 @@ _MANY = 64  # optimizers: they are made in the loop
 _KEPT = 8  # of what is missed of one, enough to tell
 
 
-class Successors:
+class OptimizerHandover:
     """Follows which optimizers step, and which of them hold the same parameters."""
 
     def __init__(self) -> None:
         self._made: dict[str, OptimizerEvent] = {}  # in order
-        self._partners = Partners()
+        self._partners = SharedOptimizers()
         self._stepped: set[str] = set()  # since the last window
         self._first: dict[str, int] = {}  # the window in which each stepped
         self._last: dict[str, int] = {}
@@ -58,7 +58,7 @@ class Successors:
         """Whether this window is the first in which it steps."""
         return owner is not None and self._first.get(owner) == self._now
 
-    def is_apart(self, owner: str) -> bool:
+    def trains_apart(self, owner: str) -> bool:
         """Whether others step in this window, none of which has stepped since this one began to.
 
         They train before it, or after it, if it never steps again: another model, or another fold.
@@ -95,15 +95,15 @@ class Successors:
         return same_class and self._partners.share(one, other)
 
 
-class Apart:
+class DeferredMisses:
     """Keeps what is missed of an optimizer while others train, until it is known whether it counts.
 
     Not what comes before the first step, nor what comes after the last one; of an optimizer that
     never steps all of it.
     """
 
-    def __init__(self, successors: Successors) -> None:
-        self._successors = successors
+    def __init__(self, successors: OptimizerHandover) -> None:
+        self._handover = successors
         self._kept: dict[int, tuple[str, list[Example]]] = {}
 
     def keep(self, index: int, owner: str, wrongly: Example) -> None:
@@ -116,9 +116,9 @@ class Apart:
         """A window is over: what was missed between two steps of its optimizer."""
         found: list[tuple[int, Example]] = []
         for index, (owner, kept) in list(self._kept.items()):
-            if self._successors.steps_now(owner):
+            if self._handover.steps_now(owner):
                 del self._kept[index]
-                found += () if self._successors.begins(owner) else [(index, one) for one in kept]
+                found += () if self._handover.begins(owner) else [(index, one) for one in kept]
         return found
 
     def finish(self) -> Examples:
@@ -126,7 +126,7 @@ class Apart:
         return [
             (index, one)
             for index, (owner, kept) in self._kept.items()
-            if not self._successors.has_stepped(owner)
+            if not self._handover.has_stepped(owner)
             for one in kept
         ]
 

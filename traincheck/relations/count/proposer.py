@@ -8,16 +8,16 @@ from typing import Any
 
 from traincheck.facts.landmarks import scheduler_class
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.count.bounds import Seen, bound
+from traincheck.relations.count.bounds import CallCounts, bound
 from traincheck.relations.count.keys import (
     BACKWARD,
     COLLECTIVE,
     LANDMARKS,
-    SIGNS,
+    MARKERS,
     Key,
     takes_part,
 )
-from traincheck.relations.count.windows import Page, Windows
+from traincheck.relations.count.windows import CallWindow, CallWindows
 from traincheck.relations.phrasing import STEP, is_library
 from traincheck.schema.apis import LOSS_MODULES, Families
 from traincheck.schema.claims import Hypothesis
@@ -43,11 +43,11 @@ class CountProposer:
 
     def __init__(self) -> None:
         self._program = ProgramName()
-        self._windows = Windows()
+        self._windows = CallWindows()
         self._open: dict[int, set[str]] = defaultdict(set)  # parent -> what it calls
         self._own: set[str] = set()  # called by the program itself
         self._modules: dict[str, set[str]] = defaultdict(set)  # whose forward an API was
-        self._seen: dict[Key, Seen] = defaultdict(Seen)
+        self._seen: dict[Key, CallCounts] = defaultdict(CallCounts)
         # Classes of outermost modules: those that a gradient flows through, and others, which may
         # be called for each sample of a batch
         self._models: set[str] = set()
@@ -79,19 +79,19 @@ class CountProposer:
             self._windows.collective(event)
         elif isinstance(event, StepEvent):
             self._open.clear()
-            page = self._windows.step(event)
-            if page is not None and not page.is_free:
-                self._enter(page)
+            window = self._windows.step(event)
+            if window is not None and not window.is_free:
+                self._enter(window)
             self._calls.clear()
         else:
             self._program.observe(event)
 
-    def _enter(self, page: Page) -> None:
-        for key, count in page.counts.items():
-            self._seen[key].enter(count, page)
-        self._later += not page.first
+    def _enter(self, window: CallWindow) -> None:
+        for key, count in window.counts.items():
+            self._seen[key].enter(count, window)
+        self._later += not window.first
         most = max(self._calls.values(), default=0)
-        self._loop = max(self._loop, most // max(page.backwards, 1))
+        self._loop = max(self._loop, most // max(window.backwards, 1))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         return self._claims(is_echo=False) if self._later >= _MIN_STEPS else iter(())
@@ -106,7 +106,7 @@ class CountProposer:
 
     def words(self) -> Iterator[str]:
         """Whose calls there were, and whether there was more than one update."""
-        owned = self._seen.keys() - SIGNS
+        owned = self._seen.keys() - MARKERS
         yield from (word(api, owner) for api, owner in owned if owner is not None)
         if self._later:
             yield LATER
@@ -120,7 +120,7 @@ class CountProposer:
             api, owner = key
             is_called = api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)
             # A loss is the same as a module and as a function: the function is counted.
-            if key in SIGNS or not is_called or api.startswith(LOSS_MODULES):
+            if key in MARKERS or not is_called or api.startswith(LOSS_MODULES):
                 continue
             if api in self._transforms - self._models:
                 continue

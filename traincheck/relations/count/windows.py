@@ -12,12 +12,12 @@ from traincheck.relations.count.keys import (
     BACKWARD,
     COLLECTIVE,
     DETACH,
-    IN_VAIN,
     INIT,
     LANDMARKS,
-    LOOSE,
+    LOOP_DETACH,
     MODES,
     OPENINGS,
+    REDUNDANT_ZERO_GRAD,
     ROOT,
     UPDATES,
     Key,
@@ -31,7 +31,7 @@ _MOST_SINCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class CallWindow:
     """One window. step: in which it began. first: nothing is known of what came before it.
 
     is_free: a closure ran as often as its optimizer liked, or a scaler left the step out.
@@ -53,7 +53,7 @@ class Page:
     def backwards(self) -> int:
         return self.counts[BACKWARD]
 
-    def begins_like(self, other: Page) -> bool:
+    def begins_like(self, other: CallWindow) -> bool:
         """Whether gradients are cleared before the first forward, or after it, as in another."""
         return self._opening == other._opening
 
@@ -68,7 +68,7 @@ class Page:
 
 
 @dataclass(slots=True)
-class Windows:
+class CallWindows:
     """Cuts the calls of a process where its optimizers step.
 
     Not where steps end: what a loop does between an update and the first sign of the next
@@ -137,10 +137,10 @@ class Windows:
         found.append(key)
         if api == DETACH:
             if event.parent is None:
-                found.append(LOOSE)
+                found.append(LOOP_DETACH)
         elif api == Families.ZERO_GRAD:
             if self._cleared.get(event.owner):
-                found.append(IN_VAIN)
+                found.append(REDUNDANT_ZERO_GRAD)
             self._cleared[event.owner] = False
         if wanted is not None and module is not None and (api, module) in wanted:
             found.append((api, module))
@@ -181,7 +181,7 @@ class Windows:
         if self.wanted is None or key in self.wanted:
             self._now[key] += 1
 
-    def step(self, event: StepEvent) -> Page | None:
+    def step(self, event: StepEvent) -> CallWindow | None:
         """The window that ends with this step; None when it says nothing."""
         if not is_judged(event):
             # What was called since its update counts in the next step, and not all of it is known
@@ -197,7 +197,7 @@ class Windows:
         if not (event.counters.get("optimizer_step", 0) or event.counters.get("scaler_step", 0)):
             return None  # no update was made: the next one has these calls, too
         counts, self._done = self._done, Counter()
-        page = Page(
+        window = CallWindow(
             step=self._began.step,
             rank=event.rank,
             counts=counts,
@@ -207,4 +207,4 @@ class Windows:
         )
         self._is_first = self._is_free = False
         self._began = None
-        return page
+        return window

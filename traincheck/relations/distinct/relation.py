@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import SEEN, RunProgram
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import SATISFIED, RelationBase, counterexample
 from traincheck.relations.distinct.messages import CAUSES, TEXTS
 from traincheck.relations.distinct.repeats import (
     BATCHES,
@@ -20,15 +20,13 @@ from traincheck.relations.distinct.repeats import (
     WORKERS,
     Comparison,
     Key,
-    Repeats,
+    RepeatTracker,
 )
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, some
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
-
-_HOLDS = Example(holds=True, context={})
 
 
 class Distinct(RelationBase):
@@ -121,7 +119,7 @@ class DistinctProposer:
 
     def __init__(self) -> None:
         self._program = RunProgram()
-        self._repeats = Repeats()
+        self._repeats = RepeatTracker()
         self._found: dict[Key, bool] = defaultdict(lambda: True)
 
     def observe(self, event: Event) -> None:
@@ -158,7 +156,7 @@ class DistinctDecider:
             self._claims[key].append(index)
         self._params = [claim.params for claim in claims]
         self._program = RunProgram()
-        self._repeats = Repeats()
+        self._repeats = RepeatTracker()
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         self._program.observe(event)
@@ -172,19 +170,15 @@ class DistinctDecider:
         for index in self._claims.get(one.key, ()):
             if self._program.fits(self._params[index]):
                 yield from (
-                    [(index, _HOLDS)] * one.weight if one.holds else [(index, _negative(one))]
+                    [(index, SATISFIED)] * one.weight if one.holds else [(index, _negative(one))]
                 )
 
 
 def _negative(one: Comparison) -> Example:
-    return Example(
-        holds=False,
-        context={},
-        step=one.step,
-        rank=one.rank,
-        subject=Subject(variable=one.name),
-        expected=f"what {one.name} gives does not come twice",
-        observed=one.how,
-        evidence=(one.event,),
-        symptom=Symptom.REPEATED_DATA,
-    )
+    return counterexample(
+        one.event,
+        Subject(variable=one.name),
+        f"what {one.name} gives does not come twice",
+        one.how,
+        Symptom.REPEATED_DATA,
+    ).replace(step=one.step, rank=one.rank)  # a worker is found out after its first batch

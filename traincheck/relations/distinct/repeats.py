@@ -69,7 +69,7 @@ class _Generator:
     seen: dict[str, int | None] = field(default_factory=dict)
 
 
-class _Training:
+class _TrainingLoaders:
     """Which loaders of one process feed its training: the others may repeat what they like."""
 
     def __init__(self) -> None:
@@ -101,11 +101,11 @@ class _Training:
         self._recent = []
 
 
-class Repeats:
+class RepeatTracker:
     """Tells what comes again."""
 
     def __init__(self) -> None:
-        self._training: dict[tuple[int, str], _Training] = defaultdict(_Training)
+        self._training: dict[tuple[int, str], _TrainingLoaders] = defaultdict(_TrainingLoaders)
         self._loaders: dict[tuple[int, str, str], _Loader] = defaultdict(_Loader)
         self._by_rank: dict[tuple[str, int, int], dict[int, str]] = {}
         self._parts: dict[tuple[str, int], dict[int, set[int]]] = {}  # indices by rank
@@ -137,7 +137,7 @@ class Repeats:
             if self._waiting:
                 yield from self._workers()
 
-    def _training_of(self, event: Event) -> _Training:
+    def _training_of(self, event: Event) -> _TrainingLoaders:
         return self._training[event.rank, event.stream.partition("-")[0]]
 
     # -- batches

@@ -22,7 +22,7 @@ _MAX_FILLS = 4  # of one parameter that are told apart
 Kind = tuple[str, str]  # class of the module and name in it
 
 
-class Book:
+class InitCalls:
     """What was filled by what before the first step, by identity."""
 
     def __init__(self) -> None:

@@ -6,25 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import SATISFIED, RelationBase, counterexample
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.initialization.init_calls import (
     FUNCTIONS,
     INIT,
     THEN,
-    Book,
+    InitCalls,
     Kind,
     kind_of,
     said_of,
 )
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 from traincheck.schema.words import listed
-
-_ALWAYS: Context = {}
-_HELD = Example(holds=True, context=_ALWAYS)
 
 
 class Initialization(RelationBase):
@@ -104,20 +101,20 @@ class InitializationProposer:
     """Proposes what happened."""
 
     def __init__(self) -> None:
-        self._book = Book()
+        self._init_calls = InitCalls()
 
     def observe(self, event: Event) -> None:
-        if not self._book.is_over:
-            self._book.observe(event)
+        if not self._init_calls.is_over:
+            self._init_calls.observe(event)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        book, program = self._book, self._book.program.name
-        if not book.is_over or program is None:
+        calls_made, program = self._init_calls, self._init_calls.program.name
+        if not calls_made.is_over or program is None:
             return
-        if book.calls:
-            yield _claim(program, functions=sorted(set(book.calls)))
+        if calls_made.calls:
+            yield _claim(program, functions=sorted(set(calls_made.calls)))
         found: dict[Kind, set[str]] = defaultdict(set)
-        for event, calls in book.filled():
+        for event, calls in calls_made.filled():
             found[kind_of(event)].add(said_of(calls))
         kinds = [
             [module_class, leaf, function]
@@ -137,7 +134,7 @@ class InitializationDecider:
     """Decides everything when the first step ends."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._book = Book()
+        self._init_calls = InitCalls()
         self._params = [claim.params for claim in claims]
         for params in self._params:
             names = params.get("functions") or [
@@ -147,15 +144,15 @@ class InitializationDecider:
                 raise ValueError(f"nothing is known of {dict(params)}")
 
     def observe(self, event: Event) -> Examples:
-        if self._book.is_over:
+        if self._init_calls.is_over:
             return ()
-        step = self._book.observe(event)
+        step = self._init_calls.observe(event)
         if step is None:
             return ()
         return [
             (index, example)
             for index, params in enumerate(self._params)
-            if self._book.program.fits(params)
+            if self._init_calls.program.fits(params)
             for example in self._judge(params, step)
         ]
 
@@ -166,21 +163,25 @@ class InitializationDecider:
     def _judge(self, params: Mapping[str, Any], step: StepEvent) -> Iterator[Example]:
         if "functions" in params:
             wanted = params["functions"]
-            for name in self._book.calls:
+            for name in self._init_calls.calls:
                 if name in wanted:
-                    yield _HELD
-            for name in sorted(set(wanted) - set(self._book.calls)):
+                    yield SATISFIED
+            for name in sorted(set(wanted) - set(self._init_calls.calls)):
                 subject = Subject(api=INIT + name)
-                seen = listed(sorted(set(self._book.calls))) if self._book.calls else "none"
+                seen = (
+                    listed(sorted(set(self._init_calls.calls)))
+                    if self._init_calls.calls
+                    else "none"
+                )
                 yield _negative(step, subject, "it is called before the first step", seen)
             return
         kinds = {(module_class, leaf): name for module_class, leaf, name in params["kinds"]}
-        for event, calls in self._book.filled():
+        for event, calls in self._init_calls.filled():
             expected, found = kinds.get(kind_of(event)), said_of(calls)
             if expected is None:
                 continue
             if expected == found:
-                yield from [_HELD] * len(calls)
+                yield from [SATISFIED] * len(calls)
             else:
                 subject = Subject(variable=event.name, api=calls[-1].api if calls else None)
                 seen = found or "no function of torch.nn.init"
@@ -192,15 +193,12 @@ def _negative(
     step: StepEvent, subject: Subject, expected: str, seen: str, *evidence: Event
 ) -> Example:
     is_call = subject.variable is None
-    return Example(
-        holds=False,
-        context=_ALWAYS,
-        step=step.step,
-        rank=step.rank,
-        stage="init",
-        subject=subject,
-        expected=expected,
-        observed=f"called instead: {seen}" if is_call else f"it was filled by {seen}",
+    return counterexample(
+        step,
+        subject,
+        expected,
+        f"called instead: {seen}" if is_call else f"it was filled by {seen}",
+        Symptom.MISSING_CALL if is_call else Symptom.INITIALIZATION,
         evidence=evidence or (step,),
-        symptom=Symptom.MISSING_CALL if is_call else Symptom.INITIALIZATION,
+        stage="init",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.phrasing import is_private
+from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
@@ -194,7 +194,7 @@ class FlowProposer:
             api = self._apis[name, autocast]
             base = {"api": name, **({"autocast": autocast} if autocast else {})}
             for params in (*_equal(base, api), *self._fixed(base, api)):
-                yield self._claim(params, is_pinned=is_private(name))
+                yield self._claim(params, is_pinned=is_user_api(name))
             for params in _grads({"api": name}, api):
                 yield self._claim(params, is_pinned=True)
             flags = {n: next(iter(v)) for n, v in sorted(api.flags.items()) if _is_flag(v)}
@@ -208,7 +208,7 @@ class FlowProposer:
             for pair, equal in sorted(self._apis[name, autocast].equal.items()):
                 if equal:
                     params = {**base, "left": pair[0], "right": pair[1], "equal": sorted(equal)}
-                    yield self._claim(params, is_pinned=is_private(name))
+                    yield self._claim(params, is_pinned=is_user_api(name))
             if RESULT not in self._apis[name, autocast].grads:  # a part that only others trained
                 wanted: dict[str, Any] = {"api": name, "is": {"requires_grad": True}}
                 yield self._claim(wanted, is_pinned=True)
@@ -225,7 +225,7 @@ class FlowProposer:
             fixed.pop("dtype", None)  # it may follow an argument
         if "autocast" in base and "dtype" in fixed:
             yield {**base, "is": {"dtype": fixed["dtype"]}}
-        elif is_private(base["api"]) and fixed:
+        elif is_user_api(base["api"]) and fixed:
             yield {**base, "is": fixed}
 
 
@@ -251,7 +251,7 @@ def _equal(base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
             keys = [key for key in keys if not key.startswith("shape[")]
         else:
             keys = [key for key in keys if key != "shape"]
-            if not is_private(base["api"]):
+            if not is_user_api(base["api"]):
                 keys = [key for key in keys if key != "shape[-1]"]  # a chance of square layers
         if keys:
             yield {**base, "left": pair[0], "right": pair[1], "equal": keys}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.relations.input_output.flow import ARGUMENT, RESULT
-from traincheck.relations.phrasing import short, shown
+from traincheck.relations.phrasing import display_name, format_args
 from traincheck.relations.topics import topic_of
 from traincheck.schema.findings import Topic
 
@@ -34,11 +34,11 @@ _NAMED = 2  # modules that are named in a sentence
 
 def text_of(params: Mapping[str, Any]) -> str:
     """A claim as a sentence."""
-    name = short(params["api"])
+    name = display_name(params["api"])
     autocast = params.get("autocast")
     scope = f"Under autocast to {autocast}, " if autocast else ""
     if "args" in params:
-        return f"{name} is called with {shown(params['args'])}"
+        return f"{name} is called with {format_args(params['args'])}"
     modules = params.get("modules", [params["module"]] if "module" in params else [])
     if 0 < len(modules) <= _NAMED:
         name = _AND.join(modules)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import RelationBase, counterexample
 from traincheck.relations.input_output.flow import (
     ARGUMENT,
     MEMORY,
@@ -26,7 +26,7 @@ from traincheck.relations.input_output.messages import (
     text_of,
     topic_of_claim,
 )
-from traincheck.relations.phrasing import in_program, is_private, shown
+from traincheck.relations.phrasing import format_args, in_program, is_user_api
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
@@ -194,7 +194,7 @@ class FlowDecider:
             pass  # asked of calls with grad enabled alone
         elif "requires_grad" in found:
             features = {"grad_enabled": event.grad_enabled}
-        elif event.training is not None and is_private(event.api):
+        elif event.training is not None and is_user_api(event.api):
             features = {"training": event.training}
         context = self._contexts.setdefault(tuple(sorted(features.items())), features)
         if expected == observed:
@@ -202,19 +202,15 @@ class FlowDecider:
             if known is None:
                 known = self._held[id(context)] = Example(holds=True, context=context)
             return known
-        return Example(
-            holds=False,
+        return counterexample(
+            event,
+            Subject(api=event.api, module=event.module),
+            expected,
+            observed,
+            Symptom.DETACHED if "requires_grad" in found else Symptom.WRONG_VALUE,
             context=context,
-            step=event.step,
-            rank=event.rank,
             stage=event.stage,
-            subject=Subject(api=event.api, module=event.module),
-            expected=expected,
-            observed=observed,
-            evidence=(event,),
-            symptom=Symptom.DETACHED if "requires_grad" in found else Symptom.WRONG_VALUE,
-            topic=topic_of_claim(params),
-        )
+        ).replace(topic=topic_of_claim(params))
 
 
 def _is_scoped(params: Mapping[str, Any]) -> bool:
@@ -234,7 +230,7 @@ def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | No
     if "args" in params:
         wanted = params["args"]
         given = {name: event.args[name] for name in wanted if name in event.args}
-        return shown(wanted), shown(given)
+        return format_args(wanted), format_args(given)
     if "is" in params:
         is_given = params.get("of", "").startswith(ARGUMENT)
         if is_given and (not event.grad_enabled or event.training is False):
@@ -244,7 +240,7 @@ def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | No
             return None
         found = {key: tensor[key] for key in params["is"]}
         part = f"{params['of']}: " if "of" in params else ""
-        return part + shown(params["is"]), part + shown(found)
+        return part + format_args(params["is"]), part + format_args(found)
     left, right = tensor_at(event, params["left"]), tensor_at(event, params["right"])
     if left is None or right is None:
         return None

@@ -24,7 +24,7 @@ _MOST_WAITING = 256  # steps that one rank may be ahead of another
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LossShare:
     """One number of a step.
 
     value: of mean losses that backward is given, on each rank where it is of ranks; of positions
@@ -39,7 +39,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Updates:
+class ProcessLosses:
     """Follows one process."""
 
     _losses: LossScale = field(default_factory=LossScale)
@@ -71,7 +71,7 @@ class Updates:
         """There are several ranks."""
         self._losses.grouped(event)
 
-    def step(self, event: StepEvent) -> Iterator[Share]:
+    def step(self, event: StepEvent) -> Iterator[LossShare]:
         """A step ended. Told of ranks is the share of this one."""
         lines, self._lines = self._lines, set()
         shifts, self._shifts = self._shifts, {}
@@ -80,11 +80,11 @@ class Updates:
                 continue
             parts = _parts(event) if len(lines) == 1 else 0
             if parts >= _SEVERAL:
-                yield Share(BACKWARDS, reading.value, parts, event)
-            yield Share(RANKS, reading.value, 1, event)
+                yield LossShare(BACKWARDS, reading.value, parts, event)
+            yield LossShare(RANKS, reading.value, 1, event)
         if shifts and is_judged(event):  # heads for further tokens come beside the first
             ahead = min(shifts)
-            yield Share(TOKENS, ahead, 1, event, shifts[ahead])
+            yield LossShare(TOKENS, ahead, 1, event, shifts[ahead])
 
 
 def _parts(event: StepEvent) -> int:
@@ -95,20 +95,20 @@ def _parts(event: StepEvent) -> int:
     return size if is_sum and size == counters.get("forward", 0) else 0
 
 
-class Shares:
+class LossShares:
     """Follows all processes of a run."""
 
     def __init__(self) -> None:
         self._steps = RankSteps(counts_all=True)
-        self._updates: dict[tuple[int, str], Updates] = defaultdict(Updates)
+        self._updates: dict[tuple[int, str], ProcessLosses] = defaultdict(ProcessLosses)
         self._waiting: dict[int | None, dict[int, float]] = {}  # step -> rank -> its share
 
-    def observe(self, event: Event) -> list[Share]:
+    def observe(self, event: Event) -> list[LossShare]:
         """What is known by ``event``."""
         if isinstance(event, StateEvent):
             return []
         updates = self._updates[event.rank, event.stream.partition("-")[0]]
-        found: list[Share] = []
+        found: list[LossShare] = []
         if isinstance(event, CallEvent):
             updates.call(event)
         elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS_GROUP:
@@ -126,5 +126,5 @@ class Shares:
             shares = self._waiting.pop(step.end.step, {})
             ranks = len(step.ranks)
             if step.is_judged and step.wrapped and len(shares) == ranks >= _SEVERAL:
-                found.append(Share(RANKS, sum(shares.values()) / ranks, ranks, step.end))
+                found.append(LossShare(RANKS, sum(shares.values()) / ranks, ranks, step.end))
         return found

@@ -6,23 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.losses import LOSSES, OVER_CLASSES
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import SATISFIED, RelationBase, counterexample
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.loss.loss_scale import (
     BACKWARDS,
     KINDS,
     RANKS,
     TOKENS,
-    Share,
-    Shares,
+    LossShare,
+    LossShares,
 )
 from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
-from traincheck.schema.claims import Context, Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
 
-_ALWAYS: Context = {}
-_HELD = Example(holds=True, context=_ALWAYS)
 _NEAR = 1e-2  # relative: within this, a number is what it was said to be
 _COMPARED = 8  # tokens that one answer compares, at least
 _TEXTS = {
@@ -120,7 +118,7 @@ class LossProposer:
     ignores = frozenset({"state"})
 
     def __init__(self) -> None:
-        self._shares = Shares()
+        self._shares = LossShares()
         self._told: set[str] = set()
 
     def observe(self, event: Event) -> None:
@@ -135,7 +133,7 @@ class LossDecider:
     """Decides when a step ends, on all ranks where it is of ranks."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._shares = Shares()
+        self._shares = LossShares()
         self._kinds = [claim.params["of"] for claim in claims]
         unknown = set(self._kinds) - set(KINDS)
         if unknown:
@@ -154,10 +152,10 @@ class LossDecider:
         return ()
 
 
-def _judged(share: Share) -> list[Example]:
+def _judged(share: LossShare) -> list[Example]:
     """The examples that a number gives; none where it is neither right nor the mistake."""
     if _is_near(share.value, 1.0):
-        return [_HELD] * (_COMPARED if share.kind == TOKENS else 1)
+        return [SATISFIED] * (_COMPARED if share.kind == TOKENS else 1)
     if share.kind == TOKENS:
         return [_negative(share)]
     mistake = share.parts if share.kind == BACKWARDS else 1 / share.parts
@@ -168,7 +166,7 @@ def _is_near(value: float, wanted: float) -> bool:
     return abs(value - wanted) <= _NEAR * wanted
 
 
-def _negative(share: Share) -> Example:
+def _negative(share: LossShare) -> Example:
     event, call = share.event, share.call
     expected, observed = {
         BACKWARDS: (
@@ -185,16 +183,12 @@ def _negative(share: Share) -> Example:
             f"labels that are {share.value:g} positions ahead of the tokens",
         ),
     }[share.kind]
-    return Example(
-        holds=False,
-        context=_ALWAYS,
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(api=Families.BACKWARD if call is None else call.api),
-        expected=expected,
-        observed=observed,
+    return counterexample(
+        event,
+        Subject(api=Families.BACKWARD if call is None else call.api),
+        expected,
+        observed,
+        Symptom.WRONG_VALUE if call is None else Symptom.LOSS_INPUT,
         evidence=(call or event,),
-        symptom=Symptom.WRONG_VALUE if call is None else Symptom.LOSS_INPUT,
-        topic=Topic.MAGNITUDE if call is None else None,
-    )
+        stage=event.stage,
+    ).replace(topic=Topic.MAGNITUDE if call is None else None)

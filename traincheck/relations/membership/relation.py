@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from traincheck.relations.base import RelationBase
 from traincheck.relations.membership.decider import MembershipDecider
+from traincheck.relations.membership.messages import text_of
 from traincheck.relations.membership.places import (
     DTYPE,
-    FREE,
-    FROZEN,
     HELD,
     ONCE,
     REACHED,
@@ -21,23 +20,9 @@ from traincheck.relations.membership.places import (
     Lookups,
 )
 from traincheck.relations.membership.proposer import MembershipProposer
-from traincheck.relations.phrasing import in_program
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.findings import CheckInfo
-from traincheck.schema.words import joined
-
-_SHOWN = 6  # names in a sentence
-_TEXTS = {
-    TRAINABLE: "Every parameter under {under} requires grad",
-    FROZEN: "Every parameter under {under} is frozen (requires_grad is False)",
-    STILL: "No training step changes a parameter under {under}",
-    HELD: "Every parameter under {under} is held by an optimizer",
-    FREE: "No optimizer holds a parameter under {under}",
-    SPARSE: "Every embedding under {under} has sparse gradients",
-    DTYPE: "Every {role} under {under} is of dtype {dtype}",
-    ONCE: "No step of training updates a parameter under {under} by two optimizers",
-}
 
 
 class Membership(RelationBase):
@@ -96,18 +81,7 @@ class Membership(RelationBase):
         return Needs(states=frozenset(states), calls=calls, kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
-        params = claim.params
-        what = params.get("is")
-        if what == REACHED:
-            return "Every parameter that gets a gradient is held by an optimizer"
-        if what == UNMOVED:
-            return "No optimizer changes a parameter that is frozen (requires_grad is False)"
-        if what is not None:
-            return in_program(params, _TEXTS[what].format(**params))
-        start = len(params["model"]) + 1
-        names = [pattern[start:] for pattern in params["has"]]
-        said = f"The {params['role']}s of {params['model']} are {joined(names, _SHOWN)}"
-        return in_program(params, said)
+        return text_of(claim.params)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Another dtype than that of the reference may be meant, and so may a frozen part."""

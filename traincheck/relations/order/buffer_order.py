@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.resumptions import brings_back
 from traincheck.facts.variables import Variable, Variables
+from traincheck.relations.base import SATISFIED, counterexample
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
-FILLS = Needs(
+BUFFER_NEEDS = Needs(
     calls=frozenset({Families.MODULE}),
     states=some("buffer@forward"),
     kinds=frozenset({"checkpoint", "mark", "step"}),
 )
-_HOLDS = Example(holds=True, context={})
 
 # Their first values are defined, and a pass that uses these does what its weights say.
 _NEUTRAL = ("torch.nn.modules.batchnorm.", "torch.nn.modules.instancenorm.")
@@ -30,7 +30,7 @@ _NEUTRAL = ("torch.nn.modules.batchnorm.", "torch.nn.modules.instancenorm.")
 Kind = tuple[str, str]  # leaf of the name and class of the module
 
 
-class Use(NamedTuple):
+class BufferUse(NamedTuple):
     """A pass that uses buffers of one kind. early: those that nothing has computed before."""
 
     kind: Kind
@@ -39,7 +39,7 @@ class Use(NamedTuple):
 
 
 @dataclass(slots=True)
-class Fills:
+class BufferFills:
     """Follows one process; tells the passes of a step when it ends, as looks may be late."""
 
     variables: Variables = field(default_factory=Variables)
@@ -50,7 +50,7 @@ class Fills:
     _version: int = -1
     _is_blind: bool = False  # steps were not recorded: who knows what happened in them
 
-    def observe(self, event: Event) -> Iterator[Use]:
+    def observe(self, event: Event) -> Iterator[BufferUse]:
         """Enter ``event``; what it lets be told."""
         if isinstance(event, StateEvent):
             if event.role == "buffer":
@@ -73,7 +73,7 @@ class Fills:
         if event.change in ("content", "replaced", "unknown"):
             self._filled.setdefault(event.name, -1 if event.after is None else event.after)
 
-    def _uses(self, call: CallEvent) -> Iterator[Use]:
+    def _uses(self, call: CallEvent) -> Iterator[BufferUse]:
         model = (call.module or "").partition(".")[0]
         if self._version != self.variables.version:
             self._version = self.variables.version
@@ -81,7 +81,7 @@ class Fills:
         for kind, variables in self._kinds.items():
             mine = [v for v in variables if v.model == model]
             if mine:
-                yield Use(kind, call, tuple(v for v in mine if not self._is_filled(v, call)))
+                yield BufferUse(kind, call, tuple(v for v in mine if not self._is_filled(v, call)))
 
     def _is_filled(self, variable: Variable, call: CallEvent) -> bool:
         span = self._filled.get(variable.name)
@@ -98,16 +98,16 @@ def _by_kind(variables: Variables) -> dict[Kind, list[Variable]]:
     return dict(sorted(found.items()))
 
 
-def is_of_fills(claim: Hypothesis) -> bool:
+def is_of_buffers(claim: Hypothesis) -> bool:
     """Whether a claim speaks of buffers."""
     return "leaf" in claim.params
 
 
-class FillProposer:
+class BufferProposer:
     """Finds kinds of buffers that no pass used before they were computed."""
 
     def __init__(self) -> None:
-        self._fills = Fills()
+        self._fills = BufferFills()
         self._in_time: dict[Kind, bool] = {}
 
     def observe(self, event: Event) -> None:
@@ -121,13 +121,13 @@ class FillProposer:
                 yield {"role": "buffer", "leaf": leaf, "module_class": module_class}
 
 
-class FillDecider:
+class BufferDecider:
     """Decides at the end of each step. claims: indices of those that speak of buffers."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
-        self._fills = Fills()
-        self.claims = {i: claim.params for i, claim in enumerate(claims) if is_of_fills(claim)}
+        self._fills = BufferFills()
+        self.claims = {i: claim.params for i, claim in enumerate(claims) if is_of_buffers(claim)}
         self._by_kind: dict[Kind, list[int]] = {}
         for index, params in self.claims.items():
             if "module_class" not in params or params.get("role") != "buffer":
@@ -143,21 +143,17 @@ class FillDecider:
             for use in self._fills.observe(event)
             for index in self._by_kind.get(use.kind, ())
             if self._program.fits(self.claims[index])
-            for example in ([_early(v, use.call) for v in use.early] or [_HOLDS])
+            for example in ([_early(v, use.call) for v in use.early] or [SATISFIED])
         ]
 
 
 def _early(buffer: Variable, call: CallEvent) -> Example:
     mode = "training" if call.training else "evaluation"
-    return Example(
-        holds=False,
-        context={},
-        step=call.step,
-        rank=call.rank,
+    return counterexample(
+        call,
+        Subject(variable=buffer.name, module=buffer.name.rpartition(".")[0]),
+        f"a pass in training mode computes {buffer.name} first",
+        f"{call.module} is called in {mode} mode, and it holds what it began with",
+        Symptom.WRONG_ORDER,
         stage=call.stage,
-        subject=Subject(variable=buffer.name, module=buffer.name.rpartition(".")[0]),
-        expected=f"a pass in training mode computes {buffer.name} first",
-        observed=f"{call.module} is called in {mode} mode, and it holds what it began with",
-        evidence=(call,),
-        symptom=Symptom.WRONG_ORDER,
     )

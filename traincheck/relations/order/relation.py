@@ -11,18 +11,23 @@ from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import ADDED
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
 from traincheck.relations.base import RelationBase
-from traincheck.relations.loop import (
+from traincheck.relations.landmark_orders import (
     BESIDE,
     HABITS,
     PRIVATE,
     TRIPLES,
-    Partners,
-    Wait,
-    Watch,
+    OrderWatch,
+    Pending,
+    SharedOptimizers,
     triple_of,
 )
-from traincheck.relations.order.buffer_order import FILLS, FillDecider, FillProposer, is_of_fills
-from traincheck.relations.phrasing import in_program, selector_text, short
+from traincheck.relations.order.buffer_order import (
+    BUFFER_NEEDS,
+    BufferDecider,
+    BufferProposer,
+    is_of_buffers,
+)
+from traincheck.relations.phrasing import display_name, in_program, selector_text
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
@@ -74,8 +79,8 @@ class Order(RelationBase):
         return OrderDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        if is_of_fills(claim):
-            return FILLS
+        if is_of_buffers(claim):
+            return BUFFER_NEEDS
         calls = set(triple_of(claim))
         calls.update(also for call, also in BESIDE.items() if call in triple_of(claim))
         states = GRADIENTS.states if claim.params["needs"] == _F.ZERO_GRAD else frozenset()
@@ -85,13 +90,14 @@ class Order(RelationBase):
         return Needs(calls=frozenset(calls), states=states, kinds=frozenset(kinds))
 
     def text(self, claim: Hypothesis) -> str:
-        if is_of_fills(claim):
+        if is_of_buffers(claim):
             said = f"Every {selector_text(claim.params)} is computed by a pass in training mode"
             return in_program(claim.params, f"{said} before another pass uses it")
         after, needed, before = triple_of(claim)
-        text = f"After {short(after)}, {short(needed)} comes before the next {short(before)}"
+        a, b, c = map(display_name, (after, needed, before))
+        text = f"After {a}, {b} comes before the next {c}"
         if after == before:
-            text = f"Between two calls of {short(after)} there is {short(needed)}"
+            text = f"Between two calls of {a} there is {b}"
         return in_program(claim.params, text)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
@@ -101,12 +107,12 @@ class Order(RelationBase):
 
     def reach(self, claim: Hypothesis) -> int | None:
         """Some programs compute gradients that no optimizer is to apply."""
-        return None if is_of_fills(claim) or triple_of(claim) in HABITS else 1
+        return None if is_of_buffers(claim) or triple_of(claim) in HABITS else 1
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """A model may be evaluated early to see what it does untrained."""
         found = super().info(claim, check_id, text)
-        return replace(found, severity="warning") if is_of_fills(claim) else found
+        return replace(found, severity="warning") if is_of_buffers(claim) else found
 
 
 class OrderProposer:
@@ -115,7 +121,7 @@ class OrderProposer:
     def __init__(self) -> None:
         self._program = ProgramName()
         self._seen: set[str] = set()
-        self._fills = FillProposer()
+        self._fills = BufferProposer()
 
     def observe(self, event: Event) -> None:
         self._fills.observe(event)
@@ -145,20 +151,20 @@ class OrderDecider:
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
         self._params = [claim.params for claim in claims]
-        self._fills = FillDecider(claims)
+        self._fills = BufferDecider(claims)
         self._watches = {
-            index: Watch(*triple_of(claim))
+            index: OrderWatch(*triple_of(claim))
             for index, claim in enumerate(claims)
             if index not in self._fills.claims
         }
         self._contexts: dict[str, Context] = {}
         self._held: dict[str, Example] = {}
-        self._holding = Partners()
+        self._holding = SharedOptimizers()
         self._partners = self._holding.of
         self._is_blind = False  # optimizers may have come that nobody saw
-        self._open: list[tuple[int, Wait, CallEvent]] = []  # perhaps inside an optimizer step
+        self._open: list[tuple[int, Pending, CallEvent]] = []  # perhaps inside an optimizer step
         # Gradients that no step applies, of a saliency map say, may be added to anything
-        self._unapplied: list[tuple[int, Wait, CallEvent]] = []
+        self._unapplied: list[tuple[int, Pending, CallEvent]] = []
         self._by_hand = ClearedByHand([i for i, w in self._watches.items() if w.is_of_zero])
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
@@ -187,7 +193,7 @@ class OrderDecider:
         """Nothing: what is still awaited belongs to an unfinished step."""
         return ()
 
-    def _lacking(self, kept: list[tuple[int, Wait, CallEvent]]) -> list[tuple[int, Example]]:
+    def _lacking(self, kept: list[tuple[int, Pending, CallEvent]]) -> list[tuple[int, Example]]:
         lacking = [(index, self._example(index, wait, end)) for index, wait, end in kept]
         kept.clear()
         return lacking
@@ -218,12 +224,12 @@ class OrderDecider:
             examples += self._lacking(self._open)
         return examples
 
-    def _is_unknown(self, wait: Wait) -> bool:
+    def _is_unknown(self, wait: Pending) -> bool:
         """Whether it is not known with whom the owner of a call shares parameters."""
         owner = wait.event.owner
         return self._is_blind and owner is not None and owner not in self._partners
 
-    def _example(self, index: int, wait: Wait, before: CallEvent) -> Example:
+    def _example(self, index: int, wait: Pending, before: CallEvent) -> Example:
         watch = self._watches[index]
         stage = before.stage
         context = self._contexts.setdefault(stage, {"stage": stage})
@@ -231,6 +237,7 @@ class OrderDecider:
             return self._held.setdefault(stage, Example(holds=True, context=context))
         # A missing optimizer step is missing in the step whose gradients it should have applied.
         where = f" ({before.where.rpartition('/')[2]})" if before.where else ""
+        a, b, c = map(display_name, (watch.after, watch.needed, watch.before))
         return Example(
             holds=False,
             context=context,
@@ -241,9 +248,8 @@ class OrderDecider:
                 api=watch.needed,
                 module=key_of(wait.event, _F.EVAL) if watch.after == _F.EVAL else None,
             ),
-            expected=f"{short(watch.needed)} between {short(watch.after)} and the next "
-            f"{short(watch.before)}",
-            observed=f"{short(watch.before)}{where} came without it",
+            expected=f"{b} between {a} and the next {c}",
+            observed=f"{c}{where} came without it",
             evidence=(wait.event, before),
             symptom=wait.symptom or watch.symptom,
             topic=Topic.ORDER,

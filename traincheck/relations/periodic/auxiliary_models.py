@@ -12,6 +12,7 @@ from typing import Any
 
 from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModel, AuxiliaryModels, is_look
 from traincheck.facts.steps import is_judged
+from traincheck.relations.base import SATISFIED, counterexample
 from traincheck.schema.claims import USES, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -35,10 +36,9 @@ _SLACK = 3  # times the longest stretch seen
 _MIN_MOVES = 3
 _OFTEN = 3  # steps: what is asked less often may be an evaluation
 _SELDOM = _SLACK * USES.every * _OFTEN
-_HOLDS = Example(holds=True, context={})
 
 
-class _Asked:
+class _CallGaps:
     """For how many recorded training steps a model was not looked at."""
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class _Asked:
         self.steps += is_judged(event)
 
 
-class ServingProposer:
+class AuxiliaryProposer:
     """Proposes how long a model that moves again and again may stay the same, or be left out."""
 
     def __init__(self) -> None:
-        self._models, self._asked = AuxiliaryModels(), _Asked()
+        self._models, self._call_gaps = AuxiliaryModels(), _CallGaps()
         self._looks: Counter[str] = Counter()
         self._gaps: dict[str, float] = {}  # steps from one time to the next, at most
         self._longest: dict[str, int] = {}
@@ -67,11 +67,11 @@ class ServingProposer:
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StepEvent):
-            self._asked.step(event)
+            self._call_gaps.step(event)
         elif is_look(event):
             self._looks[event.model] += 1
             share = 1 if self._looks[event.model] <= USES.first else USES.every
-            often = self._asked.look(event.model) / share
+            often = self._call_gaps.look(event.model) / share
             self._gaps[event.model] = max(self._gaps.get(event.model, 0), often)
             if event.step is not None:
                 seen = self._models.look(event)
@@ -85,7 +85,7 @@ class ServingProposer:
                 params = {"role": ROLE, "model": model, "period": period}
                 yield Hypothesis(relation="periodic", params=params)
         for model, seldom in sorted(self._gaps.items()):
-            rest = (self._asked.steps - self._asked.last[model]) / USES.every
+            rest = (self._call_gaps.steps - self._call_gaps.last[model]) / USES.every
             if max(seldom, rest) <= _OFTEN and self._looks[model] > USES.first:
                 params = {"role": ROLE, "model": model, "asked": _SELDOM}
                 yield Hypothesis(relation="periodic", params=params)
@@ -98,20 +98,20 @@ class ServingProposer:
                 yield word({"model": model})
 
 
-class ServingDecider:
+class AuxiliaryDecider:
     """Decides at looks, when a model has rested for too long, and at steps, when it is left out."""
 
     def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
         self._claims = [claim for claim in claims if "period" in claim[1]]
         self._asking = [claim for claim in claims if "asked" in claim[1]]
-        self._models, self._asked = AuxiliaryModels(), _Asked()
+        self._models, self._call_gaps = AuxiliaryModels(), _CallGaps()
         self._told: dict[int, int] = {}  # claim -> rest that was told last, of this stretch
 
     def step(self, event: StepEvent) -> Iterator[tuple[int, Example]]:
         """Once for each stretch in which a model is left out."""
-        self._asked.step(event)
+        self._call_gaps.step(event)
         for index, params in self._asking:
-            left_out = self._asked.steps - self._asked.last.get(params["model"], 0)
+            left_out = self._call_gaps.steps - self._call_gaps.last.get(params["model"], 0)
             if left_out == params["asked"] + 1 and is_judged(event):
                 yield index, _left_out(params, event)
 
@@ -119,10 +119,10 @@ class ServingDecider:
         """A model was looked at, if it is a mark of that."""
         if not is_look(event):
             return
-        gap = self._asked.look(event.model)
+        gap = self._call_gaps.look(event.model)
         for index, params in self._asking:
             if params["model"] == event.model and gap <= params["asked"]:
-                yield index, _HOLDS
+                yield index, SATISFIED
         if event.step is not None:
             yield from self._look(self._models.look(event), event)
 
@@ -133,7 +133,7 @@ class ServingDecider:
             late = model.rest - self._told.get(index, 0)
             if model.moved:
                 self._told.pop(index, None)
-                yield index, _HOLDS
+                yield index, SATISFIED
             elif late > params["period"]:
                 self._told[index] = model.rest
                 yield index, _negative(params, model, event)
@@ -169,29 +169,21 @@ def text(params: Mapping[str, Any]) -> str:
 
 
 def _negative(params: Mapping[str, Any], model: AuxiliaryModel, event: MarkEvent) -> Example:
-    return Example(
-        holds=False,
-        context={},
-        step=event.step,
-        rank=event.rank,
+    return counterexample(
+        event,
+        Subject(module=model.name),
+        f"{model.name} is brought up to date every {params['period']} steps or sooner",
+        f"its weights have been the same for {model.rest} steps",
+        Symptom.STATE_UNCHANGED,
         stage=event.stage,
-        subject=Subject(module=model.name),
-        expected=f"{model.name} is brought up to date every {params['period']} steps or sooner",
-        observed=f"its weights have been the same for {model.rest} steps",
-        evidence=(event,),
-        symptom=Symptom.STATE_UNCHANGED,
     )
 
 
 def _left_out(params: Mapping[str, Any], event: StepEvent) -> Example:
-    return Example(
-        holds=False,
-        context={},
-        step=event.step,
-        rank=event.rank,
-        subject=Subject(module=params["model"]),
-        expected=f"{params['model']} is called without grad in every few training steps",
-        observed=f"it was not called for more than {params['asked']} steps",
-        evidence=(event,),
-        symptom=Symptom.MISSING_CALL,
+    return counterexample(
+        event,
+        Subject(module=params["model"]),
+        f"{params['model']} is called without grad in every few training steps",
+        f"it was not called for more than {params['asked']} steps",
+        Symptom.MISSING_CALL,
     )

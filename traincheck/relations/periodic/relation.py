@@ -9,8 +9,8 @@ from typing import Any
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.facts.variables import Variable, Variables, select
-from traincheck.relations.base import RelationBase
-from traincheck.relations.periodic import auxiliary_models as _serving
+from traincheck.relations.base import RelationBase, counterexample
+from traincheck.relations.periodic import auxiliary_models
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations.phrasing import selector_text
 from traincheck.schema.claims import Hypothesis, Needs, some
@@ -59,15 +59,15 @@ class Periodic(RelationBase):
 
     def needs(self, claim: Hypothesis) -> Needs:
         role = claim.params["role"]
-        if role == _serving.ROLE:
-            return _serving.NEEDS
+        if role == auxiliary_models.ROLE:
+            return auxiliary_models.NEEDS
         look = f"{role}@{_LOOKS[role]}"
         looks = some(look) if claim.params["period"] == 1 else frozenset({look})
         return Needs(states=looks | {"parameter@new"}, kinds=frozenset({"step", "optimizer"}))
 
     def text(self, claim: Hypothesis) -> str:
-        if claim.params["role"] == _serving.ROLE:
-            return _serving.text(claim.params)
+        if claim.params["role"] == auxiliary_models.ROLE:
+            return auxiliary_models.text(claim.params)
         period = claim.params["period"]
         often = "training step" if period == 1 else f"{period} training steps"
         return f"Every {selector_text(claim.params)} changes at least once every {often}"
@@ -87,14 +87,14 @@ class Periodic(RelationBase):
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """A run in which nothing changed once has nothing that is due."""
-        say = _serving.word if claim.params["role"] == _serving.ROLE else word
+        say = auxiliary_models.word if claim.params["role"] == auxiliary_models.ROLE else word
         return {"api": say(claim.params)}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         found = super().info(claim, check_id, text)
-        if claim.params["role"] != _serving.ROLE:
+        if claim.params["role"] != auxiliary_models.ROLE:
             return found
-        return replace(found, **_serving.words_of(claim.params))
+        return replace(found, **auxiliary_models.words_of(claim.params))
 
     def reach(self, claim: Hypothesis) -> int | None:
         """How often something changes is for each program to say."""
@@ -110,7 +110,7 @@ class EitherProposer:
     """Proposes for variables, and for models that serve others."""
 
     def __init__(self) -> None:
-        self._variables, self._models = PeriodicProposer(), _serving.ServingProposer()
+        self._variables, self._models = PeriodicProposer(), auxiliary_models.AuxiliaryProposer()
         self.echoes = self._variables.echoes
 
     def observe(self, event: Event) -> None:
@@ -135,11 +135,11 @@ class PeriodicDecider:
         serving: list[tuple[int, Mapping[str, Any]]] = []
         for index, claim in enumerate(claims):
             params = claim.params
-            is_serving = params["role"] == _serving.ROLE
-            if not (_serving.is_known(params) if is_serving else _is_known(params)):
+            is_serving = params["role"] == auxiliary_models.ROLE
+            if not (auxiliary_models.is_known(params) if is_serving else _is_known(params)):
                 raise ValueError(f"nothing is known of {dict(params)}")
             (serving if is_serving else self._claims).append((index, params))
-        self._serving = _serving.ServingDecider(serving)
+        self._auxiliary = auxiliary_models.AuxiliaryDecider(serving)
         self._variables = Variables()
         self._book = StepChanges()
         self._steps = 0
@@ -164,9 +164,9 @@ class PeriodicDecider:
                     for found in self._decide(index, params, event)
                 ]
             self._book.turn(event)
-            return [*examples, *self._serving.step(event)]
+            return [*examples, *self._auxiliary.step(event)]
         elif isinstance(event, MarkEvent):
-            return list(self._serving.mark(event))
+            return list(self._auxiliary.mark(event))
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:
@@ -216,14 +216,11 @@ class PeriodicDecider:
         if variable.role != "buffer" and not requires_grad:
             symptom = Symptom.FROZEN
         often = "every step" if period == 1 else f"every {period} steps"
-        return Example(
-            holds=False,
+        return counterexample(
+            event,
+            Subject(variable=variable.name),
+            f"{variable.name} changes {often}",
+            "due in this step, and unchanged",
+            symptom,
             context=self._variables.context(variable),
-            step=event.step,
-            rank=event.rank,
-            subject=Subject(variable=variable.name),
-            expected=f"{variable.name} changes {often}",
-            observed="due in this step, and unchanged",
-            evidence=(event,),
-            symptom=symptom,
         )

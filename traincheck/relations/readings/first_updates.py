@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.facts.steps import is_judged
-from traincheck.relations.readings.reading import MOVED, Key, Reading
+from traincheck.relations.readings.reading import MOVED, ReadingKey, ScalarReading
 from traincheck.schema.events import CheckpointEvent, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.values import number
 
@@ -22,7 +22,7 @@ _Group = tuple[str, int]  # an optimizer and the index of a group
 
 
 @dataclass(slots=True)
-class Moves:
+class FirstUpdates:
     """Follows one process. Of optimizers that go on where a file was saved nothing is told.
 
     Each class of optimizer has numbers of its own: one divides by the size of gradients, another
@@ -56,7 +56,7 @@ class Moves:
             if known is None or known[0] < moved:
                 self._moved[event.name] = (moved, event)
 
-    def step(self, event: StepEvent) -> Sequence[Reading]:
+    def step(self, event: StepEvent) -> Sequence[ScalarReading]:
         """The farthest that an element was moved, by class of optimizer."""
         told, self._moved = self._moved, {}
         if not told or self._is_resumed or not is_judged(event):
@@ -68,7 +68,9 @@ class Moves:
                 ratio = moved / rate
                 if cls not in farthest or ratio > farthest[cls][0]:
                     farthest[cls] = (ratio, look)
-        return [Reading(Key(MOVED, name=cls), *found) for cls, found in farthest.items()]
+        return [
+            ScalarReading(ReadingKey(MOVED, name=cls), *found) for cls, found in farthest.items()
+        ]
 
     def _rate(self, name: str, event: StepEvent) -> tuple[str, float | None]:
         """Class and rate of the one group that holds the parameter."""

@@ -16,8 +16,8 @@ from traincheck.relations.readings.reading import (
     LEAST_SHARE,
     NON_FINITE,
     SATURATED,
-    Key,
-    Reading,
+    ReadingKey,
+    ScalarReading,
 )
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.values import number, tensor_summary
@@ -27,7 +27,7 @@ _SHARES = (("dead", DEAD), ("saturated", SATURATED))
 
 
 @dataclass(slots=True)
-class Gradients:
+class GradientSizes:
     """Norms of the gradients that an update finds; nothing where they are scaled."""
 
     _known: dict[str, StateEvent] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Gradients:
         """Gradients are larger than they should be, on purpose."""
         self._is_scaled = True
 
-    def step(self, event: StepEvent) -> Sequence[Reading]:
+    def step(self, event: StepEvent) -> Sequence[ScalarReading]:
         """The update is over."""
         for name in self._gone - self._fresh:
             self._norms.pop(name, None)
@@ -83,24 +83,28 @@ class Gradients:
         self._gone.clear()
         return found
 
-    def _told(self, event: StepEvent) -> list[Reading]:
+    def _told(self, event: StepEvent) -> list[ScalarReading]:
         found = []
         if self._is_told:
             wrong = self._non_finite
             at: Event = event if wrong is None else wrong
-            found.append(Reading(Key(NON_FINITE, name=GRADIENT), float(wrong is not None), at))
+            found.append(
+                ScalarReading(ReadingKey(NON_FINITE, name=GRADIENT), float(wrong is not None), at)
+            )
         if not self._norms or self._is_lost or self._is_partial or _is_search(event):
             return found
         norm = math.hypot(*self._norms.values())
         largest = self._known[max(self._norms, key=lambda name: self._norms[name])]
         at = largest if largest.step == event.step else event
-        found.append(Reading(Key(GRADIENT_NORM), norm, at))
+        found.append(ScalarReading(ReadingKey(GRADIENT_NORM), norm, at))
         if norm or not self._is_flat:
-            found.append(Reading(Key(FLAT), norm, event))
+            found.append(ScalarReading(ReadingKey(FLAT), norm, event))
         weights = [name for name in self._norms if self._is_weight(name)]
         if norm and len(weights) >= _MIN_WEIGHTS:
             name = min(weights, key=lambda name: self._norms[name])
-            found.append(Reading(Key(LEAST_SHARE), self._norms[name] / norm, self._known[name]))
+            found.append(
+                ScalarReading(ReadingKey(LEAST_SHARE), self._norms[name] / norm, self._known[name])
+            )
         return found
 
     def _is_weight(self, name: str) -> bool:
@@ -117,10 +121,10 @@ def _is_search(event: StepEvent) -> bool:
 
 
 @dataclass(slots=True)
-class Activity:
+class UnitActivity:
     """Shares of units that are off for a whole batch, and of elements at a limit."""
 
-    _waiting: list[tuple[str, Key, float, CallEvent]] = field(default_factory=list)
+    _waiting: list[tuple[str, ReadingKey, float, CallEvent]] = field(default_factory=list)
 
     def call(self, event: CallEvent) -> None:
         """A function or module gave something of which numbers were taken, in training."""
@@ -132,20 +136,20 @@ class Activity:
         units = 0 if summary is None else units_of(summary.shape)
         for stat, quantity in _SHARES:
             if stat in stats and units >= FEWEST_UNITS:
-                key = Key(quantity, event.api, event.module or "")
+                key = ReadingKey(quantity, event.api, event.module or "")
                 self._waiting.append((quantity, key, float(stats[stat]), event))
 
-    def root(self, event: CallEvent) -> Sequence[Reading]:
+    def root(self, event: CallEvent) -> Sequence[ScalarReading]:
         """The model that called them all has ended; a function is named with it."""
         waiting, self._waiting = self._waiting, []
         if not event.training or not event.grad_enabled:
             return ()
         root = event.module or event.api
-        worst: dict[Key, Reading] = {}
+        worst: dict[ReadingKey, ScalarReading] = {}
         for quantity, key, value, call in waiting:
-            place = key if key.name else Key(quantity, key.api, root)
+            place = key if key.name else ReadingKey(quantity, key.api, root)
             if place not in worst or value > worst[place].value:
-                worst[place] = Reading(place, value, call)
+                worst[place] = ScalarReading(place, value, call)
         return tuple(worst.values())
 
     def step(self) -> None:

@@ -15,8 +15,8 @@ from traincheck.relations.readings.reading import (
     LEFT_OUT,
     SMALLEST,
     UNPADDED,
-    Key,
-    Reading,
+    ReadingKey,
+    ScalarReading,
 )
 from traincheck.schema.apis import IGNORED_LABEL
 from traincheck.schema.events import (
@@ -31,7 +31,7 @@ _LEAST_MEAN = 0.35  # of what a sigmoid gives at first, which is about one half
 _MIN_ELEMENTS = 16  # fewer may all be of one sign by chance
 
 
-def extremes(event: CallEvent) -> Iterator[Reading]:
+def extremes(event: CallEvent) -> Iterator[ScalarReading]:
     """Smallest and largest element of what a loss is given in training."""
     for name in ("input", "target"):
         tensor = event.args.get(name)
@@ -47,8 +47,8 @@ def extremes(event: CallEvent) -> Iterator[Reading]:
             continue
         if name == "input" and low == high:  # a head that begins at zero gives one number for all
             continue
-        yield Reading(Key(SMALLEST, event.api, name), low, event)
-        yield Reading(Key(LARGEST, event.api, name), high, event)
+        yield ScalarReading(ReadingKey(SMALLEST, event.api, name), low, event)
+        yield ScalarReading(ReadingKey(LARGEST, event.api, name), high, event)
 
 
 def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
@@ -68,21 +68,23 @@ def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
     return most < _LEAST_MEAN * int(classes)
 
 
-def class_counts(event: CallEvent) -> Iterator[Reading]:
+def class_counts(event: CallEvent) -> Iterator[ScalarReading]:
     """Among how many classes cross_entropy chooses."""
     given, target = event.args.get("input"), event.args.get("target")
     if event.api == CROSS_ENTROPY and isinstance(given, Mapping) and isinstance(target, Mapping):
         shape = given.get("shape") or ()
         if shape and target.get("dtype") == "int64":
-            yield Reading(Key(CLASSES, event.api), shape[min(1, len(shape) - 1)], event)
+            yield ScalarReading(
+                ReadingKey(CLASSES, event.api), shape[min(1, len(shape) - 1)], event
+            )
 
 
-def label_shift(event: CallEvent) -> Iterator[Reading]:
+def label_shift(event: CallEvent) -> Iterator[ScalarReading]:
     """Whether a target is a token ahead of what the model is given; *loss* tells of two."""
     target = event.args.get("target") if event.api in OVER_CLASSES else None
     value = statistic(target, "shifted")
     if value in (0, 1):
-        yield Reading(Key(AHEAD, event.api), value, event)
+        yield ScalarReading(ReadingKey(AHEAD, event.api), value, event)
 
 
 def statistic(tensor: Value, name: str) -> float | None:
@@ -91,7 +93,7 @@ def statistic(tensor: Value, name: str) -> float | None:
     return number(stats.get(name)) if stats else None
 
 
-class LeftOut:
+class IgnoredLabels:
     """Whether some labels of a few calls in a row are such that the loss leaves out.
 
     Calls on batches without padding are told for themselves: there a prompt may be left out. A loop
@@ -99,7 +101,7 @@ class LeftOut:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[Key, list[tuple[float, float, bool]]] = defaultdict(list)
+        self._calls: dict[ReadingKey, list[tuple[float, float, bool]]] = defaultdict(list)
         self._padding: deque[Value] = deque(maxlen=2)
 
     def batch(self, event: BatchEvent) -> None:
@@ -107,7 +109,7 @@ class LeftOut:
         if event.stage == "train":
             self._padding.append(event.tokens.get("padding"))
 
-    def loss(self, event: CallEvent) -> Sequence[Reading]:
+    def loss(self, event: CallEvent) -> Sequence[ScalarReading]:
         """A loss was called. A single row has no padding."""
         target = event.args.get("target") if event.api in OVER_CLASSES else None
         low, high = statistic(target, "min"), statistic(target, "max")
@@ -119,7 +121,7 @@ class LeftOut:
         is_padded = {bool(share) for share in self._padding} if is_known else set()
         if not is_left_out and (len(is_padded) > 1 or (not is_known and ignored != IGNORED_LABEL)):
             return ()  # an index that was chosen would leave out what has it: there is no padding
-        key = Key(LEFT_OUT, event.api, UNPADDED if is_padded == {False} else "")
+        key = ReadingKey(LEFT_OUT, event.api, UNPADDED if is_padded == {False} else "")
         calls = self._calls[key]
         calls.append((low, high, is_left_out))
         if len(calls) < IN_A_ROW:
@@ -128,4 +130,4 @@ class LeftOut:
         lows, highs, left_out = zip(*calls)
         if not (is_known or any(left_out)) and len(set(lows)) > 1 and len(set(highs)) > 1:
             return ()  # padding would have one label, that of the least or the last token
-        return (Reading(key, float(any(left_out)), event),)
+        return (ScalarReading(key, float(any(left_out)), event),)

@@ -11,8 +11,8 @@ from traincheck.facts.steps import is_judged
 from traincheck.relations.readings.reading import (
     LOSS_SCALE,
     OF_TERMS,
-    Key,
-    Reading,
+    ReadingKey,
+    ScalarReading,
 )
 from traincheck.schema.events import (
     CallEvent,
@@ -84,15 +84,15 @@ class LossScale:
         """An optimizer has stepped: those within its step, but for one, are no part of a sum."""
         self._is_known &= sum(begun >= event.start_ns for begun in self._begun) <= 1
 
-    def step(self, event: StepEvent) -> Sequence[Reading]:
+    def step(self, event: StepEvent) -> Sequence[ScalarReading]:
         """The update is over."""
-        found: Sequence[Reading] = ()
+        found: Sequence[ScalarReading] = ()
         backwards = len(self._begun)
         if is_judged(event) and self._is_known and backwards:
             scales = {"": self._total, OF_TERMS: self._of_terms / backwards}
             found = [
-                Reading(
-                    Key(LOSS_SCALE, name=name),
+                ScalarReading(
+                    ReadingKey(LOSS_SCALE, name=name),
                     scale,
                     event,
                     is_plain=self._is_plain,

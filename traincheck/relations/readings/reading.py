@@ -34,7 +34,7 @@ OF_TERMS = "sum"  # a loss as a multiple of the sum of its terms, however many t
 LOSS, GRADIENT = "the loss", "gradients"  # of which it is told whether they are finite
 
 
-class Key(NamedTuple):
+class ReadingKey(NamedTuple):
     """What a number is of: of an API's argument, of a module, or of the program as a whole."""
 
     quantity: str
@@ -43,14 +43,14 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ScalarReading:
     """One number.
 
     is_plain: nothing but counting went into it. sums: functions whose terms were added up.
     begins: a series of readings. backwards: how many passes were added up, of what adds them.
     """
 
-    key: Key
+    key: ReadingKey
     value: float
     event: Event
     is_plain: bool = True

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.facts.losses import LOSSES
-from traincheck.relations.readings.first_updates import Moves
-from traincheck.relations.readings.gradient_sizes import Activity, Gradients
+from traincheck.relations.readings.first_updates import FirstUpdates
+from traincheck.relations.readings.gradient_sizes import GradientSizes, UnitActivity
 from traincheck.relations.readings.loss_inputs import (
-    LeftOut,
+    IgnoredLabels,
     class_counts,
     extremes,
     label_shift,
@@ -24,8 +24,8 @@ from traincheck.relations.readings.reading import (
     LOSS,
     NON_FINITE,
     SCALED_LOSS,
-    Key,
-    Reading,
+    ReadingKey,
+    ScalarReading,
 )
 from traincheck.schema.apis import ATTENTION, SOFTMAXES, Families, Marks
 from traincheck.schema.events import (
@@ -44,37 +44,39 @@ _TOKENS_NDIM = 2
 _SECOND = 2
 
 
-def _hidden(event: CallEvent) -> Sequence[Reading]:
+def _hidden(event: CallEvent) -> Sequence[ScalarReading]:
     """How much of later positions attention leaves out, where that was looked at."""
     value = statistic(event.result, "hidden")
-    return () if value is None else (Reading(Key(HIDDEN, event.api), value, event),)
+    return () if value is None else (ScalarReading(ReadingKey(HIDDEN, event.api), value, event),)
 
 
-def _finite(event: CallEvent, name: str) -> Sequence[Reading]:
+def _finite(event: CallEvent, name: str) -> Sequence[ScalarReading]:
     """Whether what backward is given is a number; nothing where that is not known."""
     given = event.args.get("tensors")
     value = given.get("value") if isinstance(given, Mapping) else None
     if value is None:
         return ()
-    return (Reading(Key(NON_FINITE, name=name), float(isinstance(value, str)), event),)
+    return (ScalarReading(ReadingKey(NON_FINITE, name=name), float(isinstance(value, str)), event),)
 
 
-def _batch(event: BatchEvent) -> Sequence[Reading]:
+def _batch(event: BatchEvent) -> Sequence[ScalarReading]:
     """Whether each part of a batch is finite, where numbers of them are taken."""
     return [
-        Reading(Key(NON_FINITE, event.loader, path), float(leaf["stats"]["nonfinite"]), event)
+        ScalarReading(
+            ReadingKey(NON_FINITE, event.loader, path), float(leaf["stats"]["nonfinite"]), event
+        )
         for path, leaf in event.leaves.items()
         if isinstance(leaf, Mapping) and "nonfinite" in (leaf.get("stats") or {})
     ]
 
 
 @dataclass(slots=True)
-class Generated:
+class GeneratedTokens:
     """How many tokens have been added to a sequence, at each call of the model that adds one."""
 
     _lengths: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # rows, length, calls
 
-    def call(self, event: CallEvent) -> Sequence[Reading]:
+    def call(self, event: CallEvent) -> Sequence[ScalarReading]:
         """A model was called from outside."""
         module = event.module or event.api
         ids = event.args.get("0", event.args.get("input_ids"))
@@ -88,24 +90,24 @@ class Generated:
         grows = known_rows == rows and length in (known_length + 1, 1)
         calls = calls + 1 if grows else 1
         self._lengths[module] = (rows, length, calls)
-        key = Key(GENERATED, event.api, module)
-        return (Reading(key, calls, event, begins=calls == _SECOND),) if grows else ()
+        key = ReadingKey(GENERATED, event.api, module)
+        return (ScalarReading(key, calls, event, begins=calls == _SECOND),) if grows else ()
 
 
-class Readings:
+class ScalarReadings:
     """All of them, each told of what concerns it."""
 
     def __init__(self) -> None:
         self._scale = LossScale()
-        self._generated = Generated()
-        self._gradients = Gradients()
-        self._activity = Activity()
+        self._generated = GeneratedTokens()
+        self._gradients = GradientSizes()
+        self._activity = UnitActivity()
         self._padding = Padding()
-        self._moves = Moves()
-        self._left_out = LeftOut()
+        self._moves = FirstUpdates()
+        self._left_out = IgnoredLabels()
         self._has_scaled = False  # the loss of the backward that comes
 
-    def observe(self, event: Event) -> Sequence[Reading]:
+    def observe(self, event: Event) -> Sequence[ScalarReading]:
         """The numbers that an event tells."""
         if isinstance(event, StateEvent):
             if event.role == "gradient":
@@ -129,7 +131,7 @@ class Readings:
             self._scale.grouped(event)
         return ()
 
-    def _call(self, event: CallEvent) -> Sequence[Reading]:
+    def _call(self, event: CallEvent) -> Sequence[ScalarReading]:
         api = event.api
         self._activity.call(event)
         if event.root:
@@ -158,5 +160,5 @@ class Readings:
         elif Families.CLIP_NORM in (api, event.family):
             value = number(event.result)
             if value is not None:
-                return (Reading(Key(CLIPPED_NORM, Families.CLIP_NORM), value, event),)
+                return (ScalarReading(ReadingKey(CLIPPED_NORM, Families.CLIP_NORM), value, event),)
         return ()

@@ -22,7 +22,7 @@ from traincheck.relations.restored.fact import (
     TRAINED,
     Fact,
 )
-from traincheck.relations.restored.saved_state import Owned, model_of
+from traincheck.relations.restored.saved_state import SavableState, model_of
 from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     CallEvent,
@@ -54,13 +54,13 @@ class Checkpoints:
         self._fresh: set[str] = set()  # those of which none was made since
         self._numbers: dict[tuple[str, str], tuple[int, int]] = {}  # the last, and how far it rose
         self._evaluations = Evaluations()
-        self._owned = Owned()
+        self._savable = SavableState()
         self._update: CallEvent | None = None  # the first since the last load or save
         self._has_updated = False
 
     def observe(self, event: Event) -> Iterator[Fact]:
         """What ``event`` tells."""
-        self._owned.observe(event)
+        self._savable.observe(event)
         if isinstance(event, CheckpointEvent):
             if event.op == "save":
                 yield from self._of_numbers(event)
@@ -86,7 +86,7 @@ class Checkpoints:
 
     def _of_update(self, event: CallEvent) -> Iterator[Fact]:
         if self._fresh:
-            others = self._owned.models_of_others(event.owner)
+            others = self._savable.models_of_others(event.owner)
             self._fresh = {name for name in self._fresh if model_of(name) in others}
         self._update = self._update or event
         loads, self._open = self._open, []
@@ -120,10 +120,10 @@ class Checkpoints:
         weight = _weight(sum(count or 0 for count in counts.values()))
         if (save.entries or 0) <= _MOST_KEYS:
             size = sum(count or 0 for key, count in counts.items() if kinds[key] == MODEL)
-            there_are = self._owned.numbers(size)
+            there_are = self._savable.numbers(size)
             yield Fact((FILE, file), kinds, weight, file, save, (save,), there_are)
         for key, count in counts.items():
-            is_whole = None if count is None else self._owned.has(kinds[key], count)
+            is_whole = None if count is None else self._savable.has(kinds[key], count)
             if count is not None and is_whole is not None:
                 about = f"{key} of {file}"
                 told = {kinds[key]: count}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from traincheck.relations.base import counterexample
 from traincheck.relations.restored.fact import (
     BACK,
     COPIES,
@@ -146,18 +147,15 @@ def _lacking(fact: Fact) -> str:
 
 def negative(params: Mapping[str, Any], fact: Fact) -> Example:
     """An example that contradicts the claim, with its words."""
-    return Example(
-        holds=False,
-        context={},
-        step=fact.event.step,
-        rank=fact.event.rank,
-        stage=fact.event.stage,
-        subject=Subject(
+    return counterexample(
+        fact.event,
+        Subject(
             module=None if params["what"] == LEFT else fact.name,
             variable=fact.name if params["what"] == LEFT else None,
         ),
-        expected=text_of(params),
-        observed=_observed(params, fact),
+        text_of(params),
+        _observed(params, fact),
+        Symptom.NOT_RESTORED,
         evidence=fact.evidence,
-        symptom=Symptom.NOT_RESTORED,
+        stage=fact.event.stage,
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import SATISFIED, RelationBase
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.restored.checkpoints import Checkpoints
 from traincheck.relations.restored.fact import (
@@ -31,7 +31,6 @@ from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example
 
-_HOLDS = Example(holds=True, context={})
 _SAID = (ALSO, BACK, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)
 _ONLY_IF_SO = (ALSO, BACK, COPIES, COUNTS, EVALUATED, LEFT, PART, TRAINED)
 _SAVED = frozenset({Families.SCALER_STEP, Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP})
@@ -173,7 +172,7 @@ class RestoredDecider:
             if not self._program.fits(params):
                 continue
             if _holds(params, fact):
-                yield from [(index, _HOLDS)] * fact.weight
+                yield from [(index, SATISFIED)] * fact.weight
             else:
                 yield index, negative(params, fact)
 

@@ -20,7 +20,7 @@ _ALWAYS_SAVED = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(slots=True)
-class Owned:
+class SavableState:
     """What the program has that it may save."""
 
     _held: dict[str, OptimizerEvent] = field(default_factory=dict)  # optimizers by id

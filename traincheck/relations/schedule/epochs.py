@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from traincheck.relations.base import counterexample
 from traincheck.schema.apis import EVAL_STAGE, Families
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
@@ -14,7 +15,7 @@ FOLLOWED = frozenset({
 })  # fmt: skip
 
 
-class Turn(NamedTuple):
+class EpochBoundary(NamedTuple):
     """What lies between two updates."""
 
     is_new_epoch: bool
@@ -27,7 +28,7 @@ class Turn(NamedTuple):
 
 
 @dataclass(slots=True)
-class Turns:
+class EpochBoundaries:
     """Follows one process. An epoch is one of the loader whose batch the next backward is of.
 
     It may be another loader than before, and batches of an evaluation say nothing.
@@ -43,7 +44,7 @@ class Turns:
     _is_first: bool = True
     _has_scheduler: bool = False
 
-    def observe(self, event: Event) -> Turn | None:
+    def observe(self, event: Event) -> EpochBoundary | None:
         """What ended with ``event``, if it is an update."""
         if isinstance(event, BatchEvent):
             self._batch = None if event.stage == EVAL_STAGE else event
@@ -54,7 +55,7 @@ class Turns:
             return self._call(event)
         return None
 
-    def _call(self, event: CallEvent) -> Turn | None:
+    def _call(self, event: CallEvent) -> EpochBoundary | None:
         family = event.family or event.api
         if family == Families.SCHEDULER_CREATED:
             self._has_scheduler = True
@@ -67,24 +68,20 @@ class Turns:
             self._epoch = epoch
             self._batch = None
         elif family == Families.OPTIMIZER_STEP and self._is_known:
-            turn = Turn(self._is_new, self._is_stepped, event)
+            boundary = EpochBoundary(self._is_new, self._is_stepped, event)
             is_first, self._is_first = self._is_first, False
             self._is_known = self._is_new = self._is_stepped = False
-            return None if is_first or not self._has_scheduler else turn
+            return None if is_first or not self._has_scheduler else boundary
         return None
 
 
-def out_of_turn(turn: Turn) -> Example:
+def misplaced_step(boundary: EpochBoundary) -> Example:
     """The counterexample that it is, if schedulers are stepped by epoch."""
-    update = turn.update
-    return Example(
-        holds=False,
-        context={},
-        step=update.step,
-        rank=update.rank,
-        subject=Subject(api=Families.SCHEDULER_STEP),
-        expected="a scheduler is stepped when an epoch ends, and only then",
-        observed="an epoch began without it" if turn.is_new_epoch else "it came within an epoch",
-        evidence=(update,),
-        symptom=Symptom.SCHEDULE,
+    update = boundary.update
+    return counterexample(
+        update,
+        Subject(api=Families.SCHEDULER_STEP),
+        "a scheduler is stepped when an epoch ends, and only then",
+        "an epoch began without it" if boundary.is_new_epoch else "it came within an epoch",
+        Symptom.SCHEDULE,
     )

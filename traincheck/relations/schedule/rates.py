@@ -72,7 +72,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RateSample:
     """A rate at the end of a step. was: the distinct rate before; None if it is as it was.
 
     is_new: there is nothing to compare it with, or steps were left out in which it may have moved
@@ -94,7 +94,7 @@ class Rates:
         self._optimizers: dict[str, OptimizerEvent] = {}
         self._rates: dict[tuple[str, int], Rate] = {}
 
-    def observe(self, event: Event) -> Iterator[Look]:
+    def observe(self, event: Event) -> Iterator[RateSample]:
         """Looks at all rates, when a step ends that applied them."""
         if isinstance(event, CallEvent):
             if event.family == Families.SCHEDULER_STEP:
@@ -111,7 +111,7 @@ class Rates:
                     for index, value in enumerate(rates):
                         yield self._look(name, index, float(value), event)
 
-    def _look(self, name: str, index: int, value: float, event: StepEvent) -> Look:
+    def _look(self, name: str, index: int, value: float, event: StepEvent) -> RateSample:
         optimizer = self._optimizers.get(name)
         groups = optimizer.groups if optimizer is not None else ()
         held = groups[index].params if index < len(groups) else ()
@@ -123,13 +123,13 @@ class Rates:
             if was is None:
                 rate.last.append(value)
             is_new = was is None or (is_cut and rate.changes > 0)
-            return Look(rate, value, None, is_new, event)
+            return RateSample(rate, value, None, is_new, event)
         rate.steps = 0
         rate.changes += 1
         rate.has_fallen |= value < was
         rate.has_risen |= value > was
         rate.last = [value] if is_cut else [*rate.last[1 - _KEPT :], value]
-        return Look(rate, value, was, False, event)
+        return RateSample(rate, value, was, False, event)
 
 
 def fits(shape: str, rates: Sequence[float]) -> bool | None:

@@ -29,7 +29,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class Setting:
     """Values by name, as found at one event."""
 
     key: Key

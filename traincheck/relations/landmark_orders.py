@@ -66,7 +66,7 @@ def triple_of(claim: Hypothesis) -> tuple[str, str, str]:
 
 
 @dataclass(slots=True)
-class Wait:
+class Pending:
     """An A whose C has not come yet. is_met: B came. is_due: C would be about this A.
 
     symptom: of the lack of B, where it is not the usual one.
@@ -78,7 +78,7 @@ class Wait:
     symptom: Symptom | None = None
 
 
-class Partners:
+class SharedOptimizers:
     """Optimizers that hold the same parameters, as one that wraps another: each stands for both.
 
     of: optimizer -> the first of those with which it shares.
@@ -106,7 +106,7 @@ class Partners:
         if landmark == _F.BACKWARD:
             self._backward_ns = event.start_ns
 
-    def lose(self, held: Iterable[tuple[int, Wait, CallEvent]], step: CallEvent) -> None:
+    def lose(self, held: Iterable[tuple[int, Pending, CallEvent]], step: CallEvent) -> None:
         """Mark those whose gradients were cleared, in the iteration whose others a step applies.
 
         Of several optimizers it is not known whose step is missing.
@@ -116,7 +116,7 @@ class Partners:
                 wait.symptom = Symptom.GRADIENT_LOST
 
 
-class Watch:
+class OrderWatch:
     """Decides one triple.
 
     is_step_due: a step is to apply the gradients of A. is_of_gradients: what C computes matters
@@ -142,12 +142,12 @@ class Watch:
         self._by_owner_of_needed = (after == _F.SCHEDULER_STEP) == (needed == _F.SCHEDULER_STEP)
         self._is_of_schedule = after == _F.SCHEDULER_STEP
         self._has_begun = False  # an optimizer has stepped: no schedule is moved forward any more
-        self._waits: dict[str | None, Wait] = {}
+        self._waits: dict[str | None, Pending] = {}
         self._trained: set[str | None] = set()  # models that were in training mode
 
     def observe(
         self, event: CallEvent, landmark: str, partners: Mapping[str, str] | None = None
-    ) -> list[tuple[Wait, CallEvent]]:
+    ) -> list[tuple[Pending, CallEvent]]:
         """What waited for ``event``, if it is C. C comes before A where they are the same.
 
         partners: optimizer -> the one that stands for it and all that hold what it holds.
@@ -164,7 +164,7 @@ class Watch:
         if self.after == _F.EVAL:
             self._mode(event, landmark, key)
         elif landmark == self.after and (self._has_begun or not self._is_of_schedule):
-            self._waits[key] = Wait(event, is_due=not self._is_of_backward)
+            self._waits[key] = Pending(event, is_due=not self._is_of_backward)
         if self._is_of_backward and landmark == _F.BACKWARD:
             for wait in self._waits.values():
                 wait.is_due = True
@@ -174,7 +174,7 @@ class Watch:
         """Steps were not recorded: B may have come in them."""
         self._waits.clear()
 
-    def _end(self, event: CallEvent, key: str | None) -> list[tuple[Wait, CallEvent]]:
+    def _end(self, event: CallEvent, key: str | None) -> list[tuple[Pending, CallEvent]]:
         # Module.zero_grad has no owner and backward no key: they concern whoever waits.
         keys = [k for k in self._waits if key is None or k is None or k == key]
         keys = [k for k in keys if self._waits[k].is_due]
@@ -194,7 +194,7 @@ class Watch:
         It is due once the model runs: another one may be trained meanwhile.
         """
         if landmark == _F.EVAL and key in self._trained:
-            self._waits[key] = Wait(event, is_due=False)
+            self._waits[key] = Pending(event, is_due=False)
         elif landmark == _F.MODULE:
             if event.training:
                 self._trained.add(key)
