@@ -38,7 +38,7 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
     kinds = frozenset({"mark", "step"})
     if quantity == LOSS_SCALE:
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE, Families.OPTIMIZER_STEP})
-        # How many terms a sum has must be known where it is divided; a mean needs no numbers.
+        # The number of terms must be known where a sum is divided; a mean needs no numbers.
         sums = () if params.get("name") == OF_TERMS else params.get("sums", ())
         return Needs(calls=calls, kinds=kinds | {"batch"}, stats=some(*sums))
     if quantity in (DEAD, SATURATED):

@@ -45,7 +45,7 @@ from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
-_COUNTED = 1.4  # times as much, from which on another number of terms was added up
+_COUNTED = 1.4  # factor from which on another number of terms was summed
 _PATIENCE = {
     LEAST_SHARE: 5,
     FLAT: 5,
@@ -116,7 +116,7 @@ class Bounded(RelationBase):
         return claim.relation == other.relation and mine == its and is_above and is_below
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run without a reading has nothing to say."""
+        """A run without a reading proves nothing."""
         params = claim.params
         key = ReadingKey(params["quantity"], params.get("api", ""), params.get("name", ""))
         return {"program": params["program"], "api": word(key)}
@@ -151,11 +151,11 @@ class BoundedProposer:
         return self._history.claims(self._program.name)
 
     def echoes(self) -> Iterator[Hypothesis]:
-        """What this run bears out, if it is too short to say it itself."""
+        """Claims that this run supports, though it is too short to propose them."""
         return self._history.claims(self._program.name, is_echo=True)
 
     def words(self) -> Iterator[str]:
-        """Of what there were readings."""
+        """Terms for the readings of the run."""
         return self._history.words()
 
 
@@ -189,7 +189,7 @@ class BoundedDecider:
         return found
 
     def finish(self) -> Examples:
-        """Nothing: a short update at the end of a run is none the worse."""
+        """Nothing: a short update at the end of a run is not judged."""
         return ()
 
     def _judge(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
@@ -204,13 +204,13 @@ class BoundedDecider:
         return ((index, waiting.pop(0)),) if len(waiting) >= patience else ()
 
     def _scale(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
-        """What backward is given may be less in the last update of an epoch."""
+        """The loss passed to backward() may be smaller in the last update of an epoch."""
         low, high = params["low"], params["high"]
         is_told = reading.is_plain or low == high
         if not (is_told and reading.sums <= set(params.get("sums", ()))):
             return ()
         is_held = is_satisfied(params, reading.value)
-        # A term that was added; a batch more or less makes twice or half of it
+        # A term that was added: a batch more or less would double or halve it
         is_near = low == high and low / _COUNTED < reading.value < low * _COUNTED
         if reading.value < low and not is_held and not is_near:
             return self._short.add_short(index, _negative(params, reading))

@@ -19,9 +19,12 @@ _MIN_DISTINCT = 3  # counts, before what divides them all means anything
 
 @dataclass(slots=True)
 class CallCounts:
-    """Counts of one key. first: in the first window. later: count -> windows, the first left out.
+    """Counts of one key.
 
-    ratios: calls for each backward, where that is a whole number; 0 elsewhere.
+    Attributes:
+        first: the count of the first window.
+        later: count -> number of later windows.
+        ratios: calls for each backward, if that is a whole number, else 0.
     """
 
     first: int = 0
@@ -29,7 +32,7 @@ class CallCounts:
     ratios: Counter[int] = field(default_factory=Counter)
 
     def enter(self, count: int, window: CallWindow) -> None:
-        """Take note of one window."""
+        """Enter one window."""
         ratio, rest = divmod(count, window.backwards) if window.backwards else (0, 1)
         self.ratios[0 if rest else ratio] += 1
         if window.first:
@@ -43,8 +46,11 @@ def bound(
 ) -> dict[str, Any] | None:
     """What the counts of one key have in common, as parameters of a claim; None if nothing.
 
-    backwards: how many of them, at most, one optimizer applies; 0 where there are several.
-    is_echo: as exact as what was seen, however little that was.
+    Args:
+        key: what is counted.
+        seen: its counts.
+        backwards: how many backwards one optimizer applies at most; 0 with several optimizers.
+        is_echo: be as exact as the counts, however few they are.
     """
     later = seen.later
     windows = sum(later.values())
@@ -56,22 +62,20 @@ def bound(
         is_usual = 2 * later[low] >= windows
         return _claim("least", low, STEP, skips_first=seen.first < low) if is_usual else None
     is_even = len(seen.ratios) == 1 and min(seen.ratios) > 0
-    # How many batches are accumulated is a setting: each has a backward and its scaling.
+    # The number of accumulated batches is a setting: each has a backward and its scaling.
     if is_even and (key[0] == Families.SCALE or (key[0] not in LANDMARKS and backwards > 1)):
         return _claim("exactly", min(seen.ratios), Families.BACKWARD, skips_first=False)
     # The last windows of epochs may be short.
     is_mostly = key == BACKWARD and mode == max(later) and 2 * often > windows
     if len(later) == 1 or is_mostly:
-        if (
-            key == BACKWARD and backwards == 1 and not is_echo
-        ):  # it may be told to accumulate some other time
+        if key == BACKWARD and backwards == 1 and not is_echo:  # another run may accumulate
             return _claim("least", 1, STEP, skips_first=False)
-        if key[0].startswith(_METHOD) and mode > _MOST_CALLS:  # one for each sample, say
+        if key[0].startswith(_METHOD) and mode > _MOST_CALLS:  # such as one for each sample
             return _claim("least", 1, STEP, skips_first=not seen.first)
-        # In the first window there is nothing to clear yet: its lack does no harm.
+        # The first window has nothing to clear yet: a missing zero_grad does no harm.
         is_less = seen.first < mode and key[0] == Families.ZERO_GRAD
         claim = _claim("exactly", mode, STEP, skips_first=seen.first != mode and not is_less)
-        # A schedule goes on after an update: before the first one there is nothing to go on from.
+        # A schedule continues after an update: it cannot before the first.
         is_late = key[0] == Families.SCHEDULER_STEP and not seen.first
         return {**claim, "late": True} if is_late else claim
     divisor = math.gcd(*later)

@@ -51,13 +51,13 @@ class CountDecider:
         for params in self._params:
             if params["form"] not in _FORMS or params["times"] < 1:
                 raise ValueError(f"nothing is known of {dict(params)}")
-        # The one module that a claim names, of perhaps several of its class by now
+        # The one module that a claim names; there may be more of its class by now
         self._named: list[Key] = [(p["api"], p.get("module") or None) for p in self._params]
         self._owners = {owner for _, owner in self._keys if owner is not None}
         self._windows = CallWindows(
             wanted=frozenset({LOOP_DETACH, CLEARED, *self._keys, *self._named})
         )
-        # Whether the program was compiled when it was learned from, and is so now
+        # Whether the program was compiled in the reference, and is compiled now
         self._was_compiled = any(api == COMPILED for api, _ in self._keys)
         self._is_compiled = False
         self._unlisted = {api for api, _ in self._keys if api.endswith(".forward")}
@@ -65,11 +65,11 @@ class CountDecider:
         self._is_several = False
         self._handover = OptimizerHandover()
         self._deferred = DeferredMisses(self._handover)
-        self._held: dict[int, int] = {}  # and with how many backwards the last time
-        self._short = ShortUpdates()  # with too few backwards: perhaps an epoch's last
-        # In a row: perhaps experts were not asked, or iterations were left before their end
+        self._held: dict[int, int] = {}  # claim -> backwards of the last window that held
+        self._short = ShortUpdates()  # windows with too few backwards: perhaps the last of an epoch
+        # Windows in a row: experts may be unused, or iterations left before their end
         self._waiting: dict[int, list[Example]] = {}
-        # Which optimizers step -> the last window of theirs with the fewest forwards to a backward
+        # Optimizers that step -> their last window with the fewest forwards to a backward
         self._usual: dict[frozenset[str], CallWindow] = {}
         self._positives = [((index, SATISFIED),) for index in range(len(claims))]
         self._last = ExampleCache()
@@ -95,7 +95,7 @@ class CountDecider:
         return ()
 
     def _as_known(self, event: CallEvent) -> CallEvent:
-        """The call, under the name of the optimizer that claims speak of, if it stands for it."""
+        """The call, with the optimizer that claims name if it replaced that one."""
         if event.owner is None or event.owner in self._owners or not self._owners:
             return event
         owner = self._handover.stands_for(event.owner)
@@ -117,7 +117,7 @@ class CountDecider:
     def _holds_several(self, window: CallWindow) -> bool:
         """Whether a window has more than one iteration: others were left before backward.
 
-        They begin as any other. What every window has is no such sign.
+        Such iterations begin like any other. What every window has is no sign of them.
         """
         if not window.backwards:
             return False
@@ -130,9 +130,9 @@ class CountDecider:
         return False
 
     def finish(self) -> Examples:
-        """What was missed of optimizers that never stepped.
+        """Missing calls of optimizers that never stepped.
 
-        A short window at the end of a run is none the worse.
+        A short window at the end of a run is not judged.
         """
         return self._deferred.finish()
 
@@ -167,7 +167,7 @@ class CountDecider:
         return self._positives[index]
 
     def _count(self, index: int, window: CallWindow) -> int:
-        """How many calls there are, but for those too many that do no harm."""
+        """The number of calls, without extra calls that do no harm."""
         params, key, named = self._params[index], self._keys[index], self._named[index]
         count, asked = window.counts[key], window.asked(params)
         if count <= asked:
@@ -177,13 +177,13 @@ class CountDecider:
         if key[0] == DETACH and params["form"] == "exactly":
             return max(
                 asked, count - window.counts[LOOP_DETACH]
-            )  # more of them in the loop cut no model
-        if key[0] == Families.ZERO_GRAD:  # as often as there are optimizers, say
+            )  # extra detaches in the loop cut no model
+        if key[0] == Families.ZERO_GRAD:  # such as one for each optimizer
             return asked + min(count - asked, window.counts[REDUNDANT_ZERO_GRAD])
         return count
 
     def _lapse(self, index: int, window: CallWindow, count: int) -> Examples:
-        """What to make of a window that does not hold."""
+        """The examples of a window that breaks the claim."""
         params, key = self._params[index], self._keys[index]
         if key == BACKWARD and index not in self._held:
             return ()  # accumulation over another number of batches, from the start
@@ -214,18 +214,18 @@ class CountDecider:
         return self._keys[index] == CLEARED and window.backwards > usual
 
     def _is_in_proportion(self, index: int, window: CallWindow, count: int) -> bool:
-        """Whether there is less of it only as there are fewer backwards."""
+        """Whether there are fewer calls only because there are fewer backwards."""
         api, usual = self._keys[index][0], self._held.get(index, 0)
         is_less = api not in LANDMARKS and window.backwards < usual
         return is_less and count * usual == window.asked(self._params[index]) * window.backwards
 
     def _is_scheduled(self, params: Mapping[str, Any]) -> bool:
-        """Whether the schedulers are there that a claim speaks of: which ones is a setting."""
+        """Whether the schedulers of the claim exist: they are a setting."""
         owner = params.get("owner")
         return all((owner, name) in self._schedulers for name in params.get("schedulers", ()))
 
     def _is_hidden(self, api: str) -> bool:
-        """Whether it may be called where it is not seen: within a model that is compiled now."""
+        """Whether calls may be hidden within a model that is compiled now."""
         if api in LANDMARKS or api.startswith(COLLECTIVE):
             return False
         return api == COMPILED or (self._is_compiled and not self._was_compiled)

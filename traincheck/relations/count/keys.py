@@ -6,19 +6,19 @@ from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.values import tensor_summary
 
-# An API or family, and whose call it is where owners are told apart, or by which module
+# An API or family, and the owner or module of the call where these differ
 Key = tuple[str, str | None]
 BACKWARD: Key = (Families.BACKWARD, None)
 DETACH = "torch.Tensor.detach"
-LOOP_DETACH: Key = (DETACH, "the loop")  # of these, what no other call makes: it may be for a log
+LOOP_DETACH: Key = (DETACH, "the loop")  # detaches outside other calls, such as for a log
 REDUNDANT_ZERO_GRAD: Key = (
     Families.ZERO_GRAD,
     "in vain",
-)  # of these, what clears gradients that none applied
-ROOT: Key = (Families.MODULE, "from outside")  # what a model computes of a batch
-MARKERS = frozenset({LOOP_DETACH, REDUNDANT_ZERO_GRAD, ROOT})  # count nothing by themselves
+)  # clears gradients that no step applied
+ROOT: Key = (Families.MODULE, "from outside")  # forwards of a model
+MARKERS = frozenset({LOOP_DETACH, REDUNDANT_ZERO_GRAD, ROOT})  # no claims are about these
 _OWNED = frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP})
-# What a loop does, whether gradients are recorded or not.
+# Calls of a loop, whether gradients are recorded or not.
 LANDMARKS = _OWNED | {
     Families.BACKWARD,
     Families.ZERO_GRAD,
@@ -35,17 +35,17 @@ INIT = "torch.nn.init."
 COLLECTIVE = "torch.distributed."
 CLEARED: Key = (Families.ZERO_GRAD, None)
 OPENINGS = frozenset({CLEARED, ROOT})
-# Whoever counts must hear of these, to know where a window ends, when a model is evaluated, and
-# whether an iteration was left before its end.
+# Calls that show where a window ends, when a model is evaluated, and whether an iteration was left
+# before its end.
 FRAME = frozenset({Families.BACKWARD, Families.MODULE, Families.ZERO_GRAD, *UPDATES, *MODES})
-# Without these nothing is learned, or nothing that was meant.
+# Without these the model does not learn as intended.
 ESSENTIAL = frozenset(
     {Families.BACKWARD, Families.OPTIMIZER_STEP, Families.SCALER_STEP, Families.ZERO_GRAD}
 )
 
 
 def key_of(event: CallEvent) -> Key:
-    """What a call counts as: a landmark by its family, anything else by its own name."""
+    """The key of a call: a landmark by its family, anything else by its name."""
     family = event.family
     if family in LANDMARKS:
         return family, event.owner if family in _OWNED else None
@@ -53,7 +53,7 @@ def key_of(event: CallEvent) -> Key:
 
 
 def is_listed(module: str | None) -> bool:
-    """Whether a module is one of a list, or a part of one, as experts are."""
+    """Whether a module is an item of a list or a part of one, such as an expert."""
     return module is not None and any(part.isdecimal() for part in module.split("."))
 
 

@@ -1,4 +1,4 @@
-"""Propose how often each call happens in every window of a program. Decides nothing."""
+"""Propose how often each call happens in every window of a program."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
 
 _MIN_STEPS = 2
-# A module that is called so often for each backward is called in a loop, whose length may be that
-# of the longest sample of a batch: an exact number takes more windows to be believed.
+# A module that is called so often for each backward is called in a loop. Its length may be that of
+# the longest sample of a batch, so an exact number needs more windows.
 _LOOP = 4
 _LOOP_STEPS = 300
 LATER = "updates after the first"
 
 
 def word(api: str, owner: str) -> str:
-    """Under which it is known whether there was such a call of an optimizer or scheduler."""
+    """The term for a call of an optimizer or scheduler."""
     return f"count {api} {owner}"
 
 
@@ -49,7 +49,7 @@ class CountProposer:
         self._modules: dict[str, set[str]] = defaultdict(set)  # whose forward an API was
         self._seen: dict[Key, CallCounts] = defaultdict(CallCounts)
         # Classes of outermost modules: those that a gradient flows through, and others, which may
-        # be called for each sample of a batch
+        # run for each sample of a batch
         self._models: set[str] = set()
         self._transforms: set[str] = set()
         self._later = 0
@@ -97,7 +97,7 @@ class CountProposer:
         return self._claims(is_echo=False) if self._later >= _MIN_STEPS else iter(())
 
     def echoes(self) -> Iterator[Hypothesis]:
-        """What few updates bear out; and all of it without a limit to the backwards."""
+        """Claims that few updates support, and all claims without a limit to the backwards."""
         for claim in self._claims(is_echo=True):
             yield claim
             if "backwards" in claim.params:
@@ -105,7 +105,7 @@ class CountProposer:
                 yield Hypothesis(relation="count", params=params)
 
     def words(self) -> Iterator[str]:
-        """Whose calls there were, and whether there was more than one update."""
+        """Terms for the owners of calls, and for more than one update."""
         owned = self._seen.keys() - MARKERS
         yield from (word(api, owner) for api, owner in owned if owner is not None)
         if self._later:

@@ -69,7 +69,7 @@ class Count(RelationBase):
         frame = FRAME | ({Families.SCHEDULER_CREATED} if is_schedule else set())
         kinds = {"mark", "step"} | (set() if is_call else {"collective"})
         if "owner" in claim.params:
-            kinds.add("optimizer")  # which one steps in the place of another
+            kinds.add("optimizer")  # to see which one replaces another
         kinds |= {"batch"} if api == Families.BACKWARD else set()
         return Needs(
             calls=frame | within_modules(COMPILED, *[api] * is_call), kinds=frozenset(kinds)
@@ -85,7 +85,7 @@ class Count(RelationBase):
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """An exact number implies its divisors and what is less; a multiple implies its divisors.
 
-        What holds with however many backwards holds with few.
+        A claim for any number of backwards implies a claim for few.
         """
         mine: dict[str, Any]
         its: dict[str, Any]
@@ -95,7 +95,7 @@ class Count(RelationBase):
         few = its.pop("backwards", None)
         is_wider = mine.pop("backwards", few) == few
         for params in (mine, its):
-            params.pop("module", None)  # says whose it is, where there is one
+            params.pop("module", None)  # it only names the module, where there is one
         if claim.relation != other.relation or mine != its or not is_wider:
             return False
         if forms[1] == "least":
@@ -105,13 +105,13 @@ class Count(RelationBase):
         return forms[0] == "exactly" and bool(times == theirs)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run with no more than one update says nothing, nor does one without the optimizer."""
+        """Runs with only one update, or without the optimizer, prove nothing."""
         params = claim.params
         whose = {"api": word(params["api"], params["owner"])} if "owner" in params else {}
         return {"program": params["program"], **whose, "outer": LATER}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """A missing update is an error; clipping, a schedule, another function may be meant."""
+        """A missing update is an error. Clipping, schedules and functions may change on purpose."""
         severity = "error" if claim.params["api"] in ESSENTIAL else "warning"
         told = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text

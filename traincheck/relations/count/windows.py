@@ -32,9 +32,12 @@ _MOST_SINCE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class CallWindow:
-    """One window. step: in which it began. first: nothing is known of what came before it.
+    """The calls from one update to the next.
 
-    is_free: a closure ran as often as its optimizer liked, or a scaler left the step out.
+    Attributes:
+        step: the step in which the window began.
+        first: the calls before it are not known.
+        is_free: a closure ran several times, or a scaler skipped the step.
     """
 
     step: int | None
@@ -46,7 +49,7 @@ class CallWindow:
 
     @property
     def forwards(self) -> int:
-        """Of models, and of losses that are modules."""
+        """Calls of models, and of losses that are modules."""
         return self.counts[ROOT]
 
     @property
@@ -54,7 +57,7 @@ class CallWindow:
         return self.counts[BACKWARD]
 
     def begins_like(self, other: CallWindow) -> bool:
-        """Whether gradients are cleared before the first forward, or after it, as in another."""
+        """Whether gradients are cleared before the first forward, or after it, as in ``other``."""
         return self._opening == other._opening
 
     @property
@@ -62,7 +65,7 @@ class CallWindow:
         return next((key for key in self.counts if key in OPENINGS), None)
 
     def asked(self, params: Mapping[str, Any]) -> int:
-        """How many calls a claim asks for in this window."""
+        """The number of calls that a claim requires in this window."""
         times: int = params["times"]
         return times * self.backwards if params["per"] == Families.BACKWARD else times
 
@@ -71,10 +74,9 @@ class CallWindow:
 class CallWindows:
     """Cuts the calls of a process where its optimizers step.
 
-    Not where steps end: what a loop does between an update and the first sign of the next
-    iteration (draw a batch, step a schedule) belongs to no side for certain, and is counted with
-    what follows it. Calls that evaluate are left out, and those within backward: what a checkpoint
-    of activations computes again there depends on what it kept.
+    Windows do not end where steps end: the calls between an update and the first sign of the next
+    iteration (draw a batch, step a schedule) are counted with the calls that follow. Calls of an
+    evaluation are left out. So are calls within backward: activation checkpointing repeats some.
 
     wanted: keys to be counted; None for all.
     """
@@ -83,7 +85,7 @@ class CallWindows:
     _now: Counter[Key] = field(default_factory=Counter)  # since the last update
     _done: Counter[Key] = field(default_factory=Counter)  # up to it
     _backward_ns: tuple[int, int] = (-1, -1)  # when the last two backwards began
-    # Calls since the last, and their start; where none ever comes, the latest
+    # Calls since the last, and their start; the latest if there are too many
     _since: deque[tuple[int, Key]] = field(default_factory=lambda: deque(maxlen=_MOST_SINCE))
     _has_forward: bool = False  # a model has computed something since the last backward
     _began: StepEvent | None = None  # the first step of the window, once it has ended
@@ -92,7 +94,7 @@ class CallWindows:
     _has_trained: bool = False
     _is_evaluating: bool = False
     _searching: set[str | None] = field(default_factory=set)  # optimizers that call one so
-    # Who was cleared and has not stepped since -> whether a backward came since
+    # Optimizers that were cleared and have not stepped since -> whether a backward came since
     _cleared: dict[str | None, bool] = field(default_factory=dict)
 
     def call(self, event: CallEvent) -> Key | None:
@@ -122,14 +124,14 @@ class CallWindows:
                 self._since.append((event.start_ns, counted_as))
         if family in UPDATES:
             self._cleared.pop(event.owner, None)
-            self._cleared.pop(None, None)  # of a module: whoever steps applies its gradients
+            self._cleared.pop(None, None)  # of a module: any step applies its gradients
             self._done.update(self._now)
             self._now.clear()
             self._since.clear()
         return key
 
     def _keys(self, event: CallEvent, key: Key) -> list[Key]:
-        """All that a call counts as."""
+        """All keys that a call counts for."""
         wanted, module, api = self.wanted, event.module, key[0]
         found = [ROOT] if event.root else []
         if wanted is not None and key not in wanted and key != BACKWARD:
@@ -152,9 +154,9 @@ class CallWindows:
         return event.api == DETACH and not self._may_cut(event)
 
     def _may_cut(self, event: CallEvent) -> bool:
-        """Whether a detach can keep a gradient from going anywhere.
+        """Whether a detach can stop a gradient.
 
-        Not that of a loss that is logged, of gradients, or of parameters after an update.
+        It cannot for a loss that is logged, for gradients, or for parameters after an update.
         """
         tensor = tensor_summary(event.args.get("self"))
         is_deaf = tensor is not None and not (tensor.requires_grad and tensor.shape)
@@ -163,11 +165,11 @@ class CallWindows:
     def _optimizer_step(self, event: CallEvent) -> None:
         if self._backward_ns[0] >= event.start_ns:
             self._searching.add(event.owner)  # a closure, called more than once
-        # Or nobody set the mode back: what was called is not known
+        # Or the mode was not set back: the calls are not known
         self._is_free |= event.owner in self._searching or self._is_evaluating
 
     def _take_back(self, start_ns: int) -> None:
-        """A backward ended that began then: calls are told of when they end, so before it."""
+        """Remove calls within a backward that began then: they were counted before it ended."""
         while self._since and self._since[-1][0] >= start_ns:
             key = self._since.pop()[1]
             self._now[key] -= 1
@@ -176,15 +178,15 @@ class CallWindows:
         self._since.clear()
 
     def collective(self, event: CollectiveEvent) -> None:
-        """Count what ranks do together; whether to evaluate is not known of it."""
+        """Count a collective operation, also in an evaluation."""
         key = (COLLECTIVE + event.op, None)
         if self.wanted is None or key in self.wanted:
             self._now[key] += 1
 
     def step(self, event: StepEvent) -> CallWindow | None:
-        """The window that ends with this step; None when it says nothing."""
+        """The window that ends with this step; None if it cannot be judged."""
         if not is_judged(event):
-            # What was called since its update counts in the next step, and not all of it is known
+            # Calls since its update count in the next step, and some are not known
             is_torn = event.is_gap or self._is_free or bool(self._now or self._done)
             for known in (self._now, self._done, self._since, self._cleared):
                 known.clear()

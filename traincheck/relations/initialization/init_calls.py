@@ -64,7 +64,7 @@ class InitCalls:
                     yield event, self._fills.get(event.identity, ())
 
 
-def said_of(calls: Sequence[CallEvent]) -> str:
+def functions_text(calls: Sequence[CallEvent]) -> str:
     """The functions in order: ``kaiming_uniform_ then normal_``."""
     return THEN.join(call.api.removeprefix(INIT) for call in calls[:_MAX_FILLS])
 

@@ -14,8 +14,8 @@ from traincheck.relations.initialization.init_calls import (
     THEN,
     InitCalls,
     Kind,
+    functions_text,
     kind_of,
-    said_of,
 )
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
@@ -115,7 +115,7 @@ class InitializationProposer:
             yield _claim(program, functions=sorted(set(calls_made.calls)))
         found: dict[Kind, set[str]] = defaultdict(set)
         for event, calls in calls_made.filled():
-            found[kind_of(event)].add(said_of(calls))
+            found[kind_of(event)].add(functions_text(calls))
         kinds = [
             [module_class, leaf, function]
             for (module_class, leaf), functions in sorted(found.items())
@@ -177,7 +177,7 @@ class InitializationDecider:
             return
         kinds = {(module_class, leaf): name for module_class, leaf, name in params["kinds"]}
         for event, calls in self._init_calls.filled():
-            expected, found = kinds.get(kind_of(event)), said_of(calls)
+            expected, found = kinds.get(kind_of(event)), functions_text(calls)
             if expected is None:
                 continue
             if expected == found:

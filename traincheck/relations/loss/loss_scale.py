@@ -53,14 +53,14 @@ class ProcessLosses:
         if event.api in LOSSES:
             if event.grad_enabled:
                 self._losses.loss(event)
-                self._look(event)
+                self._scan(event)
         elif event.api == Families.BACKWARD:
             self._losses.backward(event)
             self._lines.add(event.where)
         elif event.api == Families.SCALE:
             self._losses.scaled()
 
-    def _look(self, event: CallEvent) -> None:
+    def _scan(self, event: CallEvent) -> None:
         target = event.args.get("target")
         stats = target.get("stats") if isinstance(target, Mapping) else None
         # Those that are not ahead may be of a model that says its input again: *bounded* tells

@@ -119,13 +119,13 @@ class LossProposer:
 
     def __init__(self) -> None:
         self._shares = LossShares()
-        self._told: set[str] = set()
+        self._kinds: set[str] = set()
 
     def observe(self, event: Event) -> None:
-        self._told.update(share.kind for share in self._shares.observe(event))
+        self._kinds.update(share.kind for share in self._shares.observe(event))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        for kind in sorted(self._told):
+        for kind in sorted(self._kinds):
             yield Hypothesis(relation="loss", params={"of": kind})
 
 

@@ -52,9 +52,9 @@ class MembershipDecider:
             refuse_unknown(claim.params)
         self._program = ProgramName()
         self._variables = Variables()
-        self._book = StepChanges()
+        self._changes = StepChanges()
         self._version = -1
-        self._is_blind = False  # variables and optimizers may have come that nobody saw
+        self._has_gap = False  # variables and optimizers may have come that nobody saw
         self._updates: dict[int, CallEvent] = {}  # of this step, by span
         self._moved: set[str] = set()  # parameters that changed while they were frozen
         self._loaded: dict[str, int] = {}  # module -> steps in which a look may find it
@@ -75,7 +75,7 @@ class MembershipDecider:
             elif event.change == "flags" and event.role == "parameter":
                 self._flagged.add(event.name)
             self._variables.observe(event)
-            self._book.observe(event)
+            self._changes.observe(event)
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         elif isinstance(event, CheckpointEvent):
@@ -97,15 +97,15 @@ class MembershipDecider:
 
     def _note(self, event: StepEvent) -> None:
         """Read the book of a step that ends."""
-        self._is_blind |= event.is_gap
+        self._has_gap |= event.is_gap
         self._excuse_loaded()
-        self._reaching |= {name.partition(".")[0] for name in self._book.reached}
+        self._reaching |= {name.partition(".")[0] for name in self._changes.reached}
         if self._by_hand.is_open:
-            self._by_hand.note(self._book.changed["parameter"])
+            self._by_hand.note(self._changes.changed["parameter"])
 
     def _turn(self, event: StepEvent) -> None:
         """Begin the next step."""
-        self._book.turn(event)
+        self._changes.turn(event)
         self._updates.clear()
         self._moved.clear()
         self._frozen_in = dict.fromkeys(self._flagged, event)
@@ -123,7 +123,7 @@ class MembershipDecider:
             if not left:
                 del self._loaded[target]
                 continue
-            for names in (self._moved, self._book.changed["parameter"]):
+            for names in (self._moved, self._changes.changed["parameter"]):
                 names -= {name for name in names if name.startswith(f"{target}.")}
 
     def _decide(self, event: StepEvent) -> Examples:
@@ -134,7 +134,7 @@ class MembershipDecider:
                     claim.refresh(self._variables)
         examples: list[tuple[int, Example]] = []
         for claim in self._claims:
-            if not self._is_blind or claim.params.get("is") in _SEEN:
+            if not self._has_gap or claim.params.get("is") in _SEEN:
                 examples += self._each(claim, event)
         if self._of_reached:
             examples = self._certain(examples)
@@ -151,7 +151,9 @@ class MembershipDecider:
         if what in _OF_TRAINING and broken:
             broken = self._of_training(claim)
         elif what == STILL:
-            broken = tuple((n, "") for n in sorted(claim.names & self._book.changed["parameter"]))
+            broken = tuple(
+                (n, "") for n in sorted(claim.names & self._changes.changed["parameter"])
+            )
         elif what == ONCE:
             claim.applies = bool(self._updates)
             broken = tuple((n, "") for n in sorted(self._held_by_several() & claim.names))
@@ -215,7 +217,7 @@ class MembershipDecider:
         if not self._updates or not self._variables.optimizers.is_of_models:
             return []
         known = self._variables.by_role["parameter"]
-        reached = self._book.reached - self._book.zero
+        reached = self._changes.reached - self._changes.zero
         found = [known[name] for name in sorted(reached) if name in known]
         models = self._variables.held_models()
         own = [variable for variable in found if variable.model in models]

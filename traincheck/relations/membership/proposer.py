@@ -39,9 +39,9 @@ class MembershipProposer:
     def __init__(self) -> None:
         self._program = ProgramName()
         self._variables = Variables()
-        self._book = StepChanges()
+        self._changes = StepChanges()
         self._version = -1
-        self._is_blind = False  # variables may have come that nobody saw
+        self._has_gap = False  # variables may have come that nobody saw
         self._lookups = Lookups()
         self._dense: set[str] = set()
         self._grads: dict[str, bool] = {}
@@ -55,7 +55,7 @@ class MembershipProposer:
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
             self._variables.observe(event)
-            self._book.observe(event)
+            self._changes.observe(event)
             if event.role in ROLES and event.summary is not None:
                 self._keep_dtype(event, event.summary.dtype)
         elif isinstance(event, OptimizerEvent):
@@ -65,10 +65,10 @@ class MembershipProposer:
             if event.api in Lookups.MODULES:
                 self._dense |= {name for name, is_so in self._lookups.sparse.items() if not is_so}
         elif isinstance(event, StepEvent):
-            self._is_blind |= event.is_gap
-            if is_judged(event) and not self._is_blind:
-                self._look()
-            self._book.turn(event)
+            self._has_gap |= event.is_gap
+            if is_judged(event) and not self._has_gap:
+                self._scan()
+            self._changes.turn(event)
         else:
             self._program.observe(event)
 
@@ -78,8 +78,8 @@ class MembershipProposer:
         if is_float(dtype) and known.setdefault(event.name, dtype) != dtype:
             self._varying["dtypes"].add(event.name.partition(".")[0])
 
-    def _look(self) -> None:
-        self._moved |= self._book.changed["parameter"]
+    def _scan(self) -> None:
+        self._moved |= self._changes.changed["parameter"]
         if self._version == self._variables.version:
             return
         self._version = self._variables.version

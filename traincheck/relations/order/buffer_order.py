@@ -48,7 +48,7 @@ class BufferFills:
     _loaded: set[str] = field(default_factory=set)  # models
     _kinds: dict[Kind, list[Variable]] = field(default_factory=dict)
     _version: int = -1
-    _is_blind: bool = False  # steps were not recorded: who knows what happened in them
+    _has_gap: bool = False  # steps were not recorded: who knows what happened in them
 
     def observe(self, event: Event) -> Iterator[BufferUse]:
         """Enter ``event``; what it lets be told."""
@@ -62,9 +62,9 @@ class BufferFills:
             if event.op == "load_state_dict" and event.target and brings_back(event):
                 self._loaded.add(event.target)
         elif isinstance(event, StepEvent):
-            self._is_blind |= not event.recorded
+            self._has_gap |= not event.recorded
             passes, self._passes = self._passes, []
-            if not self._is_blind:
+            if not self._has_gap:
                 for call in passes:
                     yield from self._uses(call)
 
@@ -107,11 +107,11 @@ class BufferProposer:
     """Finds kinds of buffers that no pass used before they were computed."""
 
     def __init__(self) -> None:
-        self._fills = BufferFills()
+        self._buffers = BufferFills()
         self._in_time: dict[Kind, bool] = {}
 
     def observe(self, event: Event) -> None:
-        for use in self._fills.observe(event):
+        for use in self._buffers.observe(event):
             self._in_time[use.kind] = self._in_time.get(use.kind, True) and not use.early
 
     def params(self) -> Iterator[dict[str, Any]]:
@@ -126,7 +126,7 @@ class BufferDecider:
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
-        self._fills = BufferFills()
+        self._buffers = BufferFills()
         self.claims = {i: claim.params for i, claim in enumerate(claims) if is_of_buffers(claim)}
         self._by_kind: dict[Kind, list[int]] = {}
         for index, params in self.claims.items():
@@ -140,7 +140,7 @@ class BufferDecider:
         self._program.observe(event)
         return [
             (index, example)
-            for use in self._fills.observe(event)
+            for use in self._buffers.observe(event)
             for index in self._by_kind.get(use.kind, ())
             if self._program.fits(self.claims[index])
             for example in ([_early(v, use.call) for v in use.early] or [SATISFIED])

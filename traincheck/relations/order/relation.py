@@ -121,10 +121,10 @@ class OrderProposer:
     def __init__(self) -> None:
         self._program = ProgramName()
         self._seen: set[str] = set()
-        self._fills = BufferProposer()
+        self._buffers = BufferProposer()
 
     def observe(self, event: Event) -> None:
-        self._fills.observe(event)
+        self._buffers.observe(event)
         if isinstance(event, CallEvent):
             landmark = landmark_of(event)
             if landmark is not None:
@@ -140,7 +140,7 @@ class OrderProposer:
                     params["program"] = self._program.name
                 yield Hypothesis(relation="order", params=params)
         if self._program.name is not None:
-            for found in self._fills.params():
+            for found in self._buffers.params():
                 params = {**found, "program": self._program.name}
                 yield Hypothesis(relation="order", params=params)
 
@@ -151,24 +151,24 @@ class OrderDecider:
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
         self._params = [claim.params for claim in claims]
-        self._fills = BufferDecider(claims)
-        self._watches = {
+        self._buffers = BufferDecider(claims)
+        self._orders = {
             index: OrderWatch(*triple_of(claim))
             for index, claim in enumerate(claims)
-            if index not in self._fills.claims
+            if index not in self._buffers.claims
         }
         self._contexts: dict[str, Context] = {}
         self._held: dict[str, Example] = {}
-        self._holding = SharedOptimizers()
-        self._partners = self._holding.of
-        self._is_blind = False  # optimizers may have come that nobody saw
+        self._shared = SharedOptimizers()
+        self._partners = self._shared.of
+        self._has_gap = False  # optimizers may have come that nobody saw
         self._open: list[tuple[int, Pending, CallEvent]] = []  # perhaps inside an optimizer step
         # Gradients that no step applies, of a saliency map say, may be added to anything
         self._unapplied: list[tuple[int, Pending, CallEvent]] = []
-        self._by_hand = ClearedByHand([i for i, w in self._watches.items() if w.is_of_zero])
+        self._by_hand = ClearedByHand([i for i, w in self._orders.items() if w.is_of_zero])
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
-        told = self._fills.observe(event) if self._fills.claims else ()
+        told = self._buffers.observe(event) if self._buffers.claims else ()
         found = self._by_hand.observe(event, self._loop(event))
         return [*found, *told] if told else found
 
@@ -177,11 +177,11 @@ class OrderDecider:
             landmark = landmark_of(event)
             return () if landmark is None else self._call(event, landmark)
         if isinstance(event, OptimizerEvent):
-            self._holding.hold(event)
+            self._shared.hold(event)
         if isinstance(event, StepEvent):
-            self._is_blind |= event.is_gap
+            self._has_gap |= event.is_gap
             if not event.recorded:
-                for watch in self._watches.values():
+                for watch in self._orders.values():
                     watch.forget()
                 self._open.clear()
                 self._unapplied.clear()
@@ -194,46 +194,46 @@ class OrderDecider:
         return ()
 
     def _lacking(self, kept: list[tuple[int, Pending, CallEvent]]) -> list[tuple[int, Example]]:
-        lacking = [(index, self._example(index, wait, end)) for index, wait, end in kept]
+        lacking = [(index, self._example(index, pending, end)) for index, pending, end in kept]
         kept.clear()
         return lacking
 
     def _call(self, event: CallEvent, landmark: str) -> list[tuple[int, Example]]:
         examples: list[tuple[int, Example]] = []
-        self._holding.call(event, landmark)
+        self._shared.call(event, landmark)
         if landmark in (_F.ZERO_GRAD, _F.OPTIMIZER_STEP):
-            share = self._holding.share
+            share = self._shared.share
             mine = [h for h in self._unapplied if share(h[1].event.owner, event.owner)]
             self._unapplied = [held for held in self._unapplied if held not in mine]
             examples = self._lacking(mine) if landmark == _F.OPTIMIZER_STEP else []
-        for index, watch in self._watches.items():
-            for wait, end in watch.observe(event, landmark, self._partners):
-                if not self._program.fits(self._params[index]) or self._is_unknown(wait):
+        for index, watch in self._orders.items():
+            for pending, end in watch.observe(event, landmark, self._partners):
+                if not self._program.fits(self._params[index]) or self._is_unknown(pending):
                     continue
                 if watch.is_of_one_loss and len(set(self._partners.values())) > 1:
                     continue
-                if wait.is_met or not (watch.is_step_due or watch.is_of_gradients):
-                    examples.append((index, self._example(index, wait, end)))
+                if pending.is_satisfied or not (watch.is_step_due or watch.is_of_gradients):
+                    examples.append((index, self._example(index, pending, end)))
                 else:
                     kept = self._open if watch.is_step_due else self._unapplied
-                    kept.append((index, wait, end))
+                    kept.append((index, pending, end))
         if landmark == _F.OPTIMIZER_STEP and self._open:
             # A closure may compute gradients many times in one step, which is told of when it ends.
             self._open = [h for h in self._open if h[1].event.start_ns < event.start_ns]
-            self._holding.lose(self._open, event)
+            self._shared.lose(self._open, event)
             examples += self._lacking(self._open)
         return examples
 
-    def _is_unknown(self, wait: Pending) -> bool:
+    def _is_unknown(self, pending: Pending) -> bool:
         """Whether it is not known with whom the owner of a call shares parameters."""
-        owner = wait.event.owner
-        return self._is_blind and owner is not None and owner not in self._partners
+        owner = pending.event.owner
+        return self._has_gap and owner is not None and owner not in self._partners
 
-    def _example(self, index: int, wait: Pending, before: CallEvent) -> Example:
-        watch = self._watches[index]
+    def _example(self, index: int, pending: Pending, before: CallEvent) -> Example:
+        watch = self._orders[index]
         stage = before.stage
         context = self._contexts.setdefault(stage, {"stage": stage})
-        if wait.is_met:
+        if pending.is_satisfied:
             return self._held.setdefault(stage, Example(holds=True, context=context))
         # A missing optimizer step is missing in the step whose gradients it should have applied.
         where = f" ({before.where.rpartition('/')[2]})" if before.where else ""
@@ -241,16 +241,16 @@ class OrderDecider:
         return Example(
             holds=False,
             context=context,
-            step=wait.event.step if watch.is_step_due else before.step,
+            step=pending.event.step if watch.is_step_due else before.step,
             rank=before.rank,
             stage=stage,
             subject=Subject(
                 api=watch.needed,
-                module=key_of(wait.event, _F.EVAL) if watch.after == _F.EVAL else None,
+                module=key_of(pending.event, _F.EVAL) if watch.after == _F.EVAL else None,
             ),
             expected=f"{b} between {a} and the next {c}",
             observed=f"{c}{where} came without it",
-            evidence=(wait.event, before),
-            symptom=wait.symptom or watch.symptom,
+            evidence=(pending.event, before),
+            symptom=pending.symptom or watch.symptom,
             topic=Topic.ORDER,
         )

@@ -105,7 +105,7 @@ class AuxiliaryDecider:
         self._claims = [claim for claim in claims if "period" in claim[1]]
         self._asking = [claim for claim in claims if "asked" in claim[1]]
         self._models, self._call_gaps = AuxiliaryModels(), _CallGaps()
-        self._told: dict[int, int] = {}  # claim -> rest that was told last, of this stretch
+        self._reported: dict[int, int] = {}  # claim -> last reported rest of this interval
 
     def step(self, event: StepEvent) -> Iterator[tuple[int, Example]]:
         """Once for each stretch in which a model is left out."""
@@ -124,18 +124,18 @@ class AuxiliaryDecider:
             if params["model"] == event.model and gap <= params["asked"]:
                 yield index, SATISFIED
         if event.step is not None:
-            yield from self._look(self._models.look(event), event)
+            yield from self._scan(self._models.look(event), event)
 
-    def _look(self, model: AuxiliaryModel, event: MarkEvent) -> Iterator[tuple[int, Example]]:
+    def _scan(self, model: AuxiliaryModel, event: MarkEvent) -> Iterator[tuple[int, Example]]:
         for index, params in self._claims:
             if params["model"] != model.name:
                 continue
-            late = model.rest - self._told.get(index, 0)
+            late = model.rest - self._reported.get(index, 0)
             if model.moved:
-                self._told.pop(index, None)
+                self._reported.pop(index, None)
                 yield index, SATISFIED
             elif late > params["period"]:
-                self._told[index] = model.rest
+                self._reported[index] = model.rest
                 yield index, _negative(params, model, event)
 
 

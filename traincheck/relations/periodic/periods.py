@@ -36,14 +36,14 @@ class PeriodicProposer:
 
     def __init__(self) -> None:
         self._variables = Variables()
-        self._book = StepChanges()
+        self._changes = StepChanges()
         self._tracks: dict[tuple[str, str], _Track] = {}
         self._steps = 0
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
             self._variables.observe(event)
-            self._book.observe(event)
+            self._changes.observe(event)
         elif isinstance(event, StepEvent):
             if not event.recorded:
                 for track in self._tracks.values():
@@ -51,9 +51,9 @@ class PeriodicProposer:
             elif is_judged(event):
                 self._steps += 1
                 for role in ROLES:
-                    for name in self._book.changed[role]:
+                    for name in self._changes.changed[role]:
                         self._enter(role, name)
-            self._book.turn(event)
+            self._changes.turn(event)
 
     def _enter(self, role: str, name: str) -> None:
         variable = self._variables.by_role[role].get(name)

@@ -141,7 +141,7 @@ class PeriodicDecider:
             (serving if is_serving else self._claims).append((index, params))
         self._auxiliary = auxiliary_models.AuxiliaryDecider(serving)
         self._variables = Variables()
-        self._book = StepChanges()
+        self._changes = StepChanges()
         self._steps = 0
         self._last: dict[tuple[int, str], int] = {}  # claim and variable -> step of the last change
         self._held: dict[int, Example] = {}
@@ -149,7 +149,7 @@ class PeriodicDecider:
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         if isinstance(event, StateEvent):
             self._variables.observe(event)
-            self._book.observe(event)
+            self._changes.observe(event)
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         elif isinstance(event, StepEvent):
@@ -163,7 +163,7 @@ class PeriodicDecider:
                     for index, params in self._claims
                     for found in self._decide(index, params, event)
                 ]
-            self._book.turn(event)
+            self._changes.turn(event)
             return [*examples, *self._auxiliary.step(event)]
         elif isinstance(event, MarkEvent):
             return list(self._auxiliary.mark(event))
@@ -177,7 +177,7 @@ class PeriodicDecider:
         self, index: int, params: Mapping[str, Any], event: StepEvent
     ) -> Iterator[tuple[int, Example]]:
         role, period, step = params["role"], params["period"], self._steps
-        changed, unknown = self._book.changed[role], self._book.unknown[role]
+        changed, unknown = self._changes.changed[role], self._changes.unknown[role]
         skipped = role != "buffer" and is_skipped(event)
         for variable in select(self._variables, params):
             key = (index, variable.name)
@@ -198,7 +198,7 @@ class PeriodicDecider:
         if variable.role == "buffer":
             return False
         parameter = self._variables.parameter_of(variable)
-        book, rates = self._book, (self._book.rates, event.lr)
+        book, rates = self._changes, (self._changes.rates, event.lr)
         if variable.base in book.zero:
             return True
         return self._variables.rate_is_zero(parameter, rates, book.highest)

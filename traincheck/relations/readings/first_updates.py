@@ -1,4 +1,4 @@
-"""How far the first updates move weights, in learning rates. Judges nothing.
+"""How far the first updates move weights, in learning rates.
 
 Optimizers that divide by the size of gradients move an element by about the rate, however large
 its gradient is; with the averages that Adam takes, by hardly more in the first ten updates.
@@ -16,16 +16,16 @@ from traincheck.relations.readings.reading import MOVED, ReadingKey, ScalarReadi
 from traincheck.schema.events import CheckpointEvent, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.values import number
 
-_ROUNDED = 2.5e-5  # of the mean size of elements: of smaller rates rounding takes a part away
+_ROUNDED = 2.5e-5  # of the mean size of elements: rounding loses a part of smaller updates
 
 _Group = tuple[str, int]  # an optimizer and the index of a group
 
 
 @dataclass(slots=True)
 class FirstUpdates:
-    """Follows one process. Of optimizers that go on where a file was saved nothing is told.
+    """Follows one process. There are no readings of optimizers that continue from a file.
 
-    Each class of optimizer has numbers of its own: one divides by the size of gradients, another
+    Each class of optimizer has separate readings: one divides by the size of gradients, another
     does not.
     """
 
@@ -35,7 +35,7 @@ class FirstUpdates:
     _is_resumed: bool = False
 
     def optimizer(self, event: OptimizerEvent) -> None:
-        """An optimizer was made, or holds something else now."""
+        """An optimizer was created, or its groups changed."""
         self._classes[event.id] = event.cls
         for groups in self._groups.values():
             groups.difference_update([group for group in groups if group[0] == event.id])

@@ -1,4 +1,4 @@
-"""How large gradients are, and how many units of a model are off or at a limit. Judges nothing."""
+"""Sizes of gradients, and shares of dead or saturated units."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _SHARES = (("dead", DEAD), ("saturated", SATURATED))
 
 @dataclass(slots=True)
 class GradientSizes:
-    """Norms of the gradients that an update finds; nothing where they are scaled."""
+    """Norms of the gradients of an update; nothing if they are scaled."""
 
     _known: dict[str, StateEvent] = field(default_factory=dict)
     _norms: dict[str, float] = field(default_factory=dict)  # largest in this step, or the last
     _fresh: set[str] = field(default_factory=set)
     _gone: set[str] = field(default_factory=set)  # cleared, at one end of the step or the other
     _is_scaled: bool = False
-    _is_flat: bool = False  # the loss is zero, as that of a margin may be
-    _is_lost: bool = False  # the loss is no number: neither are the gradients
-    _non_finite: StateEvent | None = None  # the first gradient in this step that is
-    _is_told: bool = False  # whether numbers of gradients are
-    _is_partial: bool = False  # of some they are not, as in most steps of a selective view
+    _is_flat: bool = False  # the loss is zero, as a margin loss may be
+    _is_lost: bool = False  # the loss is not a number, so gradients are not either
+    _non_finite: StateEvent | None = None  # the first such gradient in this step
+    _is_known: bool = False  # gradients have statistics
+    _is_partial: bool = False  # some have none, as in most steps of a selective view
 
     def state(self, event: StateEvent) -> None:
         """A gradient came, changed or went."""
         stats = event.summary.stats if event.summary is not None else None
         norm = number(stats.get("norm")) if stats else None
         if stats and "nonfinite" in stats:
-            self._is_told = True
+            self._is_known = True
             if stats["nonfinite"] and self._non_finite is None:
                 self._non_finite = event
         if norm is None:
@@ -54,7 +54,7 @@ class GradientSizes:
             self._is_partial |= event.summary is not None and not stats
             return
         self._gone.discard(event.name)
-        # Whatever clears it, before or after: what backward gave is the largest of a step.
+        # A gradient may be cleared before or after: backward computed the largest of a step.
         if event.name not in self._fresh or norm > self._norms[event.name]:
             self._norms[event.name] = norm
             self._known[event.name] = event
@@ -67,15 +67,15 @@ class GradientSizes:
         self._is_lost |= isinstance(given, dict) and isinstance(given.get("value"), str)
 
     def scaled(self) -> None:
-        """Gradients are larger than they should be, on purpose."""
+        """A gradient scaler has scaled the loss."""
         self._is_scaled = True
 
     def step(self, event: StepEvent) -> Sequence[ScalarReading]:
         """The update is over."""
         for name in self._gone - self._fresh:
             self._norms.pop(name, None)
-        found = self._told(event) if is_judged(event) and not self._is_scaled else []
-        self._non_finite, self._is_told, self._is_flat = None, False, False
+        found = self._readings(event) if is_judged(event) and not self._is_scaled else []
+        self._non_finite, self._is_known, self._is_flat = None, False, False
         self._is_lost = self._is_partial = False
         for name in self._gone:
             self._norms.pop(name, None)
@@ -83,9 +83,9 @@ class GradientSizes:
         self._gone.clear()
         return found
 
-    def _told(self, event: StepEvent) -> list[ScalarReading]:
+    def _readings(self, event: StepEvent) -> list[ScalarReading]:
         found = []
-        if self._is_told:
+        if self._is_known:
             wrong = self._non_finite
             at: Event = event if wrong is None else wrong
             found.append(
@@ -108,13 +108,13 @@ class GradientSizes:
         return found
 
     def _is_weight(self, name: str) -> bool:
-        """A bias may have no gradient but noise: the next layer takes what it adds away."""
+        """Whether it is a weight: the gradient of a bias may be mere noise."""
         summary = self._known[name].summary
         return summary is not None and len(summary.shape) > 1 and not has_few(summary.shape)
 
 
 def _is_search(event: StepEvent) -> bool:
-    """Whether one update tried several points: those that a line search gives up may be far off."""
+    """Whether one update tried several points: a line search may reject distant ones."""
     counters = event.counters
     updates = counters.get("optimizer_step", 0)
     return min(counters.get("backward", 0), counters.get("zero_grad", 0)) > updates > 0
@@ -122,12 +122,12 @@ def _is_search(event: StepEvent) -> bool:
 
 @dataclass(slots=True)
 class UnitActivity:
-    """Shares of units that are off for a whole batch, and of elements at a limit."""
+    """Shares of units that are dead for a whole batch, and of saturated elements."""
 
     _waiting: list[tuple[str, ReadingKey, float, CallEvent]] = field(default_factory=list)
 
     def call(self, event: CallEvent) -> None:
-        """A function or module gave something of which numbers were taken, in training."""
+        """A function or module returned a tensor with statistics, in training."""
         result = event.result
         stats = result.get("stats") if isinstance(result, dict) else None
         if not stats or not event.grad_enabled or event.exception is not None:

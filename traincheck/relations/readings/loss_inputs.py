@@ -25,14 +25,14 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.values import Value, number
 
-_LEAST_LIKELY = 0.25  # of probabilities: one of them, in any batch worth a word, is above it
+_LEAST_LIKELY = 0.25  # some probability of any reasonable batch is above it
 _ROUNDED = 0.02  # how far the sum of probabilities may be from one, in half precision
-_LEAST_MEAN = 0.35  # of what a sigmoid gives at first, which is about one half
-_MIN_ELEMENTS = 16  # fewer may all be of one sign by chance
+_LEAST_MEAN = 0.35  # of initial sigmoid outputs, which are about one half
+_MIN_ELEMENTS = 16  # fewer may all have one sign by chance
 
 
 def extremes(event: CallEvent) -> Iterator[ScalarReading]:
-    """Smallest and largest element of what a loss is given in training."""
+    """Smallest and largest element of the arguments of a loss in training."""
     for name in ("input", "target"):
         tensor = event.args.get(name)
         stats = tensor.get("stats") if isinstance(tensor, Mapping) else None
@@ -52,7 +52,7 @@ def extremes(event: CallEvent) -> Iterator[ScalarReading]:
 
 
 def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
-    """Whether these are no probabilities, though none is below zero, as of few classes at first."""
+    """Whether these are not probabilities though none is below zero, as of few classes at first."""
     shape, stats = tensor["shape"], tensor["stats"]
     low, high = stats["min"], stats["max"]
     if api == BCE_LOGITS:
@@ -69,7 +69,7 @@ def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
 
 
 def class_counts(event: CallEvent) -> Iterator[ScalarReading]:
-    """Among how many classes cross_entropy chooses."""
+    """The number of classes of cross_entropy."""
     given, target = event.args.get("input"), event.args.get("target")
     if event.api == CROSS_ENTROPY and isinstance(given, Mapping) and isinstance(target, Mapping):
         shape = given.get("shape") or ()
@@ -80,7 +80,7 @@ def class_counts(event: CallEvent) -> Iterator[ScalarReading]:
 
 
 def label_shift(event: CallEvent) -> Iterator[ScalarReading]:
-    """Whether a target is a token ahead of what the model is given; *loss* tells of two."""
+    """Whether a target is one token ahead of the input of the model; *loss* covers two."""
     target = event.args.get("target") if event.api in OVER_CLASSES else None
     value = statistic(target, "shifted")
     if value in (0, 1):
@@ -88,16 +88,16 @@ def label_shift(event: CallEvent) -> Iterator[ScalarReading]:
 
 
 def statistic(tensor: Value, name: str) -> float | None:
-    """A number of a tensor, if it was taken."""
+    """A statistic of a tensor, if it was recorded."""
     stats = tensor.get("stats") if isinstance(tensor, Mapping) else None
     return number(stats.get(name)) if stats else None
 
 
 class IgnoredLabels:
-    """Whether some labels of a few calls in a row are such that the loss leaves out.
+    """Whether a loss ignores some labels in a few calls in a row.
 
-    Calls on batches without padding are told for themselves: there a prompt may be left out. A loop
-    may fetch a batch ahead, so both of the last two must have some, or none.
+    Calls on batches without padding have readings of their own: their prompts may be ignored. A
+    loop may fetch a batch ahead, so both of the last two batches must have padding, or none.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class IgnoredLabels:
         self._padding: deque[Value] = deque(maxlen=2)
 
     def batch(self, event: BatchEvent) -> None:
-        """A batch came: it may tell how much of it is padding."""
+        """Enter a batch, with its share of padding if that is known."""
         if event.stage == "train":
             self._padding.append(event.tokens.get("padding"))
 

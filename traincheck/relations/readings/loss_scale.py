@@ -21,18 +21,18 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.values import number
 
-_COUNTED = 1e-4  # how far what a sum is divided by may be from a whole number
+_COUNTED = 1e-4  # how far the divisor of a sum may be from a whole number
 
 
 @dataclass(slots=True)
 class LossScale:
-    """What backward is given over one update, as a multiple of the mean that the loss stands for.
+    """The losses passed to backward() over one update, as a multiple of the mean loss.
 
-    Of a sum the mean is taken over valid labels, or elements. Nothing is known where a backward
-    had several losses or none, where they are scaled for half precision, or on a GPU; or where an
-    optimizer searches: it has its closure compute one loss again and again.
+    The mean of a sum is taken over valid labels, or elements. Nothing is known if a backward had
+    several losses or none, if losses are scaled for half precision or are on a GPU, or if an
+    optimizer searches and calls its closure several times.
 
-    It is read as a multiple of the sum, too, on average: how many terms a batch has is a setting.
+    The multiple of the sum is read too, on average: the number of terms of a batch is a setting.
     """
 
     _losses: list[tuple[CallEvent, float]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class LossScale:
         self._losses.append((event, number(event.result) or 0.0))
 
     def scaled(self) -> None:
-        """What backward will be given is no longer known."""
+        """The loss passed to the next backward is not known."""
         self._is_known = False
 
     def grouped(self, event: MarkEvent) -> None:
@@ -57,7 +57,7 @@ class LossScale:
         self._ranks = event.world_size or 1
 
     def backward(self, event: CallEvent) -> None:
-        """Compare what backward is given with the one loss before it."""
+        """Compare the loss passed to backward with the one loss before it."""
         given = number(event.args.get("tensors"))
         losses, self._losses = self._losses, []
         if len(losses) != 1 or given is None or not losses[0][1]:
@@ -73,7 +73,7 @@ class LossScale:
         if _elements(loss) == 1:  # whether it is divided by their number is not known
             self._is_known = False
             return
-        # What a sum is divided by should be a count
+        # The divisor of a sum should be a count
         counted = abs(self._ranks / scale) if scale else 0.5
         self._is_plain &= abs(counted - round(counted)) <= _COUNTED * max(counted, 1)
         self._total += scale * _terms(loss)
@@ -81,7 +81,7 @@ class LossScale:
         self._sums |= {loss.api}
 
     def updated(self, event: CallEvent) -> None:
-        """An optimizer has stepped: those within its step, but for one, are no part of a sum."""
+        """An optimizer has stepped. Backwards within its step, except one, are no part of a sum."""
         self._is_known &= sum(begun >= event.start_ns for begun in self._begun) <= 1
 
     def step(self, event: StepEvent) -> Sequence[ScalarReading]:

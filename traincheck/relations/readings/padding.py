@@ -1,4 +1,4 @@
-"""What batches of tokens tell of padding, masks and labels, as readings. Judges nothing."""
+"""Readings of padding, masks and end tokens in batches of tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from traincheck.relations.readings.reading import (
 from traincheck.schema.events import BatchEvent, CallEvent
 
 _SAME = 1e-3
-_CLEAR = 0.02  # from none and from a half, where one polarity looks like the other
+_CLEAR = 0.02  # distance from none and from a half, where both polarities look alike
 
 
 @dataclass(slots=True)

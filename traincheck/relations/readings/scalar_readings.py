@@ -45,13 +45,13 @@ _SECOND = 2
 
 
 def _hidden(event: CallEvent) -> Sequence[ScalarReading]:
-    """How much of later positions attention leaves out, where that was looked at."""
+    """The share of later positions that attention leaves out, where it was recorded."""
     value = statistic(event.result, "hidden")
     return () if value is None else (ScalarReading(ReadingKey(HIDDEN, event.api), value, event),)
 
 
 def _finite(event: CallEvent, name: str) -> Sequence[ScalarReading]:
-    """Whether what backward is given is a number; nothing where that is not known."""
+    """Whether the loss passed to backward() is a number; nothing if that is not known."""
     given = event.args.get("tensors")
     value = given.get("value") if isinstance(given, Mapping) else None
     if value is None:
@@ -72,7 +72,7 @@ def _batch(event: BatchEvent) -> Sequence[ScalarReading]:
 
 @dataclass(slots=True)
 class GeneratedTokens:
-    """How many tokens have been added to a sequence, at each call of the model that adds one."""
+    """How many tokens were added to a sequence, at each call of the model that adds one."""
 
     _lengths: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # rows, length, calls
 
@@ -95,7 +95,7 @@ class GeneratedTokens:
 
 
 class ScalarReadings:
-    """All of them, each told of what concerns it."""
+    """Passes each event to the readings that it concerns."""
 
     def __init__(self) -> None:
         self._scale = LossScale()
@@ -108,7 +108,7 @@ class ScalarReadings:
         self._has_scaled = False  # the loss of the backward that comes
 
     def observe(self, event: Event) -> Sequence[ScalarReading]:
-        """The numbers that an event tells."""
+        """The numbers that an event completes."""
         if isinstance(event, StateEvent):
             if event.role == "gradient":
                 self._gradients.state(event)

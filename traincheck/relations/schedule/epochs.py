@@ -1,4 +1,4 @@
-"""Whether schedulers are stepped where a new epoch of the training data begins. Judges nothing."""
+"""Where epochs of the training data begin, and whether schedulers are stepped there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLLOWED = frozenset({
 
 
 class EpochBoundary(NamedTuple):
-    """What lies between two updates."""
+    """The calls between two updates."""
 
     is_new_epoch: bool
     is_stepped: bool
@@ -29,11 +29,11 @@ class EpochBoundary(NamedTuple):
 
 @dataclass(slots=True)
 class EpochBoundaries:
-    """Follows one process. An epoch is one of the loader whose batch the next backward is of.
+    """Follows one process.
 
-    It may be another loader than before, and batches of an evaluation say nothing.
-
-    Of a run that makes no scheduler there is nothing to say: it trains at one rate on purpose.
+    An epoch is an epoch of the loader whose batch the next backward uses. That may be another
+    loader than before; batches of an evaluation are ignored. A run that creates no scheduler
+    trains at one rate on purpose, so it has no boundaries.
     """
 
     _batch: BatchEvent | None = None
@@ -45,7 +45,7 @@ class EpochBoundaries:
     _has_scheduler: bool = False
 
     def observe(self, event: Event) -> EpochBoundary | None:
-        """What ended with ``event``, if it is an update."""
+        """The boundary that ``event`` completes, if it is an update."""
         if isinstance(event, BatchEvent):
             self._batch = None if event.stage == EVAL_STAGE else event
         elif isinstance(event, StepEvent):
@@ -76,7 +76,7 @@ class EpochBoundaries:
 
 
 def misplaced_step(boundary: EpochBoundary) -> Example:
-    """The counterexample that it is, if schedulers are stepped by epoch."""
+    """The counterexample of a boundary, if schedulers are stepped by epoch."""
     update = boundary.update
     return counterexample(
         update,

@@ -1,4 +1,4 @@
-"""Propose the shapes of the curves that learning rates of a program follow. Decides nothing."""
+"""Propose the curves that learning rates of a program follow."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from traincheck.relations.schedule.rates import (
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
 
-_MIN_EPOCHS = 2  # that begin with a step of a scheduler, before that is no accident
+_MIN_EPOCHS = 2  # that begin with a scheduler step, before it is not coincidence
 
 
 class ScheduleProposer:
-    """Proposes the closest shape that all rates have."""
+    """Proposes the most specific shape that all rates have."""
 
     ignores = frozenset({"state"})
 
@@ -62,7 +62,7 @@ class ScheduleProposer:
         yield from map(self._claim, self._shapes())
 
     def echoes(self) -> Iterator[Hypothesis]:
-        """All shapes: what a run is too short to show it may still break."""
+        """All shapes: a run that is too short to show a shape may still break it."""
         if self._program.name is not None:
             yield from map(self._claim, sorted(SHAPES))
 

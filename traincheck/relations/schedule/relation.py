@@ -37,7 +37,7 @@ from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
-_PATIENCE = 3  # steps that a rate may stay what it was at first, before it counts as not moving
+_PATIENCE = 3  # steps that a rate may keep its first value, before it counts as constant
 _MOVING = 2  # changes
 
 
@@ -86,7 +86,7 @@ class Schedule(RelationBase):
         return in_program(claim.params, TEXTS[claim.params["shape"]])
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """A program without a scheduler may well change its rates later on."""
+        """A program without a scheduler may add one later."""
         severity = "info" if claim.params["shape"] == CONSTANT else "warning"
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
@@ -104,7 +104,7 @@ class ScheduleDecider:
             if params["shape"] not in SHAPES:
                 raise ValueError(f"nothing is known of {dict(params)}")
         self._boundaries = EpochBoundaries()
-        self._still: dict[Rate, RateSample] = {}  # the first look at which it had not moved
+        self._still: dict[Rate, RateSample] = {}  # the first sample that had not moved
         self._moving: set[Rate] = set()
 
     def observe(self, event: Event) -> Examples:
@@ -112,7 +112,7 @@ class ScheduleDecider:
         found: list[tuple[int, Example]] = []
         boundary = self._boundaries.observe(event)
         if boundary is not None:
-            found += self._of_turn(boundary)
+            found += self._of_boundary(boundary)
         for sample in self._rates.observe(event):
             still = self._stillness(sample)
             if sample.rate.changes >= _MOVING:
@@ -126,17 +126,17 @@ class ScheduleDecider:
         return found
 
     def finish(self) -> Examples:
-        """Nothing: a rate that stays what it is may have reached its end."""
+        """Nothing: a constant rate may have reached its end."""
         return ()
 
-    def _of_turn(self, boundary: EpochBoundary) -> Iterator[tuple[int, Example]]:
+    def _of_boundary(self, boundary: EpochBoundary) -> Iterator[tuple[int, Example]]:
         for index, params in enumerate(self._claims):
             is_asked = params["shape"] == BY_EPOCH and self._program.fits(params)
             if is_asked and is_meant(BY_EPOCH, self._rates.schedulers):
                 yield index, SATISFIED if boundary.is_regular else misplaced_step(boundary)
 
     def _stillness(self, sample: RateSample) -> RateSample | None:
-        """The look at which the rate should have moved and did not, once that is certain."""
+        """The sample at which the rate should have moved and did not, once that is certain."""
         rate = sample.rate
         if sample.is_new or is_skipped(sample.event):
             return None
@@ -148,10 +148,10 @@ class ScheduleDecider:
         return first_still if rate.changes > 1 else None
 
     def _must_move(self, params: Mapping[str, Any], rate: Rate) -> bool:
-        """Whether a rate that stays is at fault.
+        """Whether a constant rate breaks the claim.
 
-        Which schedule there is, or none, is a setting. Of those that may do anything it is known
-        that they move when another rate does.
+        The schedule is a setting. A scheduler that may do anything should still move a rate when
+        another rate moves.
         """
         classes = self._rates.schedulers.keys()
         if params.get("schedulers", [*classes]) != sorted(classes):
