@@ -73,12 +73,12 @@ class ShortUpdates:
         if isinstance(event, StepEvent) and not event.recorded:
             self._waiting.clear()  # what follows is not the next step
 
-    def add_short(self, index: int, wrongly: Example) -> Examples:
+    def add_short(self, index: int, example: Example) -> Examples:
         """The last update is short for this claim. Return the example that counts now."""
         now, waiting = self._updates.last, self._waiting.get(index)
         if waiting is not None and now.is_with(waiting[1]):
             return ()
-        self._waiting[index] = wrongly, now
+        self._waiting[index] = example, now
         return () if waiting is None else ((index, waiting[0]),)
 
     def clear_short(self, index: int) -> None:

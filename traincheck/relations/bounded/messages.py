@@ -214,8 +214,8 @@ def observed_text(params: Mapping[str, Any], value: float, backwards: int) -> st
         undivided = ": it is not divided by their number" if is_undivided else ""
         return f"{value:.6g} times the {of}{passes}{undivided}"
     if quantity == NON_FINITE:
-        said = "NaN or infinity"
-        return f"{said} after scaling" if params.get("name") == SCALED_LOSS else said
+        text = "NaN or infinity"
+        return f"{text} after scaling" if params.get("name") == SCALED_LOSS else text
     if quantity == AHEAD:
         return f"it is {_ahead(value)} that"
     return _INSTEAD.get(quantity) or f"{value:.6g}"

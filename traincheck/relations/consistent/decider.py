@@ -39,7 +39,7 @@ _MOST_COUNTED = 8  # variables of one step that count as examples
 
 
 class ConsistentDecider:
-    """Decides when the last rank has ended a step; of copies, when each process has."""
+    """Decides when the last rank has ended a step; for copies, when each process has."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [claim.params for claim in claims]
@@ -78,7 +78,7 @@ class ConsistentDecider:
         return found
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: a step that not all ranks have ended proves nothing."""
+        """Nothing: a step that some rank has not ended proves nothing."""
         return ()
 
     def _of_ranks(self, step: RunStep) -> Iterator[tuple[int, Example]]:
@@ -110,9 +110,9 @@ class ConsistentDecider:
                     yield index, SATISFIED if are_close(norms) else norms_differ(norms, step)
 
     def _of_exchange(self, met: Meeting) -> Iterator[tuple[int, Example]]:
-        told = exchanged(met)
+        pairs = exchanged(met)
         for index, params in enumerate(self._claims):
-            values = told.get(params.get("of", ""))
+            values = pairs.get(params.get("of", ""))
             if values is not None:
                 held = values[0] == values[1]
                 yield index, SATISFIED if held else exchange_differs(params["of"], met.pair, values)

@@ -10,8 +10,8 @@ from traincheck.schema.apis import Families
 MOMENTS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 WRAPPED, CALLS = "wrapped", "calls"
 SHAPES, RECEIVED = "shapes", "received"
-NORMS = "norms"  # by which gradients are clipped
-_CLOSE = 1e-4  # norms that are summed in another order
+NORMS = "norms"  # of gradients, when they are clipped
+_CLOSE = 1e-4  # relative: norms may be summed in another order
 COUNTED = {"backward": Families.BACKWARD, "optimizer_step": Families.OPTIMIZER_STEP}
 
 

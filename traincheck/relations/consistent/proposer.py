@@ -35,7 +35,7 @@ class ConsistentProposer:
         self._exchanged: set[str] = set()
         self._wrapped = False
         self._ranks = 1
-        self._clips: bool | None = None  # by one norm
+        self._clips: bool | None = None  # by the same norm
         self._finders: dict[tuple[int, str], CopyFinder] = defaultdict(CopyFinder)
 
     def observe(self, event: Event) -> None:
@@ -71,7 +71,7 @@ class ConsistentProposer:
         if self._program.name is None:
             return
         base = {"program": self._program.name}
-        if self._ranks > 1:  # others may accumulate unequally, and exchange gradients once
+        if self._ranks > 1:  # ranks of others may accumulate unequally and exchange gradients once
             yield _claim({**base, "of": CALLS, "call": "backward"})
         if self._clips:
             yield _claim({**base, "of": NORMS})

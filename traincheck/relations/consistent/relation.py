@@ -1,4 +1,4 @@
-"""The relation *consistent*: equal on all ranks after a step, or equal to what was copied."""
+"""The relation *consistent*: equal on all ranks after a step, or equal to the copied model."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Consistent(RelationBase):
         return text_of(claim.params)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """What a run must have to be asked: several ranks, or a model that is wrapped."""
+        """What a run must have for the claim to apply: several ranks, or a wrapped model."""
         of = claim.params.get("of")
         if of is None:
             return claim.params

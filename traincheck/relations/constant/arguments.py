@@ -1,4 +1,4 @@
-"""Arguments that functions and models are given, and which functions a program calls itself."""
+"""Arguments of functions and models, and the functions that a program calls itself."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CAUSAL = "is_causal"
 ATTENTIONS = frozenset({ATTENTION, MULTI_HEAD})
 _WHOLE = frozenset(
     {"axis", "dim", "groups", "ignore_index", "padding_idx"}
-)  # numbers that mean one
+)  # integers that are settings, not sizes
 _MODE_ARGUMENTS = frozenset({"train", "training"})
 _PAIR = 2
 _HOLDERS = ("torch", "torch.Tensor", "torch.nn.functional")
-# What modules call all the time, with arguments that their constructors were given.
+# Functions that modules call with the arguments of their constructors.
 _LAYERS = frozenset(
     f"torch.nn.functional.{name}"
     for name in (
@@ -46,16 +46,16 @@ _FUNCTIONS = ("torch.nn.functional.", "torch.nn.utils.clip_grad", *sorted(_SOFTM
 
 
 class Arguments:
-    """Numbers that a function is given, and which of its arguments are tensors.
+    """Numbers among the arguments of a function, and the names of its tensors.
 
-    wanted: functions that matter; None for all.
+    wanted: functions to read; None for all.
     """
 
     def __init__(self, wanted: Collection[str] | None) -> None:
         self._wanted = wanted
 
     def call(self, event: CallEvent) -> Setting | None:
-        """What a call is given; None if it says nothing."""
+        """The arguments of a call; None if it is not read."""
         api = event.api
         if self._wanted is None:
             is_wanted = api.startswith(_FUNCTIONS) and api not in _LAYERS
@@ -80,7 +80,7 @@ def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
                 values[name] = value
         elif isinstance(value, float) or (isinstance(value, int) and name in _WHOLE):
             values[name] = value
-    if event.api == MULTI_HEAD:  # the rest is what its module was made with
+    if event.api == MULTI_HEAD:  # the other arguments are those of its module
         values, tensors = {}, [name for name in tensors if name == "attn_mask"]
     if tensors:
         values[TENSORS] = sorted(tensors)
@@ -90,12 +90,12 @@ def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
 
 
 def _with_dims(name: str, tensor: Mapping[str, Any]) -> str:
-    """Arguments of a loss that differ in this are broadcast: ``input (2 dims)``."""
+    """A tensor with its dims, as ``input (2 dims)``: a loss broadcasts unequal dims."""
     return f"{name} ({counted(len(tensor['shape']), 'dim')})"
 
 
 def _has_several(query: Any) -> bool:
-    """Whether there are several positions: one alone, as with a cache, has nothing behind it."""
+    """Whether there are several positions: one alone, as with a cache, needs no mask."""
     return is_tensor(query) and len(query["shape"]) >= _PAIR and query["shape"][-2] > 1
 
 
@@ -105,9 +105,9 @@ def is_masked(values: Mapping[str, Any]) -> bool:
 
 
 def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Setting | None:
-    """Which arguments of a model hold the same numbers, as far as that is known.
+    """Which arguments of a model hold the same numbers, where their fingerprints are known.
 
-    left_out: fingerprints of what says nothing: labels of which some are not to be learned.
+    left_out: fingerprints to ignore: labels, some of which are ignored.
     """
     prints = {
         name: value["fingerprint"]
@@ -122,9 +122,9 @@ def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Setting | No
 
 
 class UserCalls:
-    """Which functions a program calls itself, not by way of a library's modules.
+    """Functions that a program calls itself, not through modules of a library.
 
-    Modules that stand for one function, as of a loss, are called in its place.
+    A module that stands for one function, such as a loss, counts as that function.
     """
 
     def __init__(self) -> None:

@@ -29,14 +29,14 @@ _MOST_FETCHED = 4096  # tensors of batches
 
 
 def masked_labels(event: BatchEvent) -> Iterator[str]:
-    """Fingerprints of what holds the label that losses leave out."""
+    """Fingerprints of tensors that hold the label that losses ignore."""
     for leaf in filter(is_tensor, event.leaves.values()):
         if leaf.get("fingerprint") and (leaf.get("stats") or {}).get("min") == IGNORED_LABEL:
             yield leaf["fingerprint"]
 
 
 def leaves_of(event: BatchEvent) -> Setting | None:
-    """Number of dims and dtype of each part of a batch; sizes are for users to choose."""
+    """Number of dims and dtype of each part of a batch; sizes are settings."""
     values = {
         path: f"{leaf['dtype']} of {counted(len(leaf['shape']), 'dim')}"
         for path, leaf in event.leaves.items()
@@ -46,11 +46,11 @@ def leaves_of(event: BatchEvent) -> Setting | None:
 
 
 class BatchUse:
-    """Which parts of the batches of a step reach a model or a loss, where contents are known.
+    """Parts of the batches of a step that a model or a loss uses, where fingerprints are known.
 
-    A loop may fetch a batch ahead: those that a loader gave in the window before may come now. It
-    may make something else of a batch, and its own loss: that a part reaches nothing is known only
-    where a loss is seen, and where all that it and the models are given is of batches.
+    A loop may fetch a batch ahead, so batches of the window before count too. A loop may also
+    transform a batch, or compute its own loss. A part is known to be unused only if a loss is
+    recorded and all arguments of losses and models come from batches.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class BatchUse:
         self._has_stepped = False
 
     def batch(self, event: BatchEvent) -> None:
-        """A batch was fetched: after an update it is one of an evaluation."""
+        """A batch was fetched. After an update it belongs to an evaluation."""
         keys = {
             path: leaf["fingerprint"]
             for path, leaf in event.leaves.items()
@@ -87,7 +87,7 @@ class BatchUse:
                     self._given.add(value["fingerprint"])
 
     def step(self, event: StepEvent) -> Iterator[Setting]:
-        """A step ended; in most nothing is known of what was given."""
+        """A step ended. In most steps the arguments have no fingerprints."""
         parts, given = self._parts, self._given
         before = {loader: self._before.get(loader, {}) for loader in parts}
         is_told = self._has_loss and given <= self._fetched
@@ -106,19 +106,18 @@ class BatchUse:
 
 
 def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
-    """Whether two tensors of batches like this one are alike by chance only."""
+    """Whether two such tensors are equal only by chance."""
     stats = leaf.get("stats") or {}
     is_known = FEWEST_KNOWN <= prod(leaf["shape"]) <= MOST_KNOWN
     return is_known and stats.get("min") != stats.get("max")
 
 
 class RowCounts:
-    """Rows that each model is trained on in a step, as a multiple of those it began with.
+    """Rows that each model is trained on in a step, as a multiple of the initial number.
 
-    With these begins what two steps in a row have: a first one may hold a part of the next, where
-    an optimizer is waited for that never steps, or be the short one at the end of an epoch.
-    A step with more rows, and more forwards to a backward than these, may hold an iteration that
-    was left before its end.
+    The initial number is the first that two steps in a row have. A single first step may hold a
+    part of the next one, or be the short one at the end of an epoch. A step with more rows, and
+    more forwards to a backward, may hold an iteration that was left before its end.
     """
 
     def __init__(self) -> None:
@@ -130,9 +129,9 @@ class RowCounts:
         self._is_fed = False
 
     def batch(self, event: BatchEvent) -> None:
-        """What is called before the first batch of a step belongs to the iteration before.
+        """Enter a batch. Calls before the first batch of a step belong to the iteration before.
 
-        As what a layer makes for the next one, after its own optimizer has stepped.
+        Such as the input that a layer computes for the next one after its optimizer stepped.
         """
         if event.stage == "train" and not self._is_fed:
             self._is_fed = True
@@ -140,7 +139,7 @@ class RowCounts:
             self._calls.clear()
 
     def call(self, event: CallEvent) -> None:
-        """A model was called from outside. Rows of what a loss is given may be tokens."""
+        """A root module was called. Losses are left out: their rows may be tokens."""
         if not event.grad_enabled or event.api.startswith(LOSS_MODULES):
             return
         for value in event.args.values():
@@ -150,7 +149,7 @@ class RowCounts:
                 return
 
     def step(self, event: StepEvent) -> Iterator[Setting]:
-        """How many there were in a step that trained."""
+        """The rows of a step that trained."""
         backwards = max(1, event.counters.get("backward", 0))
         for module, count in self._now.items():
             often = self._calls[module] / backwards
@@ -165,7 +164,7 @@ class RowCounts:
         self.skip()
 
     def skip(self) -> None:
-        """A step did not train, or not all of it is known."""
+        """A step did not train, or was not recorded completely."""
         self._now.clear()
         self._calls.clear()
         self._is_fed = False

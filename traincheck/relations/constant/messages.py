@@ -1,4 +1,4 @@
-"""How values that a program keeps are put into words, in claims and in counterexamples."""
+"""Sentences of *constant*: its claims, and what broke them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,22 @@ from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.values import is_number
 from traincheck.schema.words import joined
 
-# Numbers that users tune. Not what makes another function of it: label_smoothing, the p of a norm
+# Numbers that users tune. Other numbers make another function: label_smoothing, the p of a norm
 _TUNED = frozenset(
     {
         "alpha", "beta", "clip_value", "delta", "dropout_p", "eps", "lambd", "margin", "max_norm",
         "negative_slope", "tau",
     }
 )  # fmt: skip
-_OFF = 100.0  # times as much or as little: it may do nothing any more, as a limit that is far away
-_OF_ITSELF = {BETWEEN: True, EVALUATED: False, SAMPLES: 1.0}  # what is wanted under its own name
+_OFF = 100.0  # factor from which on a setting may have no effect, such as a distant limit
+_OF_ITSELF = {
+    BETWEEN: True,
+    EVALUATED: False,
+    SAMPLES: 1.0,
+}  # the wanted value, under the name of the claim
 
 
-# How findings are told, where the words for unexpected values do not say it well.
+# Texts of findings, where those of the symptom are not specific enough.
 OWN_WORDS: Mapping[str, Mapping[str, str]] = {
     USED: {
         "headline": "With gradients on, {variables} {is|are} given to no model and no loss",
@@ -69,13 +73,13 @@ OWN_WORDS: Mapping[str, Mapping[str, str]] = {
 
 
 def text_of(params: Mapping[str, Any]) -> str:
-    """A claim about one of these, as a sentence."""
+    """The claim as a sentence."""
     kind, name = params["of"], params.get("name", "")
     if kind == ARGUMENTS:
         values, evaluation = params.get("values", {}), params.get("evaluation", {})
         other = {key: value for key, value in evaluation.items() if values.get(key) != value}
-        parts = [said(values)] if values else []
-        parts += [f"{said(other)} in evaluation mode"] if other else []
+        parts = [values_text(values)] if values else []
+        parts += [f"{values_text(other)} in evaluation mode"] if other else []
         return f"{display_name(name)} is given {', and '.join(parts)}"
     if kind == EVALUATED:
         return f"{name} is in evaluation mode whenever it is called with gradients off"
@@ -91,7 +95,7 @@ def text_of(params: Mapping[str, Any]) -> str:
         return f"{display_name(name)} is given the same numbers as its arguments {pairs}"
     if kind == HYPER:
         cls = params["class"].rpartition(".")[2]
-        return f"{cls} as {name} has {said(params['values'])}"
+        return f"{cls} as {name} has {values_text(params['values'])}"
     if kind == KEPT:
         return f"{', '.join(params['values'])} of optimizers never change"
     if kind == MODES:
@@ -102,8 +106,8 @@ def text_of(params: Mapping[str, Any]) -> str:
     return f"{name} is trained on the same number of rows in every step"
 
 
-def said(values: Mapping[str, Any]) -> str:
-    """Values as a call would give them, and the tensors among them by name."""
+def values_text(values: Mapping[str, Any]) -> str:
+    """Values as in a call, and the names of tensors."""
     plain = {
         name: value[0] if isinstance(value, list) and len(value) == 1 else value
         for name, value in values.items()
@@ -114,10 +118,10 @@ def said(values: Mapping[str, Any]) -> str:
 
 
 def wanted_of(params: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
-    """The values that a claim asks of a fact."""
+    """The values that a claim requires of a setting."""
     if params["of"] == MODES:
         return {module: module not in params["eval"] for module in setting.values}
-    if params["of"] == USED:  # of others it cannot be told what became of them
+    if params["of"] == USED:  # nothing is known of the others
         return {path: used for path, used in params["values"].items() if path in setting.values}
     if params["of"] in _OF_ITSELF:
         return {params["name"]: _OF_ITSELF[params["of"]]}
@@ -131,7 +135,7 @@ def wanted_of(params: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 def negative(params: Mapping[str, Any], setting: Setting, wanted: Mapping[str, Any]) -> Example:
     """The counterexample. wanted: the values that differ from what was found."""
     found = {name: setting.values[name] for name in wanted if setting.values.get(name) is not None}
-    expected, observed = said(wanted), said(found) or _lacking(wanted)
+    expected, observed = values_text(wanted), values_text(found) or _lacking(wanted)
     subject, symptom, event = setting.subject, Symptom.WRONG_VALUE, setting.event
     first = next(iter(wanted))
     if params["of"] in (MODES, EVALUATED):
@@ -180,7 +184,7 @@ def negative(params: Mapping[str, Any], setting: Setting, wanted: Mapping[str, A
 
 
 def _topic(kind: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Topic | None:
-    """What a counterexample is about, by the names in it."""
+    """The topic of a counterexample, by the names in it."""
     if kind == SAMPLES:
         return Topic.ROWS
     if kind == BATCH:
@@ -192,7 +196,7 @@ def _topic(kind: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> To
 
 
 def _is_tuned(setting: Setting, name: str, wanted: Any) -> bool:
-    """Whether a number is one that users choose, and the one that was found does the same."""
+    """Whether users tune a number, and the found value has the same effect."""
     found = setting.values.get(name)
     if not is_number(wanted) or not is_number(found) or wanted * found <= 0:
         return False  # switched off, or on
@@ -201,7 +205,7 @@ def _is_tuned(setting: Setting, name: str, wanted: Any) -> bool:
 
 
 def _is_of_mask(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether attention is given no mask, or none of the future."""
+    """Whether attention lacks a mask, or a causal mask."""
     return bool(wanted.get(CAUSAL)) or is_masked(wanted) > is_masked(found)
 
 
@@ -211,24 +215,24 @@ def _lacking(wanted: Mapping[str, Any]) -> str:
 
 
 def word(kind: str, name: str, *mode: bool | None) -> str:
-    """Under which it is known whether there was such a fact."""
+    """The term for a setting."""
     return " ".join(("constant", kind, name, *map(str, mode)))
 
 
 def word_of(params: Mapping[str, Any]) -> str:
-    """The word of what a claim speaks of."""
+    """The term for the setting of a claim."""
     return word(params["of"], name_of(params))
 
 
 def name_of(params: Mapping[str, Any]) -> str:
-    """As facts are called: of an optimizer also its class."""
+    """The name of the setting of a claim; for an optimizer with its class."""
     return " ".join(params[key] for key in ("name", "class") if key in params)
 
 
 def alike(
     claim: Mapping[str, Any], other: Mapping[str, Any], words: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two claims without what a run with these words could not tell."""
+    """Two claims, without the parts that a run with these terms could not show."""
     mine, its = dict(claim), dict(other)
     if its["of"] == MODES:
         mine.pop("classes", None)

@@ -23,18 +23,18 @@ class Modes:
         self._has_trained = False
 
     def inner(self, event: CallEvent) -> None:
-        """A module was called within another one: told of when the outermost one ends."""
+        """A module was called within another one; it is reported when the root module ends."""
         result = tensor_summary(event.result)
-        is_frozen = result is not None and not result.requires_grad  # it may well evaluate
+        is_frozen = result is not None and not result.requires_grad  # a frozen module may evaluate
         if event.grad_enabled and event.module is not None and not is_frozen:
             self._inside.append(event)
 
     def root(self, event: CallEvent) -> Setting | None:
-        """The outermost one ended."""
+        """The root module ended."""
         inside, self._inside = self._inside, []
         if not event.grad_enabled and event.training is not None:
             if event.training and not self._has_trained:
-                return None  # a first look at shapes, say, and no evaluation
+                return None  # perhaps a test of shapes, not an evaluation
             name = event.module or event.api
             subject = Subject(module=event.module, api=Families.EVAL)
             return Setting(Key(EVALUATED, name), {name: event.training}, event, subject)

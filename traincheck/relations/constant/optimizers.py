@@ -20,23 +20,23 @@ from traincheck.schema.events import (
 from traincheck.schema.findings import Subject
 from traincheck.schema.values import is_number
 
-_RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # for schedules to say
-_CYCLES = "max_momentum"  # OneCycleLR leaves it where it moves momentum against the rate
+_RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # *schedule* covers these
+_CYCLES = "max_momentum"  # OneCycleLR adds it if it moves momentum against the rate
 _CYCLED = ("betas", "momentum")
 
 
 class ExternalWrites:
-    """Whether parameters are as their optimizer left them when it steps again."""
+    """Whether anything else writes to parameters between two steps of their optimizer."""
 
     def __init__(self) -> None:
-        self._is_loaded = False  # since the last look
+        self._is_loaded = False  # since the last scan
 
     def load(self, event: CheckpointEvent) -> None:
         """Something was saved or loaded."""
         self._is_loaded |= brings_back(event)
 
     def look(self, event: MarkEvent) -> Setting | None:
-        """Which of them another one wrote to, if that is known."""
+        """The parameters that changed since the last step of their optimizer, if known."""
         owner = event.data.get("owner")
         is_loaded, self._is_loaded = self._is_loaded, False
         if is_loaded or not isinstance(owner, str):
@@ -47,23 +47,23 @@ class ExternalWrites:
 
 
 class Optimizers:
-    """Hyper-parameters of each optimizer but for learning rates, at the end of each step."""
+    """Hyper-parameters of each optimizer, without learning rates, at the end of each step."""
 
     def __init__(self) -> None:
         self._now: dict[str, OptimizerEvent] = {}
         self._first: dict[str, OptimizerEvent] = {}
 
     def optimizer(self, event: OptimizerEvent) -> None:
-        """An optimizer was made or changed."""
+        """An optimizer was created or changed."""
         self._now[event.id] = event
         self._first.setdefault(event.id, event)
 
     def step(self, event: StepEvent) -> Iterator[Setting]:
-        """What holds at the end of a step that trained."""
+        """The hyper-parameters at the end of a step that trained."""
         for name, now in self._now.items():
             if name not in event.lr:
                 continue
-            # By position: groups that are added later are none the worse.
+            # By position: groups may be added later.
             was = [_hyper(group.hyper) for group in self._first[name].groups]
             is_ = [_hyper(group.hyper) for group in now.groups]
             subject = Subject(api=f"{now.cls}.__init__")

@@ -1,4 +1,4 @@
-"""Propose what a program sets once and keeps. Decides nothing."""
+"""Propose what a program sets once and keeps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ConstantProposer:
         self._program = ProgramName()
         self._user_calls = UserCalls()
         self._settings = Settings()
-        self._values: dict[Key, dict[str, Any]] = {}  # those that were always given, and the same
+        self._values: dict[Key, dict[str, Any]] = {}  # those that were always there and the same
         self._trained: set[str] = set()  # loaders that gave batches while models train
         self._modes: dict[str, set[bool]] = defaultdict(set)
         self._classes: set[str] = set()
@@ -67,7 +67,7 @@ class ConstantProposer:
         if key.kind == BATCH and setting.event.stage == "train":
             self._trained.add(key.name)
         known = self._values.get(key)
-        if key.kind == USED:  # not every look tells of every part
+        if key.kind == USED:  # a step may show only some parts
             known = self._values.setdefault(key, {})
             known.update({name: known.get(name, True) and used for name, used in values.items()})
         elif known is None:
@@ -94,7 +94,7 @@ class ConstantProposer:
             yield Hypothesis(relation="constant", params={"program": program, **params})
 
     def words(self) -> Iterator[str]:
-        """Of what there were facts."""
+        """Terms for the settings of the run."""
         if self._modes:
             yield word(MODES, "")
         for key in self._values:
@@ -121,7 +121,7 @@ class ConstantProposer:
         if key.kind == BATCH:
             params |= {"stage": "train"} if key.name in self._trained else {}
             return {**params, "values": values} if values else None
-        # In evaluation a function is called too rarely to be judged by itself.
+        # In evaluation a function is called too rarely for a separate claim.
         evaluation = Key(ARGUMENTS, key.name, training=False)
         other = self._values.get(evaluation, {})
         if key.name in ATTENTIONS:  # without a mask today, with one where rows are padded

@@ -43,7 +43,7 @@ from traincheck.schema.claims import Hypothesis, Needs, some, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
 
-_UNPADDED = 3  # steps: so many batches may have no padding, or lack what another loader gives
+_UNPADDED = 3  # steps: so many batches may have no padding, or lack parts of another loader
 _STEPS = frozenset({"mark", "step"})
 
 
@@ -124,22 +124,22 @@ class Constant(RelationBase):
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """More values of the same thing imply fewer."""
         mine, its = claim.params, other.params
-        keys = (mine.keys() | its.keys()) - {"values"}  # evaluation is one with training
+        keys = (mine.keys() | its.keys()) - {"values"}  # evaluation belongs to training
         if other.relation != self.name or any(mine.get(k) != its.get(k) for k in keys):
             return False
         return bool(mine.get("values", {}).items() >= its.get("values", {}).items())
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """What a run has no fact of it says nothing of."""
+        """A run without the setting proves nothing."""
         return {"program": claim.params["program"], "api": word_of(claim.params)}
 
     def bears_out(self, claim: Hypothesis, other: Hypothesis, words: Collection[str]) -> bool:
-        """As `implies`, but for classes that were not called, and modes that were not seen."""
+        """As `implies`, without classes that were not called and modes that were not seen."""
         mine, its = alike(claim.params, other.params, words)
         return self.implies(replace(claim, params=mine), replace(other, params=its))
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """Other hyper-parameters than those of the reference may well be meant."""
+        """Other hyper-parameters may well be intended."""
         severity = "info" if claim.params["of"] == HYPER else "warning"
         found = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
@@ -148,7 +148,7 @@ class Constant(RelationBase):
 
 
 class ConstantDecider:
-    """Decides each fact when it is known."""
+    """Decides each setting when it is known."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
@@ -163,17 +163,19 @@ class ConstantDecider:
             for mode in modes:
                 key = Key(params["of"], name_of(params), mode)
                 self._by_key[key].append((index, params))
-        self._short = ShortUpdates()
+        self._short_updates = ShortUpdates()
         self._masked: set[bool | None] = set()  # modes in which attention was given a mask
         self._unmasked: dict[tuple[int, bool | None], Example] = {}  # the first call without
-        self._parts: set[tuple[str, str]] = set()  # that any batch has, with what they are
+        self._parts: set[tuple[str, str]] = set()  # parts of any batch, and what they are
         self._evaluated: set[str] = set()  # loaders that gave batches of an evaluation
-        self._lacking: dict[int, tuple[Example, int, int]] = {}  # the first, the last step, count
+        self._missing: dict[
+            int, tuple[Example, int, int]
+        ] = {}  # claim -> the first, the last step, count
 
     def observe(self, event: Event) -> Examples:
         if not isinstance(event, (CallEvent, StepEvent)):
             self._program.observe(event)
-        self._short.observe(event)
+        self._short_updates.observe(event)
         found: list[tuple[int, Example]] = []
         for setting in self._settings.observe(event):
             if setting.key.kind == BATCH:
@@ -186,7 +188,7 @@ class ConstantDecider:
         return found
 
     def finish(self) -> Examples:
-        """Nothing: a short step at the end of a run is none the worse."""
+        """Nothing: a short step at the end of a run is not judged."""
         return ()
 
     def _judge(self, index: int, params: Mapping[str, Any], setting: Setting) -> Examples:
@@ -194,27 +196,27 @@ class ConstantDecider:
         if not wanted:
             return ()
         found = {name: setting.values.get(name) for name in wanted}
-        # Another loader or optimizer may lack some, and a loss be computed outside of the model
+        # Another loader or optimizer may lack some, and a loss may be computed outside the model
         if params["of"] in (BATCH, EQUAL, HYPER, KEPT, USED):
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
             if params["of"] == BATCH and not wrong:
-                return self._lacks(index, params, setting)
+                return self._missing_parts(index, params, setting)
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]
         if setting.key.name in ATTENTIONS and is_masked(setting.values):
             self._masked.add(setting.key.training)
         if not wrong:
-            self._short.clear_short(index)
+            self._short_updates.clear_short(index)
             return ((index, SATISFIED),)
-        wrongly = negative(params, setting, {name: wanted[name] for name in wrong})
+        counter = negative(params, setting, {name: wanted[name] for name in wrong})
         if setting.key.name in ATTENTIONS and wrong == [TENSORS] and not is_masked(setting.values):
-            return self._without_mask(index, setting, wrongly)
+            return self._without_mask(index, setting, counter)
         if params["of"] == SAMPLES and setting.values[params["name"]] < 1:
-            return self._short.add_short(index, wrongly)
-        return ((index, wrongly),)
+            return self._short_updates.add_short(index, counter)
+        return ((index, counter),)
 
-    def _lacks(self, index: int, params: Mapping[str, Any], setting: Setting) -> Examples:
-        """A part may be missing from batches to train with, unless loaders changed places."""
+    def _missing_parts(self, index: int, params: Mapping[str, Any], setting: Setting) -> Examples:
+        """A part may be missing from training batches, unless loaders were swapped."""
         wanted = {
             name: what for name, what in params["values"].items() if name not in setting.values
         }
@@ -225,21 +227,21 @@ class ConstantDecider:
             return ((index, SATISFIED),)
         if not self._parts.isdisjoint(wanted.items()):
             return ((index, SATISFIED),)
-        wrongly, step = negative(params, setting, wanted), setting.event.step or 0
-        first, last, count = self._lacking.get(index, (wrongly, step, 0))
+        counter, step = negative(params, setting, wanted), setting.event.step or 0
+        first, last, count = self._missing.get(index, (counter, step, 0))
         if step > last + 1:
-            first, count = wrongly, 0
+            first, count = counter, 0
         count += step > last
-        self._lacking[index] = first, step, count
+        self._missing[index] = first, step, count
         if count < _UNPADDED:
             return ()
-        return ((index, first), (index, wrongly)) if count == _UNPADDED else ((index, wrongly),)
+        return ((index, first), (index, counter)) if count == _UNPADDED else ((index, counter),)
 
-    def _without_mask(self, index: int, setting: Setting, wrongly: Example) -> Examples:
-        """A batch without padding needs none: only where none ever comes is it forgotten."""
+    def _without_mask(self, index: int, setting: Setting, counter: Example) -> Examples:
+        """A batch without padding needs no mask: it is forgotten only if it never comes."""
         mode = setting.key.training
-        first = self._unmasked.setdefault((index, mode), wrongly)
+        first = self._unmasked.setdefault((index, mode), counter)
         late = (setting.event.step or 0) - (first.step or 0)
         if mode in self._masked or late < _UNPADDED:
             return ()
-        return ((index, first), (index, wrongly)) if late == _UNPADDED else ((index, wrongly),)
+        return ((index, first), (index, counter)) if late == _UNPADDED else ((index, counter),)

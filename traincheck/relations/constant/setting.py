@@ -1,4 +1,4 @@
-"""A fact of a program: the values that it gave, and what they belong to."""
+"""A setting of a program: values, and what they belong to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 
 
 class Key(NamedTuple):
-    """What facts are about: the calls of an API in one mode, an optimizer, the program."""
+    """What values belong to: the calls of an API in one mode, an optimizer, the program."""
 
     kind: str
     name: str = ""

@@ -1,4 +1,4 @@
-"""All facts of a run."""
+"""All settings of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_MASKED = 16  # batches may be fetched ahead
 
 
 class Settings:
-    """All of them, each told of what concerns it."""
+    """Passes each event to the settings that it concerns."""
 
     def __init__(self, functions: Collection[str] | None = None) -> None:
         self._arguments = Arguments(functions)
@@ -41,7 +41,7 @@ class Settings:
         self._batch_use = BatchUse()
 
     def observe(self, event: Event) -> Sequence[Setting]:
-        """The facts that an event tells."""
+        """The settings that an event completes."""
         if isinstance(event, CallEvent):
             self._batch_use.call(event)
             if event.family != Families.MODULE:

@@ -15,7 +15,7 @@ from traincheck.schema.apis import COMPILED, LOSS_MODULES, Families
 from traincheck.schema.claims import Needs, within_modules
 from traincheck.schema.findings import Symptom
 
-# What every training step holds -> the counters that prove it, and what its absence means.
+# Calls of every training step -> the counters that prove them, and the symptom of their absence.
 LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
     Families.OPTIMIZER_STEP: (("optimizer_step", "scaler_step"), Symptom.MISSING_STEP),
     Families.ZERO_GRAD: (("zero_grad",), Symptom.MISSING_ZERO_GRAD),
@@ -24,13 +24,13 @@ LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
 UPDATES, _ = LANDMARKS[Families.OPTIMIZER_STEP]
 _OF_STEP = {Families.ZERO_GRAD: ADDED, Families.MODULE: Families.BACKWARD}
 PATIENT = "an optimizer, and steps enough to be patient"
-PATIENCE = 8  # steps: searches look where a gradient points before they go
+PATIENCE = 8  # steps: searches compute gradients before they step
 
 
 def needs(params: Mapping[str, Any]) -> Needs:
     """What it takes to decide the claim with these parameters."""
     step = frozenset({"step"})
-    if params["outer"] != STEP:  # steps tell where calls may be missing from the trace
+    if params["outer"] != STEP:  # steps show where calls may be missing from the trace
         calls = within_modules(params["outer"], params["inner"], COMPILED)
         return Needs(calls=calls, kinds=step | ({"mark"} if "program" in params else set()))
     if params["inner"] != Families.MODULE:
@@ -48,9 +48,9 @@ def needs(params: Mapping[str, Any]) -> Needs:
 
 
 def reach(params: Mapping[str, Any]) -> int | None:
-    """In how many programs it must hold before it is said of others; None: never.
+    """In how many programs it must hold before it applies to others; None: never.
 
-    Gradients are also computed to look where they point, with no step of an optimizer after.
+    Gradients are also computed for other purposes, without an optimizer step.
     """
     habits = (Families.OPTIMIZER_STEP, Families.BACKWARD)  # a batch may be left out
     is_habit = params["outer"] == STEP and params["inner"] in habits and "within" not in params
@@ -58,10 +58,10 @@ def reach(params: Mapping[str, Any]) -> int | None:
 
 
 def antecedent(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a run must have to be asked: within so many steps, as many of them.
+    """What a run must have for the claim to apply, such as enough steps.
 
-    Where no backward runs, no mode is trained in. Where it adds to no gradient, and the program
-    clears them in its own way, none need be cleared by zero_grad.
+    Without a backward, no model trains. If backward adds to no gradient, and the program clears
+    gradients itself, it needs no zero_grad.
     """
     if "within" in params:
         return {"api": PATIENT}
@@ -70,5 +70,5 @@ def antecedent(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_loss(outer: str) -> bool:
-    """Whether it is a function that holds the arguments that the program gave it."""
+    """Whether it is a loss, whose arguments come from the program."""
     return outer.startswith(LOSS_MODULES)

@@ -21,16 +21,16 @@ from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.hidden import text_length
 
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
-# Arguments that follow the batch: without padding, attention is given no mask, and says so
+# Arguments that depend on the batch: without padding, attention gets no mask and a flag instead
 _OF_DATA = {ATTENTION: frozenset({"is_causal"})}
 _MODE_ARGUMENT = "training"
 _AS_MANY = 4  # times the batches that an update took
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
-_MIN_CALLS = 2  # of the outer API, before its inside is worth a claim
+_MIN_CALLS = 2  # of the outer API, before claims about its inside
 
 
 class CallProposer:
-    """Proposes what is called directly inside module calls, and the landmarks of a step."""
+    """Proposes calls directly inside module calls, and the landmarks of a step."""
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -45,7 +45,7 @@ class CallProposer:
         self._has_optimizer = False
 
     def words(self) -> Iterator[str]:
-        """Whether there were steps enough, and an optimizer that could have stepped."""
+        """The term for enough steps and an optimizer that could have stepped."""
         is_asked = self._seen >= PATIENCE and self._has_optimizer
         return iter((PATIENT,) if is_asked else ())
 
@@ -73,7 +73,7 @@ class CallProposer:
             if any(step.counters.get(name, 0) for name in counters):
                 self._steps[family] += 1
                 if family == Families.OPTIMIZER_STEP:
-                    # In more steps gradients were computed that none was to apply
+                    # Longer intervals have gradients that no step was to apply
                     if self._since <= FIRST:
                         self._longest = max(self._longest, self._since)
                     self._since = 0
@@ -95,7 +95,7 @@ class CallProposer:
                 params: dict[str, Any] = {"outer": STEP, "inner": family}
                 yield Hypothesis(relation="contains", params=params)
                 if family == Families.OPTIMIZER_STEP:
-                    # An update may take more batches than here
+                    # An update may take more batches in other runs
                     within = max(PATIENCE, _AS_MANY * self._longest)
                     yield Hypothesis(relation="contains", params={**params, "within": within})
         if self._has_mode:
@@ -108,15 +108,17 @@ class CallProposer:
                     yield Hypothesis(relation="contains", params=self._params(outer, inner, args))
 
     def echoes(self) -> Iterator[Hypothesis]:
-        """What this run can answer to one that evaluated too, or called more often."""
+        """Claims that this run supports if another one evaluated too, or called more often."""
         for outer, inner in sorted(self._present):
             if _is_internal(outer, inner):
                 continue
             modes = self._values[outer, inner].get(_MODE_ARGUMENT, set())
-            told = [{_MODE_ARGUMENT: mode} for mode in (True, False) if modes in ({True}, {False})]
+            supported = [
+                {_MODE_ARGUMENT: mode} for mode in (True, False) if modes in ({True}, {False})
+            ]
             if self._calls[outer] < _MIN_CALLS:
-                told += self._arguments(outer, inner)
-            for args in told:
+                supported += self._arguments(outer, inner)
+            for args in supported:
                 yield Hypothesis(relation="contains", params=self._params(outer, inner, args))
 
     def _params(self, outer: str, inner: str, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +130,7 @@ class CallProposer:
 
     def _arguments(self, outer: str, inner: str) -> Iterator[dict[str, Any]]:
         values = self._values[outer, inner]
-        # The mode is only worth a word when both were seen: else its rule cannot be known.
+        # The mode is claimed only if both modes were seen: else its rule is not known.
         modes = values.get(_MODE_ARGUMENT, set())
         for mode in (True, False) if modes == {True, False} else ():
             yield {_MODE_ARGUMENT: mode}
@@ -144,12 +146,12 @@ class CallProposer:
 
 
 def _is_internal(outer: str, inner: str) -> bool:
-    """Whether it is only how the library does its own work: another version may do otherwise."""
+    """Whether a call is internal to the library: another version may differ."""
     return is_library(outer) and is_library(inner) and not is_loss(outer)
 
 
 def _is_telling(event: CallEvent) -> bool:
-    """Whether a call inside another says something about the program."""
+    """Whether a call inside another is characteristic of the program."""
     return (
         event.family == Families.MODULE
         or event.api.startswith("torch.nn.functional.")

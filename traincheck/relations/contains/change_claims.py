@@ -14,7 +14,7 @@ from traincheck.schema.events import Event, StateEvent
 _NEW = frozenset({"parameter@new"})
 # With the norms of gradients: once these have faded, updates may round to nothing.
 _UPDATED = Needs(states=some("parameter@step"), stats=some("gradient"))
-# What may be claimed: (outer window, role, change) -> what it takes to see it.
+# Possible claims: (outer window, role, change) -> what must be recorded.
 TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
     (STEP, "parameter", "changes"): _UPDATED,
     # Layers may run without recording the graph until the head has learned
@@ -30,9 +30,9 @@ TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
         states=_NEW | some("optimizer_state@step")
     ),
 }
-PATIENCE = THIN.first  # steps, all with looks: layers that are left out at random come in sooner
-# A gradient of zeros, or none, explains why nothing changed: gradients are always looked at.
-# So are updates: with several optimizers, only those that step are to change something.
+PATIENCE = THIN.first  # steps, all scanned: layers that are dropped at random come in sooner
+# A gradient of zeros, or none, explains why nothing changed, so gradients are always needed. So are
+# updates: with several optimizers, only those that step should change something.
 _ALWAYS = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP}),
     states=some("gradient@backward", "gradient@zero_grad"),
@@ -42,18 +42,18 @@ _ALWAYS = Needs(
 
 def needs(params: Mapping[str, Any]) -> Needs:
     """What it takes to decide the claim with these parameters."""
-    # Gradients may come and go within backward, or be assigned: then the update tells.
+    # Gradients may come and go within backward, or be assigned: then the update shows them.
     updates = Needs(states=some("parameter@step") if "within" in params else frozenset())
     return TEMPLATES[template_of(params)] | _ALWAYS | updates
 
 
 def within(params: Mapping[str, Any]) -> int:
-    """In how many steps, from its first on, it must happen once."""
+    """The number of steps, from the first, in which it must happen once."""
     return int(params.get("within", 1))
 
 
 def reach(params: Mapping[str, Any]) -> int | None:
-    """In how many programs it must hold before it is said of others; None: never.
+    """In how many programs it must hold before it applies to others; None: never.
 
     Layers may be left out of a step, or have no part in one of several losses.
     """

@@ -13,7 +13,7 @@ from traincheck.relations.phrasing import STEP, display_name, format_args, in_pr
 from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom
 
-# What people call models that follow another one.
+# Usual names of models that follow another one.
 _COPIES = re.compile(
     r"(^|[._])(avg|ema)([._]|$)|average|momentum|shadow|target|teacher|_k\.|#\d", re.IGNORECASE
 )
@@ -55,13 +55,13 @@ def _change_text(params: Mapping[str, Any]) -> str:
 
 
 def call_expected(params: Mapping[str, Any], outer: str) -> str:
-    """What a call of ``outer`` was to hold."""
+    """The call that a call of ``outer`` should hold."""
     called = f"{display_name(params['inner'])} is called{_with(params['args'])}"
     return f"{called} during {display_name(outer)}"
 
 
 def call_observed(module: str | None) -> str:
-    """What was seen instead, in a call of ``module``."""
+    """What a call of ``module`` held instead."""
     return "there was no such call" + (f" in {module}" if module else "")
 
 
@@ -94,7 +94,7 @@ def change_broken(
         observed = "no gradient" if role == "gradient" else "unchanged"
         symptom = _symptom(role, requires_grad=requires_grad, is_held=is_held)
         if symptom is Symptom.FROZEN and _COPIES.search(variable.name):
-            symptom = Symptom.STATE_UNCHANGED  # nobody wanted a gradient for it
+            symptom = Symptom.STATE_UNCHANGED  # a copy needs no gradient
     if role != "buffer" and not requires_grad:
         observed += "; requires_grad is False"
     elif role != "buffer" and not is_held:

@@ -101,7 +101,7 @@ class Contains(RelationBase):
         return call_claims.reach(claim.params)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """Landmarks and updates are errors; a call less inside a module is a warning."""
+        """Missing landmarks and updates are errors; a missing call inside a module is a warning."""
         is_error = "role" in claim.params or claim.params["outer"] == STEP
         return CheckInfo(
             check_id=check_id,

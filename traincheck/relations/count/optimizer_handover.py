@@ -105,11 +105,11 @@ class DeferredMisses:
         self._handover = successors
         self._kept: dict[int, tuple[str, list[Example]]] = {}
 
-    def keep(self, index: int, owner: str, wrongly: Example) -> None:
+    def keep(self, index: int, owner: str, example: Example) -> None:
         """Enter a missing call of such a window."""
         _, kept = self._kept.setdefault(index, (owner, []))
         if len(kept) < _KEPT:
-            kept.append(wrongly)
+            kept.append(example)
 
     def turn(self) -> Examples:
         """End a window. Return missing calls between two steps of their optimizer."""

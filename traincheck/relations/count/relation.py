@@ -113,7 +113,7 @@ class Count(RelationBase):
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """A missing update is an error. Clipping, schedules and functions may change on purpose."""
         severity = "error" if claim.params["api"] in ESSENTIAL else "warning"
-        told = CheckInfo(
+        info = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
-        return replace(told, **CUT) if claim.params["api"] == DETACH else told
+        return replace(info, **CUT) if claim.params["api"] == DETACH else info

@@ -1,4 +1,4 @@
-"""How what does not come twice is put into words."""
+"""Sentences of *distinct*: its claims, and what broke them."""
 
 from __future__ import annotations
 

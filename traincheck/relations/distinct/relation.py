@@ -1,4 +1,4 @@
-"""The relation *distinct*: batches and random draws that do not come twice."""
+"""The relation *distinct*: batches and random draws that do not repeat."""
 
 from __future__ import annotations
 
@@ -76,26 +76,26 @@ class Distinct(RelationBase):
         among = claim.params["among"]
         kinds |= {"checkpoint"} if among == RESUMED else set()
         states = SEEN
-        if of == BATCHES and among == EPOCH:  # in others indices tell, or there is content
+        if of == BATCHES and among == EPOCH:  # other views have indices, or content
             states |= some(BATCH_CONTENT)
-        elif of == BATCHES and among in (EPOCHS, RANKS):  # those are compared one by one
+        elif of == BATCHES and among in (EPOCHS, RANKS):  # these are compared one by one
             states |= {BATCH_CONTENT}
         return Needs(kinds=kinds, calls=calls, states=states)
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
-        said = TEXTS[params["of"], params["among"]]
-        return in_program(params, said.format(what=params["what"]))
+        text = TEXTS[params["of"], params["among"]]
+        return in_program(params, text.format(what=params["what"]))
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """What never comes again comes again neither in an epoch nor in another."""
+        """States that never repeat repeat neither in one epoch nor in another."""
         mine, its = dict(claim.params), dict(other.params)
         if mine.get("among") == EVER and its.get("among") in (WORKERS, EPOCHS):
             its["among"] = EVER
         return other.relation == self.name and mine == its
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run in which nothing could have come again says nothing."""
+        """A run in which nothing could repeat proves nothing."""
         params = claim.params
         key = params["of"], params["what"], params["among"]
         return {"program": params["program"], "api": _word(key)}
@@ -115,7 +115,7 @@ class Distinct(RelationBase):
 
 
 class DistinctProposer:
-    """Proposes what never came again."""
+    """Proposes what never repeated."""
 
     def __init__(self) -> None:
         self._program = RunProgram()
@@ -135,7 +135,7 @@ class DistinctProposer:
                 yield Hypothesis(relation="distinct", params=params)
 
     def words(self) -> Iterator[str]:
-        """What could have come again."""
+        """Terms for everything that could repeat."""
         return map(_word, self._found)
 
 
@@ -181,4 +181,4 @@ def _negative(one: Comparison) -> Example:
         f"what {one.name} gives does not come twice",
         one.how,
         Symptom.REPEATED_DATA,
-    ).replace(step=one.step, rank=one.rank)  # a worker is found out after its first batch
+    ).replace(step=one.step, rank=one.rank)  # a worker is compared after its first batch

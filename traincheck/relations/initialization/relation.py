@@ -68,16 +68,16 @@ class Initialization(RelationBase):
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
         if "functions" in params:
-            said = f"torch.nn.init fills parameters with {listed(params['functions'])}"
-            return in_program(params, f"{said} before the first step")
+            text = f"torch.nn.init fills parameters with {listed(params['functions'])}"
+            return in_program(params, f"{text} before the first step")
         by_function: dict[str, list[str]] = defaultdict(list)
         for module_class, leaf, function in params["kinds"]:
             by_function[function].append(_kind_text(module_class, leaf))
-        said = "; ".join(f"{listed(kinds)} with {name}" for name, kinds in by_function.items())
-        return in_program(params, f"torch.nn.init fills {said}")
+        text = "; ".join(f"{listed(kinds)} with {name}" for name, kinds in by_function.items())
+        return in_program(params, f"torch.nn.init fills {text}")
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Neither says what the other one says: a function may fill what has no name of its own."""
+        """Neither form implies the other: a function may fill a tensor without a name."""
         return claim == other
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
@@ -98,7 +98,7 @@ def _kind_text(module_class: str, leaf: str) -> str:
 
 
 class InitializationProposer:
-    """Proposes what happened."""
+    """Proposes the calls of the run."""
 
     def __init__(self) -> None:
         self._init_calls = InitCalls()
@@ -126,8 +126,8 @@ class InitializationProposer:
             yield _claim(program, kinds=kinds)
 
 
-def _claim(program: str, **said: Any) -> Hypothesis:
-    return Hypothesis(relation="initialization", params={"program": program, **said})
+def _claim(program: str, **params: Any) -> Hypothesis:
+    return Hypothesis(relation="initialization", params={"program": program, **params})
 
 
 class InitializationDecider:

@@ -1,4 +1,4 @@
-"""How claims about the edges of calls are put into words."""
+"""Sentences of *input_output*: its claims, and what broke them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAMED = 2  # modules that are named in a sentence
 
 
 def text_of(params: Mapping[str, Any]) -> str:
-    """A claim as a sentence."""
+    """The claim as a sentence."""
     name = display_name(params["api"])
     autocast = params.get("autocast")
     scope = f"Under autocast to {autocast}, " if autocast else ""
@@ -54,7 +54,7 @@ def text_of(params: Mapping[str, Any]) -> str:
 
 
 def topic_of_claim(params: Mapping[str, Any]) -> Topic | None:
-    """What a claim is about, by the names in it."""
+    """The topic of a claim, by the names in it."""
     place = params.get("of") or params.get("left", "")
     return topic_of((*params.get("args", ()), *params.get("is", ()), place))
 

@@ -119,7 +119,9 @@ class FlowDecider:
         self._held: dict[int, Example] = {}
         self._step: int | None = None
         self._flowing: set[int] = set()  # claims that hold of some call in this step
-        self._cut: dict[int, list[Example]] = defaultdict(list)  # calls that say nothing if so
+        self._cut: dict[int, list[Example]] = defaultdict(
+            list
+        )  # calls that do not count in that case
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         if not isinstance(event, CallEvent):
@@ -142,7 +144,7 @@ class FlowDecider:
         return self._begin(None)
 
     def _begin(self, step: int | None) -> list[tuple[int, Example]]:
-        """Another step begins: of the one before, what was cut from all calls counts."""
+        """Begin another step. Claims count that no call of the last step satisfied."""
         found = [
             (index, example)
             for index, examples in self._cut.items()
@@ -157,11 +159,11 @@ class FlowDecider:
     def _of_step(
         self, event: CallEvent, known: Sequence[tuple[int, Example]]
     ) -> Sequence[tuple[int, Example]]:
-        """What a function is given may be a teacher's, as long as gradients flow through others."""
+        """Arguments may come from a teacher, if gradients flow through other calls."""
         found = self._begin(event.step) if event.step != self._step else []
         self._flowing.update(index for index, example in known if example.holds)
         if not found and all(example.holds for _, example in known):
-            return known  # the same object, so that who counts need not look into it
+            return known  # the same object for the same answer
         for index, example in known:
             if example.symptom == Symptom.DETACHED and is_without_grad(event):
                 self._cut[index].append(example)
@@ -191,7 +193,7 @@ class FlowDecider:
         features: dict[str, Any] = {}
         found = params.get("is", ())
         if params.get("of", "").startswith(ARGUMENT):
-            pass  # asked of calls with grad enabled alone
+            pass  # only calls with grad enabled are judged
         elif "requires_grad" in found:
             features = {"grad_enabled": event.grad_enabled}
         elif event.training is not None and is_user_api(event.api):
@@ -214,19 +216,19 @@ class FlowDecider:
 
 
 def _is_scoped(params: Mapping[str, Any]) -> bool:
-    """Whether the claim is one about dtypes: it holds under one state of autocast only."""
+    """Whether the claim is about dtypes: it applies to one state of autocast."""
     return "equal" in params or "dtype" in params.get("is", ())
 
 
 def _check(params: Mapping[str, Any]) -> None:
-    """Refuse parameters that no version wrote: what cannot be judged must not seem to hold."""
+    """Raise ValueError for parameters that no version wrote: they must not seem to hold."""
     forms = [key for key in ("equal", "is", "args") if key in params]
     if len(forms) != 1 or (forms == ["equal"] and not set(params["equal"]) <= set(WORDS)):
         raise ValueError(f"nothing is known of {dict(params)}")
 
 
 def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | None:
-    """What was expected and what was found, in words; None when the call says nothing."""
+    """What was expected and what was observed; None if the call cannot be judged."""
     if "args" in params:
         wanted = params["args"]
         given = {name: event.args[name] for name in wanted if name in event.args}

@@ -1,7 +1,4 @@
-"""What backward is given, in mean losses, and how far targets are ahead of tokens.
-
-Judges nothing.
-"""
+"""Losses passed to backward(), in mean losses, and how far targets are ahead of tokens."""
 
 from __future__ import annotations
 
@@ -27,8 +24,10 @@ _MOST_WAITING = 256  # steps that one rank may be ahead of another
 class LossShare:
     """One number of a step.
 
-    value: of mean losses that backward is given, on each rank where it is of ranks; of positions
-    that targets are ahead of tokens. parts: how many backwards, or ranks, it comes from.
+    Attributes:
+        value: mean losses passed to backward(), for each rank if the kind is RANKS; or positions
+            that targets are ahead of tokens.
+        parts: the number of backwards, or ranks, that it comes from.
     """
 
     kind: str
@@ -43,7 +42,7 @@ class ProcessLosses:
     """Follows one process."""
 
     _losses: LossScale = field(default_factory=LossScale)
-    _lines: set[str | None] = field(default_factory=set)  # from which backward was called
+    _lines: set[str | None] = field(default_factory=set)  # lines that call backward
     _shifts: dict[int, CallEvent] = field(default_factory=dict)
 
     def call(self, event: CallEvent) -> None:
@@ -63,7 +62,7 @@ class ProcessLosses:
     def _scan(self, event: CallEvent) -> None:
         target = event.args.get("target")
         stats = target.get("stats") if isinstance(target, Mapping) else None
-        # Those that are not ahead may be of a model that says its input again: *bounded* tells
+        # Targets that are not ahead may be of an autoencoder: *bounded* covers them
         if event.api in OVER_CLASSES and event.stage == "train" and stats and stats.get("shifted"):
             self._shifts.setdefault(int(stats["shifted"]), event)
 
@@ -72,7 +71,7 @@ class ProcessLosses:
         self._losses.grouped(event)
 
     def step(self, event: StepEvent) -> Iterator[LossShare]:
-        """A step ended. Told of ranks is the share of this one."""
+        """A step ended. For ranks, the value is the share of this rank."""
         lines, self._lines = self._lines, set()
         shifts, self._shifts = self._shifts, {}
         for reading in self._losses.step(event) if not is_skipped(event) else ():
@@ -82,13 +81,13 @@ class ProcessLosses:
             if parts >= _SEVERAL:
                 yield LossShare(BACKWARDS, reading.value, parts, event)
             yield LossShare(RANKS, reading.value, 1, event)
-        if shifts and is_judged(event):  # heads for further tokens come beside the first
+        if shifts and is_judged(event):  # heads for later tokens come beside the first
             ahead = min(shifts)
             yield LossShare(TOKENS, ahead, 1, event, shifts[ahead])
 
 
 def _parts(event: StepEvent) -> int:
-    """How many batches an update was made of, each with its own forward; 0 if not of such."""
+    """The number of batches of an update, each with its own forward; else 0."""
     counters = event.counters
     size = counters.get("backward", 0)
     is_sum = counters.get("zero_grad", 0) <= 1 and counters.get("optimizer_step", 0) == 1
@@ -104,7 +103,7 @@ class LossShares:
         self._waiting: dict[int | None, dict[int, float]] = {}  # step -> rank -> its share
 
     def observe(self, event: Event) -> list[LossShare]:
-        """What is known by ``event``."""
+        """The numbers that ``event`` completes."""
         if isinstance(event, StateEvent):
             return []
         updates = self._updates[event.rank, event.stream.partition("-")[0]]

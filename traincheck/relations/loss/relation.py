@@ -1,4 +1,4 @@
-"""The relation *loss*: how what backward is given relates to the mean loss, in any program."""
+"""The relation *loss*: losses passed to backward() are mean losses, in any program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from traincheck.schema.claims import Hypothesis, Needs, some
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
 
-_NEAR = 1e-2  # relative: within this, a number is what it was said to be
+_NEAR = 1e-2  # relative: a smaller difference satisfies the claim
 _COMPARED = 8  # tokens that one answer compares, at least
 _TEXTS = {
     BACKWARDS: "The losses of several backwards add up to one mean loss before an update",
@@ -95,11 +95,11 @@ class Loss(RelationBase):
         return _TEXTS[claim.params["of"]]
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run that has what it speaks of always says so."""
+        """A run that has such losses always proposes the claim."""
         return {"api": f"loss of {claim.params['of']}"}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """A sum over micro-batches may be meant, with a learning rate that suits it."""
+        """A sum over micro-batches may be intended, with a suitable learning rate."""
         kind = claim.params["of"]
         return CheckInfo(
             check_id=check_id,
@@ -113,7 +113,7 @@ class Loss(RelationBase):
 
 
 class LossProposer:
-    """Proposes what the run can tell of."""
+    """Proposes the kinds that the run has numbers of."""
 
     ignores = frozenset({"state"})
 
@@ -130,7 +130,7 @@ class LossProposer:
 
 
 class LossDecider:
-    """Decides when a step ends, on all ranks where it is of ranks."""
+    """Decides when a step ends; for claims about ranks, on all ranks."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._shares = LossShares()
@@ -153,7 +153,7 @@ class LossDecider:
 
 
 def _judged(share: LossShare) -> list[Example]:
-    """The examples that a number gives; none where it is neither right nor the mistake."""
+    """The examples of a number; none if it is neither right nor the mistake."""
     if _is_near(share.value, 1.0):
         return [SATISFIED] * (_COMPARED if share.kind == TOKENS else 1)
     if share.kind == TOKENS:

@@ -37,14 +37,16 @@ from traincheck.schema.events import (
 from traincheck.schema.findings import Example
 
 _MOST_COUNTED = 8  # variables of one step that count as examples
-_SEEN = frozenset({DTYPE, SPARSE, STILL, UNMOVED})  # what breaks these is seen, not missed
+_SEEN = frozenset(
+    {DTYPE, SPARSE, STILL, UNMOVED}
+)  # changes that are recorded break these, not missing events
 _OF_TRAINING = frozenset({HELD, TRAINABLE})
-# Steps: its own, and that of the look after the next update, if it came between update and end.
+# Steps: its own, and that of the next scan, if the load came between update and end of a step.
 _LOADED = 2
 
 
 class MembershipDecider:
-    """Decides when a training step ends; who has which flags is looked at when that changes."""
+    """Decides when a training step ends. Flags are read again when they change."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [TrackedClaim(index, claim.params) for index, claim in enumerate(claims)]
@@ -54,13 +56,15 @@ class MembershipDecider:
         self._variables = Variables()
         self._changes = StepChanges()
         self._version = -1
-        self._has_gap = False  # variables and optimizers may have come that nobody saw
+        self._has_gap = False  # steps were not recorded, in which variables may have come
         self._updates: dict[int, CallEvent] = {}  # of this step, by span
         self._moved: set[str] = set()  # parameters that changed while they were frozen
-        self._loaded: dict[str, int] = {}  # module -> steps in which a look may find it
+        self._loaded: dict[str, int] = {}  # module -> steps in which a scan may find it
         self._reaching: set[str] = set()  # models that gradients have reached
         self._flagged: set[str] = set()  # whose flags changed in this step
-        self._frozen_in: dict[str, StepEvent] = {}  # the step before, where they did in it
+        self._frozen_in: dict[
+            str, StepEvent
+        ] = {}  # parameter -> the step before, if its flags changed in that
         self._lookups = Lookups()
         self._of_reached = {c.index for c in self._claims if c.params.get("is") == REACHED}
         self._by_hand = ByHand[str, tuple[int, Example]]()  # by name
@@ -96,7 +100,7 @@ class MembershipDecider:
         return ()
 
     def _note(self, event: StepEvent) -> None:
-        """Read the book of a step that ends."""
+        """Read the changes of a step that ends."""
         self._has_gap |= event.is_gap
         self._excuse_loaded()
         self._reaching |= {name.partition(".")[0] for name in self._changes.reached}
@@ -117,7 +121,7 @@ class MembershipDecider:
         return self._by_hand.finish()
 
     def _excuse_loaded(self) -> None:
-        """What a checkpoint brought is no doing of the step in which a look finds it."""
+        """Excuse what a checkpoint loaded: the step whose scan finds it did not change it."""
         for target, left in [*self._loaded.items()]:
             self._loaded[target] = left - 1
             if not left:
@@ -177,10 +181,10 @@ class MembershipDecider:
             yield claim.index, SATISFIED
 
     def _of_training(self, claim: TrackedClaim) -> tuple[tuple[str, str], ...]:
-        """What is broken, but for an instance beside the one that trains: a spare, the best yet.
+        """Variables that break the claim, without those of a second instance, such as a best model.
 
-        What was frozen in this step is told in the next one, unless that trains it again: so are
-        critics while their generators train.
+        A parameter that was frozen in this step counts in the next one, unless that trains it
+        again, like a critic whose generator trains now.
         """
         fresh = self._flagged if claim.params["is"] == TRAINABLE else frozenset()
         held = self._variables.held_models()
@@ -209,10 +213,10 @@ class MembershipDecider:
         return [v.name for v in self._variables.held_parameters() if not v.requires_grad]
 
     def _reached(self) -> list[Variable]:
-        """Parameters that got a gradient and that an optimizer is to hold.
+        """Parameters that got a gradient and that an optimizer should hold.
 
-        Where what is held gets none, the one that trains is another model. Where nothing of a model
-        is held, something else is optimized: an image.
+        If no held parameter gets one, another model is trained. If no model is held, something else
+        is optimized, such as an image.
         """
         if not self._updates or not self._variables.optimizers.is_of_models:
             return []
@@ -224,7 +228,7 @@ class MembershipDecider:
         return own or [variable for variable in found if variable.requires_grad]
 
     def _certain(self, examples: Sequence[tuple[int, Example]]) -> list[tuple[int, Example]]:
-        """Without parameters that the program may update itself, until later steps decide."""
+        """Hold examples of parameters that may be updated by hand, until later steps decide."""
         doubtful = [
             (example.subject.variable or "", (index, example))
             for index, example in examples

@@ -7,35 +7,35 @@ from traincheck.relations.subtrees import names_folded
 from traincheck.schema.events import CallEvent
 
 TRAINABLE, FROZEN, STILL, HELD, FREE = "trainable", "frozen", "still", "held", "free"
-ONCE = "once"  # updated by one optimizer
-SPARSE = "sparse"  # its gradient has only the rows that were looked up
-DTYPE = "dtype"  # the one that it is kept in
-REACHED = "reached"  # by a gradient: of any program
-UNMOVED = "unmoved"  # while frozen: of any program
+ONCE = "once"  # updated by one optimizer only
+SPARSE = "sparse"  # its gradient has only the rows that were used
+DTYPE = "dtype"  # the dtype that it has
+REACHED = "reached"  # by a gradient; for any program
+UNMOVED = "unmoved"  # while frozen; for any program
 PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE, ONCE, SPARSE, DTYPE)
 ROLES = ("parameter", "buffer")
 MOST_STRUCTURE = 200  # patterns of the names of one model
 
 
 def is_of_model(name: str) -> bool:
-    """Whether a model owns it: ``opt0[0].3`` belongs to none that is known."""
+    """Whether a model owns it: no known model owns ``opt0[0].3``."""
     return "[" not in name.partition(".")[0]
 
 
 def is_float(dtype: str) -> bool:
-    """Whether it says with how many digits numbers are kept."""
+    """Whether it is a floating-point type."""
     return "float" in dtype
 
 
 def structure(variables: Variables, model: str, role: str) -> list[str]:
-    """Patterns of the names that a model has."""
+    """Patterns of the variables of a model."""
     return names_folded(
         variable.name for variable in variables.by_role[role].values() if variable.model == model
     )
 
 
 class Lookups:
-    """Which embedding weights are looked up with sparse gradients."""
+    """Embedding weights, and whether their gradients are sparse."""
 
     CALLS = frozenset({f"torch.nn.functional.{n}" for n in ("embedding", "embedding_bag")})
     MODULES = frozenset(

@@ -34,21 +34,21 @@ from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEven
 
 
 class MembershipProposer:
-    """Looks at the variables when each training step ends, and proposes what stayed the same."""
+    """Reads the variables when each training step ends, and proposes what never changed."""
 
     def __init__(self) -> None:
         self._program = ProgramName()
         self._variables = Variables()
         self._changes = StepChanges()
         self._version = -1
-        self._has_gap = False  # variables may have come that nobody saw
+        self._has_gap = False  # steps were not recorded, in which variables may have come
         self._lookups = Lookups()
         self._dense: set[str] = set()
         self._grads: dict[str, bool] = {}
         self._held: dict[str, bool] = {}
         self._moved: set[str] = set()
         self._structures: dict[tuple[str, str], list[str] | None] = {}
-        # Models of which something else is trained, or held, later on
+        # Models whose trained or held variables change later
         self._varying: dict[str, set[str]] = {"grads": set(), "held": set(), "dtypes": set()}
         self._dtypes: dict[str, dict[str, str]] = {role: {} for role in ROLES}
 
@@ -73,7 +73,7 @@ class MembershipProposer:
             self._program.observe(event)
 
     def _keep_dtype(self, event: StateEvent, dtype: str) -> None:
-        """Of whatever look: a model that is cast later has two."""
+        """Note the dtype of a variable: a model that is cast later has two."""
         known = self._dtypes[event.role]
         if is_float(dtype) and known.setdefault(event.name, dtype) != dtype:
             self._varying["dtypes"].add(event.name.partition(".")[0])
@@ -115,7 +115,7 @@ class MembershipProposer:
                 yield _claim({**base, "model": model, "role": role, "has": found})
 
     def _places(self) -> Iterator[tuple[str, str]]:
-        """What is so, and where. Only of models that are trained: of others little is known."""
+        """Properties and the places that have them, of models that are trained."""
         trained = {name.partition(".")[0] for name, held in self._held.items() if held}
         names = [n for n in self._held if n.partition(".")[0] in trained and is_of_model(n)]
         looked_up = self._lookups.sparse
@@ -132,7 +132,7 @@ class MembershipProposer:
                 yield from _folded({name: HELD if self._held[name] else FREE for name in mine})
 
     def _kept_dtypes(self, role: str) -> Iterator[tuple[str, str]]:
-        """Places of models that are trained, and the dtype of what they hold."""
+        """Places of models that are trained, and their dtype."""
         trained = {name.partition(".")[0] for name, held in self._held.items() if held}
         for model in sorted(trained - self._varying["dtypes"]):
             mine = {n: d for n, d in self._dtypes[role].items() if n.partition(".")[0] == model}

@@ -66,7 +66,7 @@ class Membership(RelationBase):
         return MembershipDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        kinds = frozenset({"mark", "step", "optimizer"})  # the mark tells the program
+        kinds = frozenset({"mark", "step", "optimizer"})  # the mark names the program
         what = claim.params.get("is")
         if what in (None, DTYPE):
             return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
@@ -84,7 +84,7 @@ class Membership(RelationBase):
         return text_of(claim.params)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """Another dtype than that of the reference may be meant, and so may a frozen part."""
+        """Another dtype may be intended, and so may a frozen part."""
         found = super().info(claim, check_id, text)
         is_choice = claim.params.get("is") in (DTYPE, TRAINABLE)
         return replace(found, severity="warning") if is_choice else found

@@ -1,6 +1,6 @@
-"""Buffers that passes in training mode compute, and passes that use them before that.
+"""Buffers that forwards in training mode compute, and forwards that use them before that.
 
-A part of *order*. A pass is a call of an outermost module.
+A part of *order*. A forward is a call of a root module.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ BUFFER_NEEDS = Needs(
     kinds=frozenset({"checkpoint", "mark", "step"}),
 )
 
-# Their first values are defined, and a pass that uses these does what its weights say.
+# Their initial values are defined and change nothing.
 _NEUTRAL = ("torch.nn.modules.batchnorm.", "torch.nn.modules.instancenorm.")
 
 Kind = tuple[str, str]  # leaf of the name and class of the module
 
 
 class BufferUse(NamedTuple):
-    """A pass that uses buffers of one kind. early: those that nothing has computed before."""
+    """A forward that uses buffers of one kind. early: those that nothing has computed yet."""
 
     kind: Kind
     call: CallEvent
@@ -40,7 +40,7 @@ class BufferUse(NamedTuple):
 
 @dataclass(slots=True)
 class BufferFills:
-    """Follows one process; tells the passes of a step when it ends, as looks may be late."""
+    """Follows one process. Forwards are read when a step ends, as scans may be late."""
 
     variables: Variables = field(default_factory=Variables)
     _passes: list[CallEvent] = field(default_factory=list)
@@ -48,10 +48,10 @@ class BufferFills:
     _loaded: set[str] = field(default_factory=set)  # models
     _kinds: dict[Kind, list[Variable]] = field(default_factory=dict)
     _version: int = -1
-    _has_gap: bool = False  # steps were not recorded: who knows what happened in them
+    _has_gap: bool = False  # steps were not recorded, in which buffers may have been computed
 
     def observe(self, event: Event) -> Iterator[BufferUse]:
-        """Enter ``event``; what it lets be told."""
+        """Enter an event; the uses of buffers that it completes."""
         if isinstance(event, StateEvent):
             if event.role == "buffer":
                 self._state(event)
@@ -99,12 +99,12 @@ def _by_kind(variables: Variables) -> dict[Kind, list[Variable]]:
 
 
 def is_of_buffers(claim: Hypothesis) -> bool:
-    """Whether a claim speaks of buffers."""
+    """Whether a claim is about buffers."""
     return "leaf" in claim.params
 
 
 class BufferProposer:
-    """Finds kinds of buffers that no pass used before they were computed."""
+    """Finds kinds of buffers that no forward used before they were computed."""
 
     def __init__(self) -> None:
         self._buffers = BufferFills()
@@ -115,14 +115,14 @@ class BufferProposer:
             self._in_time[use.kind] = self._in_time.get(use.kind, True) and not use.early
 
     def params(self) -> Iterator[dict[str, Any]]:
-        """Parameters of claims, but for the program."""
+        """Parameters of claims, without the program."""
         for (leaf, module_class), is_in_time in sorted(self._in_time.items()):
             if is_in_time:
                 yield {"role": "buffer", "leaf": leaf, "module_class": module_class}
 
 
 class BufferDecider:
-    """Decides at the end of each step. claims: indices of those that speak of buffers."""
+    """Decides at the end of each step. claims: indices of those about buffers."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()

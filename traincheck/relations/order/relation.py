@@ -91,8 +91,8 @@ class Order(RelationBase):
 
     def text(self, claim: Hypothesis) -> str:
         if is_of_buffers(claim):
-            said = f"Every {selector_text(claim.params)} is computed by a pass in training mode"
-            return in_program(claim.params, f"{said} before another pass uses it")
+            text = f"Every {selector_text(claim.params)} is computed by a pass in training mode"
+            return in_program(claim.params, f"{text} before another pass uses it")
         after, needed, before = triple_of(claim)
         a, b, c = map(display_name, (after, needed, before))
         text = f"After {a}, {b} comes before the next {c}"
@@ -106,17 +106,17 @@ class Order(RelationBase):
         return {**claim.params, "api": ADDED} if is_added else claim.params
 
     def reach(self, claim: Hypothesis) -> int | None:
-        """Some programs compute gradients that no optimizer is to apply."""
+        """Some programs compute gradients that no optimizer applies."""
         return None if is_of_buffers(claim) or triple_of(claim) in HABITS else 1
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """A model may be evaluated early to see what it does untrained."""
+        """A model may be evaluated before it is trained."""
         found = super().info(claim, check_id, text)
         return replace(found, severity="warning") if is_of_buffers(claim) else found
 
 
 class OrderProposer:
-    """Proposes every triple whose A, B and C all occur, and buffers that never were used early."""
+    """Proposes every triple whose A, B and C all occur, and buffers that were never used early."""
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -161,16 +161,16 @@ class OrderDecider:
         self._held: dict[str, Example] = {}
         self._shared = SharedOptimizers()
         self._partners = self._shared.of
-        self._has_gap = False  # optimizers may have come that nobody saw
+        self._has_gap = False  # steps were not recorded, in which optimizers may have come
         self._open: list[tuple[int, Pending, CallEvent]] = []  # perhaps inside an optimizer step
-        # Gradients that no step applies, of a saliency map say, may be added to anything
+        # Gradients that no step applies, as of a saliency map, may be added to anything
         self._unapplied: list[tuple[int, Pending, CallEvent]] = []
         self._by_hand = ClearedByHand([i for i, w in self._orders.items() if w.is_of_zero])
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
-        told = self._buffers.observe(event) if self._buffers.claims else ()
+        early = self._buffers.observe(event) if self._buffers.claims else ()
         found = self._by_hand.observe(event, self._loop(event))
-        return [*found, *told] if told else found
+        return [*found, *early] if early else found
 
     def _loop(self, event: Event) -> Sequence[tuple[int, Example]]:
         if isinstance(event, CallEvent):
@@ -185,15 +185,15 @@ class OrderDecider:
                     watch.forget()
                 self._open.clear()
                 self._unapplied.clear()
-            return self._lacking(self._open)
+            return self._flush(self._open)
         self._program.observe(event)
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: what is still awaited belongs to an unfinished step."""
+        """Nothing: calls that are still awaited belong to an unfinished step."""
         return ()
 
-    def _lacking(self, kept: list[tuple[int, Pending, CallEvent]]) -> list[tuple[int, Example]]:
+    def _flush(self, kept: list[tuple[int, Pending, CallEvent]]) -> list[tuple[int, Example]]:
         lacking = [(index, self._example(index, pending, end)) for index, pending, end in kept]
         kept.clear()
         return lacking
@@ -205,7 +205,7 @@ class OrderDecider:
             share = self._shared.share
             mine = [h for h in self._unapplied if share(h[1].event.owner, event.owner)]
             self._unapplied = [held for held in self._unapplied if held not in mine]
-            examples = self._lacking(mine) if landmark == _F.OPTIMIZER_STEP else []
+            examples = self._flush(mine) if landmark == _F.OPTIMIZER_STEP else []
         for index, watch in self._orders.items():
             for pending, end in watch.observe(event, landmark, self._partners):
                 if not self._program.fits(self._params[index]) or self._is_unknown(pending):
@@ -218,14 +218,14 @@ class OrderDecider:
                     kept = self._open if watch.is_step_due else self._unapplied
                     kept.append((index, pending, end))
         if landmark == _F.OPTIMIZER_STEP and self._open:
-            # A closure may compute gradients many times in one step, which is told of when it ends.
+            # A closure may compute gradients many times in one step, recorded when it ends.
             self._open = [h for h in self._open if h[1].event.start_ns < event.start_ns]
             self._shared.lose(self._open, event)
-            examples += self._lacking(self._open)
+            examples += self._flush(self._open)
         return examples
 
     def _is_unknown(self, pending: Pending) -> bool:
-        """Whether it is not known with whom the owner of a call shares parameters."""
+        """Whether the parameters of the owner of a call are not known."""
         owner = pending.event.owner
         return self._has_gap and owner is not None and owner not in self._partners
 

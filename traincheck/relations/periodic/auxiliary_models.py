@@ -1,7 +1,6 @@
-"""Models that serve the training of another: how long their weights rest, whether they are asked.
+"""Auxiliary models, which serve the training of another: whether they change and are called.
 
-They are not looked at in every step, so what is seen is late by some steps; what is allowed is some
-times as much.
+They are not scanned in every step, so a change is seen some steps late. The limits allow for that.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from traincheck.schema.claims import USES, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
-ROLE = "serving model"  # where other claims have the role of a variable
+ROLE = "serving model"  # in place of the role of a variable
 NEEDS = AUXILIARY | Needs(kinds=frozenset({"step"}))
 MOVES: Mapping[str, str] = {
     "headline": "{subject} is no longer brought up to date",
@@ -32,21 +31,21 @@ ASKED: Mapping[str, str] = {
     "fix": "Look for the lines that call {subject}: targets are to come from it.",
 }
 MAX_PERIOD = 10_000
-_SLACK = 3  # times the longest stretch seen
+_SLACK = 3  # times the longest interval seen
 _MIN_MOVES = 3
-_OFTEN = 3  # steps: what is asked less often may be an evaluation
+_OFTEN = 3  # steps: rarer calls may be an evaluation
 _SELDOM = _SLACK * USES.every * _OFTEN
 
 
 class _CallGaps:
-    """For how many recorded training steps a model was not looked at."""
+    """Recorded training steps in which models were not called."""
 
     def __init__(self) -> None:
-        self.last: dict[str, int] = {}  # training step of the last look
+        self.last: dict[str, int] = {}  # training step of the last call
         self.steps = 0
 
     def look(self, model: str) -> int:
-        """It is asked: for how long it was not, also before the first time."""
+        """A model is called. Return the steps since its last call, or since the start."""
         gap = self.steps - self.last.get(model, 0)
         self.last[model] = self.steps
         return gap
@@ -56,12 +55,12 @@ class _CallGaps:
 
 
 class AuxiliaryProposer:
-    """Proposes how long a model that moves again and again may stay the same, or be left out."""
+    """Proposes how long an auxiliary model may stay the same, or not be called."""
 
     def __init__(self) -> None:
         self._models, self._call_gaps = AuxiliaryModels(), _CallGaps()
         self._looks: Counter[str] = Counter()
-        self._gaps: dict[str, float] = {}  # steps from one time to the next, at most
+        self._gaps: dict[str, float] = {}  # most steps between two calls
         self._longest: dict[str, int] = {}
         self._moves: dict[str, int] = {}
 
@@ -91,7 +90,7 @@ class AuxiliaryProposer:
                 yield Hypothesis(relation="periodic", params=params)
 
     def words(self) -> Iterator[str]:
-        """Which models move, or are asked."""
+        """Terms for the models that change or are called."""
         for model, moves in self._moves.items():
             yield word({"model": model, "asked": 0})
             if moves:
@@ -99,7 +98,7 @@ class AuxiliaryProposer:
 
 
 class AuxiliaryDecider:
-    """Decides at looks, when a model has rested for too long, and at steps, when it is left out."""
+    """Decides when a model is scanned, and when a step ends without a call of it."""
 
     def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
         self._claims = [claim for claim in claims if "period" in claim[1]]
@@ -108,7 +107,7 @@ class AuxiliaryDecider:
         self._reported: dict[int, int] = {}  # claim -> last reported rest of this interval
 
     def step(self, event: StepEvent) -> Iterator[tuple[int, Example]]:
-        """Once for each stretch in which a model is left out."""
+        """Decide once for each interval in which a model is not called."""
         self._call_gaps.step(event)
         for index, params in self._asking:
             left_out = self._call_gaps.steps - self._call_gaps.last.get(params["model"], 0)
@@ -116,7 +115,7 @@ class AuxiliaryDecider:
                 yield index, _left_out(params, event)
 
     def mark(self, event: MarkEvent) -> Iterator[tuple[int, Example]]:
-        """A model was looked at, if it is a mark of that."""
+        """Enter a mark; it may be a scan of a model."""
         if not is_look(event):
             return
         gap = self._call_gaps.look(event.model)
@@ -146,12 +145,12 @@ def is_known(params: Mapping[str, Any]) -> bool:
 
 
 def words_of(params: Mapping[str, Any]) -> Mapping[str, str]:
-    """What a finding says."""
+    """The texts of a finding."""
     return ASKED if "asked" in params else MOVES
 
 
 def word(params: Mapping[str, Any]) -> str:
-    """Under which it is known whether this model moved, or was asked."""
+    """The term for a model that changed, or was called."""
     return f"{ROLE} {params['model']} {'is asked' if 'asked' in params else 'moves'}"
 
 

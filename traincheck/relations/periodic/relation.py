@@ -86,7 +86,7 @@ class Periodic(RelationBase):
         )
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run in which nothing changed once has nothing that is due."""
+        """Nothing is due in a run without changes."""
         say = auxiliary_models.word if claim.params["role"] == auxiliary_models.ROLE else word
         return {"api": say(claim.params)}
 
@@ -97,7 +97,7 @@ class Periodic(RelationBase):
         return replace(found, **auxiliary_models.words_of(claim.params))
 
     def reach(self, claim: Hypothesis) -> int | None:
-        """How often something changes is for each program to say."""
+        """Never: each program has its own periods."""
         return None
 
 
@@ -107,7 +107,7 @@ def _is_known(params: Mapping[str, Any]) -> bool:
 
 
 class EitherProposer:
-    """Proposes for variables, and for models that serve others."""
+    """Proposes for variables and for auxiliary models."""
 
     def __init__(self) -> None:
         self._variables, self._models = PeriodicProposer(), auxiliary_models.AuxiliaryProposer()
@@ -122,7 +122,7 @@ class EitherProposer:
         yield from self._models.hypotheses()
 
     def words(self) -> Iterator[str]:
-        """Of what anything changed."""
+        """Terms for the variables and models that changed."""
         yield from self._variables.words()
         yield from self._models.words()
 
@@ -157,7 +157,7 @@ class PeriodicDecider:
             if not event.recorded:
                 self._last.clear()
             else:
-                self._steps += is_judged(event)  # a change counts in whatever step it comes
+                self._steps += is_judged(event)  # a change counts in any step
                 examples = [
                     found
                     for index, params in self._claims
@@ -170,7 +170,7 @@ class PeriodicDecider:
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: what is due later is not missing yet."""
+        """Nothing: a change that is due later is not missing yet."""
         return ()
 
     def _decide(

@@ -58,11 +58,11 @@ class FirstUpdates:
 
     def step(self, event: StepEvent) -> Sequence[ScalarReading]:
         """The farthest that an element was moved, by class of optimizer."""
-        told, self._moved = self._moved, {}
-        if not told or self._is_resumed or not is_judged(event):
+        moves, self._moved = self._moved, {}
+        if not moves or self._is_resumed or not is_judged(event):
             return ()
         farthest: dict[str, tuple[float, StateEvent]] = {}
-        for name, (moved, look) in told.items():
+        for name, (moved, look) in moves.items():
             cls, rate = self._rate(name, event)
             if rate is not None and rate > _ROUNDED * _mean_size(look):
                 ratio = moved / rate

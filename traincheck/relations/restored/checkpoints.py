@@ -20,7 +20,7 @@ from traincheck.relations.restored.fact import (
     PART,
     SCHEDULER,
     TRAINED,
-    Fact,
+    CheckpointFact,
 )
 from traincheck.relations.restored.saved_state import SavableState, model_of
 from traincheck.schema.apis import Families
@@ -35,9 +35,9 @@ from traincheck.schema.events import (
 )
 
 _MOST_COUNTED = 64  # values of one load or save that count as examples
-# A value that comes back tells twice: its name and its shape must both be those of the model.
+# A restored value counts twice: its name and its shape must both match the model.
 _PER_VALUE = 2
-_MOST_KEYS = 20  # of a file that are looked at
+_MOST_KEYS = 20  # parts of a file that are read
 _EPOCH = re.compile(r"(start_|last_|cur_|current_|resume_)?epoch(_num|_idx|_index)?")
 _STEP = re.compile(
     r"(global_|train_|start_|last_|current_)?(step|iteration)|(global_)?(iter|iter_num)|num_updates"
@@ -50,16 +50,16 @@ class Checkpoints:
     def __init__(self) -> None:
         self._open: list[CheckpointEvent] = []  # loads since the last update
         self._scheduler = SCHEDULER  # class of the one that was made last
-        self._began: dict[str, str] = {}  # parameters of models as they were before any update
-        self._fresh: set[str] = set()  # those of which none was made since
+        self._began: dict[str, str] = {}  # initial fingerprints of parameters
+        self._fresh: set[str] = set()  # parameters without an update so far
         self._numbers: dict[tuple[str, str], tuple[int, int]] = {}  # the last, and how far it rose
         self._evaluations = Evaluations()
         self._savable = SavableState()
         self._update: CallEvent | None = None  # the first since the last load or save
         self._has_updated = False
 
-    def observe(self, event: Event) -> Iterator[Fact]:
-        """What ``event`` tells."""
+    def observe(self, event: Event) -> Iterator[CheckpointFact]:
+        """The facts that ``event`` completes."""
         self._savable.observe(event)
         if isinstance(event, CheckpointEvent):
             if event.op == "save":
@@ -84,7 +84,7 @@ class Checkpoints:
             elif event.family == Families.OPTIMIZER_STEP:
                 yield from self._of_update(event)
 
-    def _of_update(self, event: CallEvent) -> Iterator[Fact]:
+    def _of_update(self, event: CallEvent) -> Iterator[CheckpointFact]:
         if self._fresh:
             others = self._savable.models_of_others(event.owner)
             self._fresh = {name for name in self._fresh if model_of(name) in others}
@@ -96,8 +96,8 @@ class Checkpoints:
                 yield from _of_swaps([load for load in loads if _kind(load) == MODEL], event)
         self._has_updated = True
 
-    def _of_numbers(self, save: CheckpointEvent) -> Iterator[Fact]:
-        """Whether training is farther than when the file was saved before, by its own count."""
+    def _of_numbers(self, save: CheckpointEvent) -> Iterator[CheckpointFact]:
+        """Whether the count in a file has not decreased since it was saved before."""
         file = _file(save)
         for name in _counts(save.numbers):
             value = save.numbers[name]
@@ -105,14 +105,14 @@ class Checkpoints:
             if last is not None and self._update is not None:
                 weight = _PER_VALUE if 0 < value - last == rise else 1
                 about = f"{name} of {file}"
-                # What goes on from another number does so from its first update.
+                # A run that continues from another number does so from its first update.
                 evidence = (self._update, save)
                 key = (COUNTS, about)
-                yield Fact(key, value >= last, weight, about, self._update, evidence)
+                yield CheckpointFact(key, value >= last, weight, about, self._update, evidence)
             if last is None or self._update is not None:
                 self._numbers[name, file] = (value, 0 if last is None else value - last)
 
-    def _of_save(self, save: CheckpointEvent) -> Iterator[Fact]:
+    def _of_save(self, save: CheckpointEvent) -> Iterator[CheckpointFact]:
         if not save.path or not save.parts:
             return
         file, kinds = _file(save), _kinds(save)
@@ -121,23 +121,29 @@ class Checkpoints:
         if (save.entries or 0) <= _MOST_KEYS:
             size = sum(count or 0 for key, count in counts.items() if kinds[key] == MODEL)
             there_are = self._savable.numbers(size)
-            yield Fact((FILE, file), kinds, weight, file, save, (save,), there_are)
+            yield CheckpointFact((FILE, file), kinds, weight, file, save, (save,), there_are)
         for key, count in counts.items():
             is_whole = None if count is None else self._savable.has(kinds[key], count)
             if count is not None and is_whole is not None:
                 about = f"{key} of {file}"
-                told = {kinds[key]: count}
-                yield Fact((PART, about), is_whole, weight, about, save, (save,), told)
+                counts_by_kind = {kinds[key]: count}
+                yield CheckpointFact(
+                    (PART, about), is_whole, weight, about, save, (save,), counts_by_kind
+                )
 
-    def _of_values(self, load: CheckpointEvent) -> Iterator[Fact]:
-        """Whether what is loaded after updates is another content than that before them."""
+    def _of_values(self, load: CheckpointEvent) -> Iterator[CheckpointFact]:
+        """Whether a state that is loaded after updates differs from the initial one."""
         names = load.values.keys() & self._began.keys()
         if _kind(load) == MODEL and names and not names & self._fresh:
             has_moved = any(load.values[name] != self._began[name] for name in names)
             target = _target(load)
-            yield Fact((TRAINED, target), has_moved, _weight(len(names)), target, load, (load,))
+            yield CheckpointFact(
+                (TRAINED, target), has_moved, _weight(len(names)), target, load, (load,)
+            )
 
-    def _of_resumption(self, loads: list[CheckpointEvent], update: CallEvent) -> Iterator[Fact]:
+    def _of_resumption(
+        self, loads: list[CheckpointEvent], update: CallEvent
+    ) -> Iterator[CheckpointFact]:
         kinds = {_kind(load) for load in loads if _kind(load) != OPTIMIZER or brings_back(load)}
         weight = _weight(sum(load.entries or 0 for load in loads))
         names = {OPTIMIZER: update.api.split(".")[-2], SCHEDULER: self._scheduler}
@@ -145,44 +151,46 @@ class Checkpoints:
             if _kind(load) == MODEL:
                 for kind, name in names.items():
                     key = (ALSO, f"{_target(load)} {kind}")
-                    yield Fact(key, kind in kinds, weight, name, update, (load, update))
+                    yield CheckpointFact(key, kind in kinds, weight, name, update, (load, update))
 
 
-def _of_load(event: CheckpointEvent) -> Iterator[Fact]:
+def _of_load(event: CheckpointEvent) -> Iterator[CheckpointFact]:
     if _kind(event) == MODEL:
         target, matched = _target(event), event.matched or 0
         weight = _weight(event.entries or 0)
-        yield Fact((LOADS, target), matched, weight, target, event, (event,))
-        yield Fact((COPIES, ""), event.shared == 0, weight, target, event, (event,))
+        yield CheckpointFact((LOADS, target), matched, weight, target, event, (event,))
+        yield CheckpointFact((COPIES, ""), event.shared == 0, weight, target, event, (event,))
 
 
-def _of_swaps(loads: Sequence[CheckpointEvent], update: CallEvent) -> Iterator[Fact]:
-    """Whether what is loaded between two updates, as for an evaluation, is loaded back."""
+def _of_swaps(loads: Sequence[CheckpointEvent], update: CallEvent) -> Iterator[CheckpointFact]:
+    """Whether weights that are swapped in between two updates are swapped back."""
     for target in sorted({_target(load) for load in loads}):
         mine = [load for load in loads if _target(load) == target]
         weight = _weight(mine[-1].entries or 0)
-        yield Fact((BACK, target), len(mine) % 2 == 0, weight, target, update, (mine[-1], update))
+        yield CheckpointFact(
+            (BACK, target), len(mine) % 2 == 0, weight, target, update, (mine[-1], update)
+        )
 
 
 def _kinds(save: CheckpointEvent) -> dict[str, str]:
-    """Of the parts of a file, by key."""
+    """The kinds of the parts of a file, by key."""
     parts = save.parts.items()
     return {key: str(part.get("kind")) for key, part in parts if isinstance(part, dict)}
 
 
 def _counts(numbers: Mapping[str, int]) -> list[str]:
-    """Names of counts that only rise; of steps none beside epochs, within which they may begin."""
+    """Names of counts that only rise. Steps may start again in each epoch."""
     epochs = sorted(filter(_EPOCH.fullmatch, numbers))
     return epochs or sorted(filter(_STEP.fullmatch, numbers))
 
 
 def _file(event: CheckpointEvent) -> str:
-    """Its name, whatever number is in it."""
+    """The name of a file, without its numbers."""
     return re.sub(r"\d+", "#", re.split(r"[\\/]", event.path or "")[-1])
 
 
 def _count(part: Any) -> int | None:
-    """How many parameters the part is of; None where that is not told."""
+    """The number of parameters of a part; None if it is not recorded."""
     found = None
     if isinstance(part, dict):
         found = part.get("params") if part.get("kind") == OPTIMIZER else part.get("entries")
@@ -204,5 +212,5 @@ def _kind(load: CheckpointEvent) -> str:
 
 
 def _target(load: CheckpointEvent) -> str:
-    """The model, whichever of those of its class it is: a resumed one may be the second."""
+    """The model, without the number of its instance: a resumed one may be the second."""
     return (load.target or "").partition("#")[0]

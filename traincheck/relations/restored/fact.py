@@ -1,4 +1,4 @@
-"""A fact about loads, saves and evaluations; it knows no claims."""
+"""Facts about loads, saves and evaluations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "s
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
 TRAINED, COUNTS, BACK = "trained", "counts", "back"
 EVALUATED, LEFT = "evaluated", "left"
-Key = tuple[str, str]  # what is said, and of what
+Key = tuple[str, str]  # the property, and what has it
 
 
-class Fact(NamedTuple):
-    """Something that was seen. weight: examples; name: what it is about, for people.
+class CheckpointFact(NamedTuple):
+    """One observation.
 
-    counts: by kind, of a file, how many there are to save; of a part, of how many values it is.
+    Attributes:
+        weight: how many examples it gives.
+        name: what it is about, for messages.
+        counts: by kind; of a file, the objects that can be saved; of a part, its values.
     """
 
     key: Key
@@ -31,10 +34,10 @@ class Fact(NamedTuple):
     counts: Mapping[str, int] = {}
 
 
-def missing(claimed: Mapping[str, str], fact: Fact) -> list[str]:
-    """Parts that a file is said to hold, and does not though there are such things.
+def missing(claimed: Mapping[str, str], fact: CheckpointFact) -> list[str]:
+    """Parts that a file lacks, though the program has such objects.
 
-    What has another name is there, and so are states of generators that are put together.
+    A part under another name is not missing, nor are generator states that are combined.
     """
     found, names = fact.value, []
     for kind in sorted(set(claimed.values())):

@@ -1,4 +1,4 @@
-"""What is said of saves and loads: claims, counterexamples, and what has most likely gone wrong."""
+"""Sentences of *restored*: its claims, and what broke them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from traincheck.relations.restored.fact import (
     PART,
     SCHEDULER,
     TRAINED,
-    Fact,
+    CheckpointFact,
     missing,
 )
 from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.words import counted, joined, listed
 
-# Where what the symptom says, that a state is not loaded on resume, is not what happened.
+# Where the texts of the symptom, a state that is not loaded on resume, do not fit.
 WORDS: Mapping[str, Mapping[str, str]] = {
     BACK: {
         "headline": "{subject} goes on with weights that were swapped in",
@@ -107,12 +107,12 @@ def text_of(params: Mapping[str, Any]) -> str:
 
 
 def parts_of(params: Mapping[str, Any]) -> Mapping[str, str]:
-    """The kinds of the parts of a file, by key; older claims tell the keys alone."""
+    """The kinds of the parts of a file, by key; older claims have the keys alone."""
     value = params["value"]
     return value if isinstance(value, Mapping) else dict(zip(value, value))
 
 
-def _observed(params: Mapping[str, Any], fact: Fact) -> str:
+def _observed(params: Mapping[str, Any], fact: CheckpointFact) -> str:
     what, value = params["what"], fact.value
     if what == LOADS:
         return f"{counted(value, 'value')} {'comes' if value == 1 else 'come'} back{_lacking(fact)}"
@@ -137,7 +137,7 @@ def _observed(params: Mapping[str, Any], fact: Fact) -> str:
     return f"training goes on, and no state is loaded into {fact.name}"
 
 
-def _lacking(fact: Fact) -> str:
+def _lacking(fact: CheckpointFact) -> str:
     event = fact.event
     if not isinstance(event, CheckpointEvent) or not event.missing:
         return ""
@@ -145,8 +145,8 @@ def _lacking(fact: Fact) -> str:
     return f", with {joined(event.missing, 2)} missing{given}"
 
 
-def negative(params: Mapping[str, Any], fact: Fact) -> Example:
-    """An example that contradicts the claim, with its words."""
+def negative(params: Mapping[str, Any], fact: CheckpointFact) -> Example:
+    """The counterexample of a fact."""
     return counterexample(
         fact.event,
         Subject(

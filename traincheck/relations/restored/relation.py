@@ -1,4 +1,4 @@
-"""The relation *restored*: what is saved, and what is loaded back before training goes on."""
+"""The relation *restored*: what is saved, and what is loaded before training continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from traincheck.relations.restored.fact import (
     LOADS,
     PART,
     TRAINED,
-    Fact,
+    CheckpointFact,
     Key,
     missing,
 )
@@ -104,7 +104,7 @@ class Restored(RelationBase):
         return in_program(claim.params, text_of(claim.params))
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """What was never loaded or saved says nothing."""
+        """A run without such a load or save proves nothing."""
         params = claim.params
         program = {"program": params["program"]} if "program" in params else {}
         return {**program, "api": _word((params["what"], params["of"]))}
@@ -115,7 +115,7 @@ class Restored(RelationBase):
 
 
 class RestoredProposer:
-    """Proposes facts that never were otherwise."""
+    """Proposes facts that never varied."""
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -141,7 +141,7 @@ class RestoredProposer:
                 yield Hypothesis(relation="restored", params=params)
 
     def words(self) -> Iterator[str]:
-        """What was loaded or saved."""
+        """Terms for loads, saves and evaluations."""
         return map(_word, self._values)
 
 
@@ -164,10 +164,10 @@ class RestoredDecider:
         return [found for fact in self._checkpoints.observe(event) for found in self._decide(fact)]
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: no update follows what was loaded last."""
+        """Nothing: no update follows the last load."""
         return ()
 
-    def _decide(self, fact: Fact) -> Iterator[tuple[int, Example]]:
+    def _decide(self, fact: CheckpointFact) -> Iterator[tuple[int, Example]]:
         for index, params in self._claims.get(fact.key, ()):
             if not self._program.fits(params):
                 continue
@@ -177,14 +177,14 @@ class RestoredDecider:
                 yield index, negative(params, fact)
 
 
-def _holds(params: Mapping[str, Any], fact: Fact) -> bool:
+def _holds(params: Mapping[str, Any], fact: CheckpointFact) -> bool:
     what, value = params["what"], params["value"]
     if what == FILE:
         return not missing(parts_of(params), fact)
     if what == LOADS:
-        return bool(fact.value >= value)  # a model may have a part more than it had
+        return bool(fact.value >= value)  # the model may have more parts now
     if what == PART:
-        return bool(fact.value)  # older claims tell the size that it had
+        return bool(fact.value)  # older claims hold its size
     return bool(fact.value == value)
 
 

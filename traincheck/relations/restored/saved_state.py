@@ -1,4 +1,4 @@
-"""What a program has that it may save."""
+"""Objects of a program that it may save."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from traincheck.schema.events import (
     StateEvent,
 )
 
-# Buffers that no module leaves out of its state
+# Buffers that every module saves
 _ALWAYS_SAVED = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(slots=True)
 class SavableState:
-    """What the program has that it may save."""
+    """Follows optimizers, schedulers, scalers and models of one process."""
 
     _held: dict[str, OptimizerEvent] = field(default_factory=dict)  # optimizers by id
-    _stepped: set[str | None] = field(default_factory=set)  # of these, since the last was made
-    _scheduled: set[str | None] = field(default_factory=set)  # of these, with a scheduler
-    # Those that step, by optimizer and class: the parts of a composed one do not
+    _stepped: set[str | None] = field(
+        default_factory=set
+    )  # optimizers that stepped since the last was created
+    _scheduled: set[str | None] = field(default_factory=set)  # optimizers with a scheduler
+    # Schedulers that step, by optimizer and class; parts of a composed one do not
     _schedulers: set[tuple[str | None, str]] = field(default_factory=set)
     _has_scaler: bool = False
     _models: set[str] = field(default_factory=set)
@@ -35,7 +37,7 @@ class SavableState:
     def observe(self, event: Event) -> None:
         if isinstance(event, OptimizerEvent):
             self._held[event.id] = event
-            if event.change == "created":  # those of the fold or stage before may be done
+            if event.change == "created":  # those of an earlier fold or stage may be done
                 self._stepped.clear()
         elif isinstance(event, MarkEvent):
             if event.text == Marks.MODEL:
@@ -60,9 +62,9 @@ class SavableState:
             self._has_scaler |= event.args.get("enabled") is not False
 
     def numbers(self, size: int) -> dict[str, int]:
-        """How many there are to save, by kind. size: of all that is saved of models.
+        """The number of objects to save, by kind. size: saved values of all models.
 
-        Of models none where that is less than is trained: a part of one may be missing.
+        There is no number of models if fewer values are saved than trained: a part may be missing.
         """
         stepped = self._stepped
         schedulers = sum(owner in stepped for owner, _ in self._schedulers)
@@ -81,14 +83,14 @@ class SavableState:
         return found
 
     def has(self, kind: str, count: int) -> bool | None:
-        """Whether a model, or optimizer, is of so many values; None if that is not known."""
+        """Whether a model, or optimizer, has so many values; None if that is not known."""
         if kind == OPTIMIZER:
             held = {sum(len(group.params) for group in e.groups) for e in self._held.values()}
             return count in held if held else None
         sizes = [_sizes(roles) for roles in self._variables.values()]
         if any(low <= count <= high for low, high in sizes):
             return True
-        # More than all: a state holds a module that is shared, or that was never used
+        # More than all: a state may hold a module that is shared or unused
         return None if count > max((high for _, high in sizes), default=0) else False
 
     def models_of_others(self, owner: str | None) -> set[str]:
