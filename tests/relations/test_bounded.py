@@ -17,7 +17,7 @@ from traincheck.schema.findings import Symptom, Verdict
 from traincheck.schema.values import TensorSummary
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
-SCALE = "the losses that backward is given over an update add up to"
+SCALE = "the losses passed to backward() in one update sum to"
 
 
 def begin(**process) -> TraceBuilder:
@@ -76,7 +76,7 @@ def exactly(value: float):
 
 def test_a_loss_that_is_not_divided_by_the_number_of_micro_batches():
     quarter = updates(begin(), 8, micro=4, factor=0.25)
-    assert f"In train.py, {SCALE} 1 times the mean loss." in texts(learn(quarter.build()))
+    assert f"In train.py, {SCALE} the mean loss (no scaling)." in texts(learn(quarter.build()))
     assert broken(decide("bounded", exactly(1.0), quarter.build())) == []
     whole = updates(updates(begin(), 2, micro=4, factor=0.25), 1, micro=4)
     assert broken(decide("bounded", exactly(1.0), whole.build())) == [
@@ -116,9 +116,9 @@ def test_a_loss_of_another_size_is_told_with_the_passes_it_comes_from(micro, fac
     scale = [i for i in learned if i.hypothesis.params.get("quantity") == "loss scale"]
     (found,) = report_of(scale, updates(begin(), 4, micro=micro, factor=factor).build()).findings
     assert found.observed == observed
-    assert found.title == f"backward is given {observed}"
-    assert found.likely_cause.endswith(f"by the same factor: backward is given {observed}.")
-    assert "Compare what the loss is divided by" in found.fix
+    assert found.title == f"backward gets {observed}"
+    assert found.likely_cause.endswith(f"by the same factor: backward() gets {observed}.")
+    assert "Compare the divisor of the loss" in found.fix
 
 
 def test_the_last_update_of_an_epoch_may_be_smaller_but_two_in_a_row_may_not():
@@ -189,8 +189,12 @@ def summed(*rows: int, **options) -> list:
 
 
 def test_how_many_terms_a_sum_has_that_is_not_divided_is_a_setting():
-    (said,) = [t for t in texts(learn(summed(*[64] * 10)), "bounded") if "backward is given" in t]
-    assert said == "In train.py, the loss that backward is given is 1 times the sum of its terms."
+    (said,) = [
+        t
+        for t in texts(learn(summed(*[64] * 10)), "bounded")
+        if "the loss passed to backward() is" in t
+    ]
+    assert said == "In train.py, the loss passed to backward() is 1 times the sum of its terms."
     for reference in (summed(*[64] * 10), summed(48, 48, 48, 48, 32, 48, 48, 48, 48, 32)):
         learned = [i for i in learn(reference).invariants if i.text == said]
         for rows in ((64, 64, 64), (48, 48, 32, 48, 48, 32), (16, 16, 16), (128, 128), (1, 1, 1)):
@@ -205,13 +209,13 @@ def test_how_many_terms_a_sum_has_that_is_not_divided_is_a_setting():
             (finding,) = report_of(learned, other).findings
             given = f"{observed} times the sum of its terms"
             assert (finding.step, finding.observed) == (0, given)
-            assert finding.title == f"backward is given {given}"
+            assert finding.title == f"backward gets {given}"
 
 
 def test_a_sum_that_is_divided_by_how_many_terms_it_has_is_a_mean():
     for rows in (64, 1):
         found = texts(learn(summed(*[rows] * 10, factor=1 / rows)), "bounded")
-        assert (f"In train.py, {SCALE} 1 times the mean loss." in found) == (rows > 1)
+        assert (f"In train.py, {SCALE} the mean loss (no scaling)." in found) == (rows > 1)
         assert not any("the sum of its terms" in text for text in found)
     assert not any("the sum of" in t for t in texts(learn(updates(begin(), 10, rows=1).build())))
 
@@ -254,7 +258,7 @@ def test_nothing_is_known_of_several_losses_or_of_scaled_ones():
 
 def test_logits_reach_below_zero_and_probabilities_do_not():
     reference = learn(updates(begin(), 10).build())
-    said = "In train.py, the smallest element of input of functional.cross_entropy is below 0."
+    said = "In train.py, the smallest element of the input of functional.cross_entropy is below 0."
     assert said in texts(reference)
     bounded = [i for i in reference.invariants if i.text == said]
     assert report_of(bounded, updates(begin(), 3).build()).findings == []
@@ -290,7 +294,7 @@ def test_logits_that_are_all_one_number_as_of_a_head_that_begins_at_zero_say_not
 def test_a_sign_that_may_be_an_accident_is_not_learned():
     for logits, api in (((-0.1, 1.0), CROSS_ENTROPY), ((0.1, 1.0), "torch.nn.functional.mse_loss")):
         found = texts(learn(updates(begin(), 10, logits=logits, api=api).build()), "bounded")
-        assert not any("element of input" in text for text in found)
+        assert not any("element of the input" in text for text in found)
 
 
 BINARY = "torch.nn.functional.binary_cross_entropy_with_logits"
@@ -301,7 +305,7 @@ def test_logits_of_one_class_may_be_of_one_sign_as_its_bias_is():
         return updates(begin(), 10, logits=(low, high), api=BINARY).build()
 
     reference = learn(binary(-1.0, 1.0))
-    said = f"the smallest element of input of functional.{BINARY.rpartition('.')[2]} is below 0"
+    said = f"the smallest element of the input of functional.{BINARY.rpartition('.')[2]} is below 0"
     bounded = [i for i in reference.invariants if said in i.text]
     assert report_of(bounded, binary(0.05, 0.95)).findings
     for scores in ((0.05, 0.1), (0.3, 1.2)):  # a discriminator's, at first and later
@@ -317,9 +321,11 @@ def test_log_probabilities_and_labels_that_are_left_out():
         f.message.partition(". ")[0]
         for f in report_of(reference.invariants, wrong.build()).findings
     }
-    assert said == {"In train.py, the largest element of input of functional.nll_loss is at most 0"}
+    assert said == {
+        "In train.py, the largest element of the input of functional.nll_loss is at most 0"
+    }
     assert (
-        "In train.py, the largest element of target of functional.nll_loss is at least 0."
+        "In train.py, the largest element of the target of functional.nll_loss is at least 0."
         in texts(reference)
     )
 
@@ -338,7 +344,7 @@ def test_targets_that_are_numbers_may_be_of_either_sign():
         trace.begin_step().zero_grad()
         args = {"input": tensor(-1.0, 1.0), "target": tensor(-2.0, 0.5)}
         trace.call(mse, args=args, result=scalar(1.0)).backward().optimizer_step()
-    assert not any("element of target" in text for text in texts(learn(trace.build())))
+    assert not any("element of the target" in text for text in texts(learn(trace.build())))
 
 
 def test_clipping_that_finds_no_gradient():
@@ -366,7 +372,7 @@ def test_a_generation_that_goes_on_too_long(cached):
     for _ in range(4):
         generate(trace, 5, cached=cached)
     reference = learn(trace.build())
-    said = "In train.py, Net is called to go on with a sequence at most 5 times."
+    said = "In train.py, Net is called to continue a sequence at most 5 times."
     assert said in texts(reference)
     shorter = generate(generate(begin(), 3, cached=cached), 5, cached=cached)
     assert report_of(reference.invariants, shorter.build()).findings == []
@@ -380,7 +386,7 @@ def test_generations_that_end_by_themselves_have_no_limit():
     trace = begin()
     for tokens in (3, 9, 5, 7, 4):
         generate(trace, tokens)
-    assert not any("go on with" in text for text in texts(learn(trace.build())))
+    assert not any("to continue" in text for text in texts(learn(trace.build())))
 
 
 def with_gradients(norm: float, steps: int) -> TraceBuilder:
@@ -578,7 +584,7 @@ def ahead(*shifts: int | None) -> list:
 def test_labels_that_are_not_moved_on_to_the_next_tokens():
     held = of("ahead", ahead(*[1, None] * 12))
     assert held[0].text.endswith(
-        "the target of functional.cross_entropy is 1 token ahead of what the model is given."
+        "the target of functional.cross_entropy is 1 token ahead of the input of the model."
     )
     assert report_of(held, ahead(1, None, None, 1)).findings == []
     (finding,) = report_of(held, ahead(None, 0, 0)).findings
@@ -602,14 +608,12 @@ def ignoring(*lows: int, rows: int = 8, highs=(9,), padding: tuple = (None,), **
 
 def test_labels_that_are_no_longer_left_out():
     held = of("left out", ignoring(*[-100, 0, -100] * 14))
-    assert held[0].text.endswith(
-        "among the labels of 5 calls of functional.cross_entropy are some that it leaves out."
-    )
+    assert held[0].text.endswith("in 5 calls, functional.cross_entropy ignores some labels.")
     for healthy in (ignoring(0, 0, 0, 0, -100), ignoring(*[0] * 4), ignoring(*[0] * 9, rows=1)):
         assert report_of(held, healthy).findings == []
     (finding,) = report_of(held, ignoring(*[0] * 12)).findings
     assert (finding.first_step, finding.violations) == (4, 2)
-    assert finding.title == "cross_entropy counts labels that it is to leave out"
+    assert finding.title == "cross_entropy does not ignore labels that it should ignore"
     assert of("left out", ignoring(*[0] * 40)) == []
     assert len(of("left out", ignoring(*[0] * 40, ignore_index=0))) == 1
 
@@ -631,14 +635,13 @@ def test_an_index_that_was_chosen_is_that_of_padding():
     held = of("left out", ignoring(*[0] * 40, ignore_index=0))
     assert report_of(held, ignoring(*[1] * 20, ignore_index=0)).findings == []
     (forgotten,) = report_of(held, ignoring(*[0] * 20)).findings
-    assert forgotten.title == "cross_entropy counts labels that it is to leave out"
+    assert forgotten.title == "cross_entropy does not ignore labels that it should ignore"
 
 
 def test_a_prompt_that_is_no_longer_left_out_of_batches_without_padding():
     held = of("left out", ignoring(*[-100] * 40, padding=(0.0,)))
     assert held[0].text.endswith(
-        "among the labels of 5 calls of functional.cross_entropy on batches without padding are "
-        "some that it leaves out."
+        "in 5 calls on batches without padding, functional.cross_entropy ignores some labels."
     )
     assert report_of(held, ignoring(*[0, 3] * 10, highs=(9, 8), padding=(0.3,))).findings == []
     (finding,) = report_of(held, ignoring(*[0, 3] * 10, highs=(9, 8), padding=(0.0,))).findings
@@ -729,7 +732,7 @@ def test_a_scale_that_makes_the_loss_infinite():
     assert (finding.first_step, finding.subject.api) == (0, Families.SCALE)
 
 
-MOVED = "the farthest that one of the first updates of Adam moves a weight, in learning rates,"
+MOVED = "in the first updates Adam moves no weight by more than"
 SGD = "torch.optim.sgd.SGD"
 
 
@@ -761,11 +764,11 @@ ADAM = (1.0, 1.001, 1.003, 1.005, 1.01, 0.99, 1.02, 1.03)
 
 def test_an_update_that_is_scaled_wrongly_is_told_in_its_step():
     result = learn(moving(*ADAM).build())
-    assert f"In train.py, {MOVED} is at most 1.3." in texts(result, "bounded")
+    assert f"In train.py, {MOVED} 1.3 times the learning rate." in texts(result, "bounded")
     wrong = moving(1.0, 1.001, 1.43, 1.81)
     (finding,) = report_of(result.invariants, wrong.build()).findings
     assert (finding.code, finding.first_step) == ("bounded", 2)
-    assert "scaled wrongly" in finding.likely_cause
+    assert "scales its update wrongly" in finding.likely_cause
     assert set(finding.variables) == {"Net.fc1.weight"}
     other = moving(1.0, 1.001, 1.43, 1.81, cls=SGD)  # goes by the size of gradients
     for healthy in (moving(*ADAM, *ADAM), moving(*ADAM, rate=0.1), other):

@@ -216,7 +216,7 @@ def clipping(norms: Sequence[float], steps: int = 10) -> Callable[[RankBuilder],
 
 def test_ranks_that_clip_by_other_norms_are_told_in_the_first_step():
     result = learn(two_ranks(clipping((2.0, 2.0 + 1e-6)), wrap=False))
-    said = "In train.py, all ranks find the same norm of the gradients when they clip them."
+    said = "In train.py, all ranks clip gradients by the same norm."
     assert said in texts(result, "consistent")
     apart = two_ranks(clipping((2.0, 3.0), 3), wrap=False)
     found = broken(decide("consistent", NORMS, apart))

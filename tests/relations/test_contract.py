@@ -24,7 +24,7 @@ from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
 from traincheck.schema.values import TensorSummary, tensor_json
 
-HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]
+HEADINGS = ["Claims", "Example", "Evidence", "Chance", "Not claimed"]
 relations = pytest.mark.parametrize("relation", BUILT_IN, ids=lambda relation: relation.name)
 
 

@@ -564,7 +564,7 @@ def detach_findings(reference: list[Event], run: list[Event]):
 
 def test_a_detach_too_many_is_told_as_what_it_does():
     (finding,) = detach_findings(detaching(inside=1), detaching(inside=2))
-    assert "gradients go another way" in finding.likely_cause
+    assert "gradients take another path" in finding.likely_cause
     assert finding.fix.startswith("Find the detach()")
 
 
@@ -631,7 +631,7 @@ def test_an_optimizer_that_is_made_anew_steps_in_place_of_the_first():
     examples = decide("count", once, replaced())
     symptom, api = Symptom.MADE_ANEW, Families.OPTIMIZER_STEP
     assert broken(examples) == [(3, symptom, api), (4, symptom, api)]
-    assert examples[-1].observed == "opt1 (Adam, made at train.py:40) steps in its place"
+    assert examples[-1].observed == "opt1 (Adam, made at train.py:40) steps instead"
     learned = learn(loop(10, states=0).build()).invariants
     counts = [i for i in learned if i.hypothesis.relation == "count"]
     (found,) = report_of(counts, replaced()).findings

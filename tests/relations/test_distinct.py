@@ -43,9 +43,9 @@ def shuffled(epoch: int, index: int) -> int:
 def test_what_never_repeats_is_learned():
     found = texts(learn(epochs(shuffled).build()), "distinct")
     assert found == [
-        "In train.py, no batch of loader0 comes twice in an epoch.",
+        "In train.py, no batch of loader0 repeats within an epoch.",
         "In train.py, the batches of loader0 are not drawn in the order of the dataset.",
-        "In train.py, the batches of loader0 are others than in the epoch before.",
+        "In train.py, the batches of loader0 differ from those of the epoch before.",
     ]
     assert texts(learn(epochs(lambda e, i: i).build()), "distinct") == found[:2]
 
@@ -205,7 +205,8 @@ def test_workers_that_begin_alike_are_told(among, seed, step):
 def test_of_workers_the_widest_claim_that_holds_is_kept():
     found = texts(learn(workers(lambda e, w: 10 * e + w)), "distinct")
     assert [text for text in found if "workers" in text] == [
-        "In train.py, no two workers, of whatever epoch, begin with loader0 numpy in one state."
+        "In train.py, no two workers, even of different epochs, begin with loader0 numpy in the "
+        "same state."
     ]
 
 
@@ -267,7 +268,7 @@ def resuming(order: list[list[int]], *, skip: int = 2) -> TraceBuilder:
 
 def test_samples_of_an_epoch_that_come_again_when_it_is_resumed_are_told():
     result = learn(resuming(ORDER).build())
-    said = "In train.py, no sample of an epoch of loader1 comes again when the epoch is resumed."
+    said = "In train.py, when an epoch of loader1 is resumed, no sample repeats."
     assert said in texts(result, "distinct")
     assert len(decide("distinct", RESUMED, resuming(ORDER).build())) == 4 * 8
     assert broken(decide("distinct", RESUMED, resuming(ORDER).build())) == []
@@ -326,7 +327,7 @@ def test_a_batch_of_one_sample_is_told():
         return trace
 
     result = learn(run(is_one=False).build())
-    said = "In train.py, no batch of loader0 holds one sample in all its rows."
+    said = "In train.py, no batch of loader0 has the same sample in all its rows."
     assert said in texts(result, "distinct")
     first = report_of(result.invariants, run(is_one=True).build()).findings[0]
     assert (first.code, first.first_step, "buffer" in first.likely_cause) == ("distinct", 0, True)

@@ -218,7 +218,7 @@ def test_what_a_module_is_given_by_others_requires_grad():
     found = broken(decide("input_output", GIVEN, heads(detached=True).build()))
     assert found == [(0, Symptom.DETACHED, "Net.head")] * 9
     finding = report_of(learn(heads().build()).invariants, heads(detached=True).build()).findings[0]
-    assert finding.title == "No gradient flows back through what Net.head is given"
+    assert finding.title == "No gradient flows back through the arguments of Net.head"
 
 
 def test_in_evaluation_nothing_is_asked_of_what_a_module_is_given():

@@ -1,4 +1,4 @@
-"""loss: what backward is given is one mean loss, of targets that are one token ahead."""
+"""loss: what backward gets is one mean loss, of targets that are one token ahead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traincheck.schema.findings import Symptom
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 BACKWARDS, RANKS, TOKENS = {"of": "backwards"}, {"of": "ranks"}, {"of": "tokens"}
-SUMMED = "The losses of several backwards add up to one mean loss before an update."
+SUMMED = "The losses of several backwards sum to one mean loss before an update."
 WRONG = Symptom.WRONG_VALUE
 
 

@@ -298,8 +298,8 @@ def test_a_dtype_is_learned_by_place_and_a_cast_buffer_is_told():
     counter = "Net.bn.num_batches_tracked"
     result = learn(cast(normed().steps(20), counter, dtype="int64"))
     found = texts(result, "membership")
-    assert "In train.py, every buffer under Net is of dtype float32." in found
-    assert "In train.py, every parameter under Net is of dtype float32." in found
+    assert "In train.py, every buffer under Net has dtype float32." in found
+    assert "In train.py, every parameter under Net has dtype float32." in found
     cast_too = cast(normed().steps(3), STATISTIC)
     (finding,) = report_of(result.invariants, cast_too).findings
     assert (finding.code, finding.severity, finding.first_step) == ("membership", "warning", 0)
@@ -318,7 +318,7 @@ def test_of_a_model_that_is_cast_while_it_trains_no_dtype_is_claimed():
     events = normed().steps(20).build()
     cut = next(i for i, e in enumerate(events) if e.kind == "step" and e.step == 9)
     later = cast(normed().steps(20), STATISTIC)[cut:]
-    assert not any("is of dtype" in text for text in texts(learn([*events[:cut], *later])))
+    assert not any("has dtype" in text for text in texts(learn([*events[:cut], *later])))
 
 
 def test_a_claim_about_a_dtype_that_lacks_words_is_refused():

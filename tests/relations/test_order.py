@@ -284,9 +284,11 @@ def normalised(steps: int = 12, *, early: bool = False, load: bool = False) -> l
 
 def test_buffers_that_are_used_before_they_are_computed_are_told():
     result = learn(normalised())
-    said = "In train.py, every buffer weight_u of a Linear is computed by a pass in training mode"
+    said = (
+        "In train.py, every buffer weight_u of a Linear is computed by a forward in training mode"
+    )
     about = [text for text in texts(result, "order") if "computed" in text]
-    assert about == [f"{said} before another pass uses it."]  # nothing of the statistics
+    assert about == [f"{said} before another uses it."]  # nothing of the statistics
     (finding,) = report_of(result.invariants, normalised(early=True)).findings
     assert (finding.code, finding.severity, finding.first_step) == ("order", "warning", 0)
     assert finding.subject.variable == "Net.fc1.weight_u"

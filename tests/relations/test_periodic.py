@@ -118,7 +118,7 @@ def test_a_serving_model_that_rests_or_moved_too_seldom_teaches_nothing():
 def test_what_is_said_of_it():
     invariants = learn(served(200, range(0, 200, 20))).invariants
     finding = report_of(invariants, served(190, [])).findings[0]
-    assert finding.title == "Target is no longer brought up to date"
+    assert finding.title == "Target is no longer updated"
     assert finding.likely_cause.startswith("What copies weights into Target")
     assert finding.observed == "its weights have been the same for 89 steps"
 
@@ -137,7 +137,7 @@ def test_a_serving_model_is_asked_in_training_steps():
     for looks, step in ((lambda step: False, 90), (lambda step: step < 20, 109)):
         events = served(130, [], looks=looks)
         assert broken(decide("periodic", ASKED, events)) == [(step, Symptom.MISSING_CALL, "Target")]
-    assert report_of(invariants, events).findings[0].title == "Target is no longer asked"
+    assert report_of(invariants, events).findings[0].title == "Target is no longer called"
 
 
 @pytest.mark.parametrize(

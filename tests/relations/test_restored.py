@@ -36,12 +36,12 @@ def resumed(
 
 def test_what_a_resumption_restores_is_learned():
     assert texts(learn(resumed().steps(9).build()), "restored") == [
-        "In train.py, when Net is loaded, 4 values come back.",
-        "In train.py, whenever Net is loaded and training goes on, the state of a scheduler is "
+        "Every load of a model copies values, never the model's own tensors.",
+        "In train.py, every load of Net restores 4 values.",
+        "In train.py, whenever Net is loaded and training continues, the state of a scheduler is "
         "loaded too.",
-        "In train.py, whenever Net is loaded and training goes on, the state of an optimizer is "
+        "In train.py, whenever Net is loaded and training continues, the state of an optimizer is "
         "loaded too.",
-        "What is loaded into a model are copies, not its own tensors.",
     ]
 
 
@@ -67,22 +67,24 @@ def swapped(*loads: int) -> list[Event]:
 
 def test_weights_that_are_swapped_in_and_not_back():
     learned = learn(swapped(2, 2, 2, 0), swapped(2, 2, 2, 0))
-    (held,) = [i for i in learned.invariants if "loaded back" in i.text]
+    (held,) = [i for i in learned.invariants if "swapped back" in i.text]
     for healthy in (swapped(2, 2, 1), swapped(4, 0, 2), swapped(0, 0)):
         assert report_of([held], healthy).findings == []
     (finding,) = report_of([held], swapped(2, 1, 1, 0)).findings
     assert (finding.first_step, finding.subject.module, finding.violations) == (4, "Net", 2)
     assert "swapped back" in finding.likely_cause
     for others in (swapped(2, 1, 2, 0), resumed().steps(9).build()):
-        assert not any("loaded back" in text for text in texts(learn(others), "restored"))
+        assert not any("swapped back" in text for text in texts(learn(others), "restored"))
 
 
 def test_names_that_do_not_match_are_the_cause_of_what_does_not_come_back():
-    held = [i for i in learn(resumed().steps(9).build()).invariants if "come back" in i.text]
+    held = [
+        i for i in learn(resumed().steps(9).build()).invariants if "every load of Net" in i.text
+    ]
     trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(3)
     trace.load("Net", missing=["a.x", "a.y"], unexpected=["b.x"], matched=1, entries=2).steps(1)
     (finding,) = report_of(held, trace.build()).findings
-    assert finding.observed == "1 value comes back, with a.x, a.y missing, and b.x given"
+    assert finding.observed == "1 value restored, with a.x, a.y missing, and b.x given"
     assert "strict=False" in finding.likely_cause
     assert "missing and unexpected keys" in finding.fix
 
@@ -132,15 +134,15 @@ def test_what_files_hold_is_learned_and_what_they_lack_is_told():
     result = learn(run(optimizer=held).build())
     assert texts(result, "restored") == [
         "In train.py, every file epoch#.pt holds model, optimizer.",
-        "In train.py, the part model of epoch#.pt is of all the parameters that its model or "
-        "optimizer has.",
-        "In train.py, the part optimizer of epoch#.pt is of all the parameters that its model or "
-        "optimizer has.",
+        "In train.py, the part model of epoch#.pt has all the parameters of its model or "
+        "optimizer.",
+        "In train.py, the part optimizer of epoch#.pt has all the parameters of its model or "
+        "optimizer.",
     ]
     assert not report_of(result.invariants, run(optimizer=held).build()).findings
     found = report_of(result.invariants, run(optimizer={**held, "params": 2}).build()).findings
     assert [(f.code, f.first_step) for f in found] == [("restored", 1)]
-    assert found[0].observed == "it is of 2 values, and no optimizer has so many"
+    assert found[0].observed == "it has 2 values, and no optimizer has that many"
     found = report_of(result.invariants, run().build()).findings
     assert "optimizer is missing" in found[0].message
 
@@ -277,10 +279,10 @@ def test_a_part_is_as_large_as_what_it_is_of_whatever_the_reference_has():
     ]
     found = [finding for run in cut for finding in report_of(claims, run).findings]
     assert [(f.subject.module, f.observed) for f in found] == [
-        ("model of epoch#.pt", "it is of 4 values, and no model has so many"),
-        ("model of epoch#.pt", "it is of 6 values, and no model has so many"),
-        ("optimizer of epoch#.pt", "it is of 2 values, and no optimizer has so many"),
-        ("optimizer of epoch#.pt", "it is of 8 values, and no optimizer has so many"),
+        ("model of epoch#.pt", "it has 4 values, and no model has that many"),
+        ("model of epoch#.pt", "it has 6 values, and no model has that many"),
+        ("optimizer of epoch#.pt", "it has 2 values, and no optimizer has that many"),
+        ("optimizer of epoch#.pt", "it has 8 values, and no optimizer has that many"),
     ]
 
 
@@ -311,12 +313,12 @@ def averaged(*loaded: str) -> list:
 
 def test_weights_that_become_what_they_were_before_training():
     reference = averaged(*(f"xxh3-128:{number}" for number in range(5)))
-    (claim,) = [i for i in learn(reference).invariants if "began with" in i.text]
+    (claim,) = [i for i in learn(reference).invariants if "loaded with its initial" in i.text]
     assert report_of([claim], averaged("xxh3-128:7", "xxh3-128:8")).findings == []
     (finding,) = report_of([claim], averaged("xxh3-128:7", "xxh3-128:first")).findings
     assert (finding.first_step, finding.subject.module) == (3, "Net")
     again = learn(averaged(*["xxh3-128:first", "xxh3-128:2"] * 3)).invariants
-    assert not any("began with" in i.text for i in again)
+    assert not any("loaded with its initial" in i.text for i in again)
 
 
 COUNTED = {"program": "train.py", "what": "counts", "of": "epoch of last.pt", "value": True}
@@ -334,7 +336,7 @@ def counting(*epochs: int, **others: int) -> TraceBuilder:
 
 def test_an_epoch_that_begins_anew_is_told_at_its_first_step():
     result = learn(counting(0, 1, 2, 3, 4).build())
-    said = "In train.py, the epoch of last.pt is never lower than when it was saved before."
+    said = "In train.py, the epoch of last.pt never decreases from one save to the next."
     assert texts(result, "restored") == [said]
     (finding,) = report_of(result.invariants, counting(0, 1, 2, 0, 1).build()).findings
     assert (finding.code, finding.first_step, finding.violations) == ("restored", 6, 1)
@@ -344,8 +346,8 @@ def test_an_epoch_that_begins_anew_is_told_at_its_first_step():
 
 def test_a_number_that_is_no_count_of_epochs_or_steps_says_nothing():
     told = texts(learn(counting(*range(9), best_epoch=3, step=5, seed=0).build()), "restored")
-    assert [text for text in told if "never lower" in text] == [
-        "In train.py, the epoch of last.pt is never lower than when it was saved before."
+    assert [text for text in told if "never decreases" in text] == [
+        "In train.py, the epoch of last.pt never decreases from one save to the next."
     ]
     assert decide("restored", {**COUNTED, "of": "seed of last.pt"}, counting(1, 2).build()) == []
 
@@ -371,7 +373,7 @@ def evaluated(*contents: str, wrote: int | None = None) -> list[Event]:
 def test_weights_that_evaluation_finds_as_they_began_or_writes_are_told():
     result = learn(evaluated("a", "b", "c"))
     assert texts(result, "restored") == [
-        "In train.py, after updates, Net is not evaluated with the weights that it began with.",
+        "In train.py, after updates, Net is not evaluated with its initial weights.",
         "In train.py, no forward in evaluation changes the weights of Net.",
     ]
     (stale,) = report_of(result.invariants, evaluated("first", "first", "first")).findings
@@ -401,7 +403,7 @@ def test_a_model_is_not_updated_by_the_optimizer_of_another():
         ]
 
     learned = learn(run("a", "b", "c", "d")).invariants
-    (claim,) = [i for i in learned if "not evaluated with the weights" in i.text]
+    (claim,) = [i for i in learned if "not evaluated with its initial weights" in i.text]
     assert not report_of([claim], run("first", "first", "first", "d", begins=3)).findings
     (stale,) = report_of([claim], run("first", "first", "first", "first", begins=1)).findings
     assert (stale.first_step, stale.subject.module) == (2, "Head")

@@ -42,7 +42,7 @@ def said(trace: TraceBuilder) -> list[str]:
     return [text.removeprefix("In train.py, ").rstrip(".") for text in found]
 
 
-MOVES = "learning rates change with every training step until they stay at the last one"
+MOVES = "learning rates change in every training step until they reach their final value"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ MOVES = "learning rates change with every training step until they stay at the l
         ([0.5 ** (t // 5) for t in range(20)], "StepLR", ["learning rates never rise"]),
         (warm(20), "LambdaLR", [MOVES, "once learning rates have fallen, they do not rise again"]),
         (warm(5), "LambdaLR", []),  # what follows a warm-up is not known
-        ([0.1] * 20, None, ["learning rates never change but by a scheduler"]),
+        ([0.1] * 20, None, ["only a scheduler changes learning rates"]),
         ([0.1] * 20, "StepLR", []),  # its step may be still to come
         ([0.1, 0.05] * 10, "CyclicLR", [MOVES]),
     ],

@@ -51,6 +51,7 @@ _OPENINGS = frozenset(
         "Argument",
         "Between",
         "During",
+        "Each",
         "Every",
         "In",
         "No",

@@ -16,9 +16,8 @@ from traincheck.relations.bounded.messages import (
     SYMPTOMS,
     TOPICS,
     cause_of,
-    limits_text,
+    clause_of,
     observed_text,
-    what,
 )
 from traincheck.relations.bounded.needs import needs_of
 from traincheck.relations.example_cache import Examples
@@ -59,39 +58,46 @@ _PATIENCE = {
 class Bounded(RelationBase):
     """A number stays within limits.
 
-    What it says:
-        One of: what backward is given over one update is so many times the mean loss, or the sum of
-        its terms is not divided, however many they are; logits reach below zero; what a loss is
-        given never does, or never exceeds zero, or one; the norm that clipping finds is above zero;
-        losses, gradients and batches are finite; a model is called so many times, at most, to go on
-        with a sequence; the norm of the gradients is not far above what it was, and above zero
-        unless the loss is zero; no weight has next to none of it; the first ten updates move no
-        weight by much more than the learning rate, where the first of all moves some by just that;
-        most units of an activation are neither off for a whole batch nor at their limits;
-        cross_entropy has two classes or more; its target is so many tokens ahead of what the model
-        is given, and leaves out some labels, as padding; labels with padding hold the end token;
-        the mask of a batch, and of attention, leaves out the padding; weights of attention leave
-        out later positions.
+    Claims:
+        - The loss passed to backward() over one update is a fixed multiple of the mean loss, or the
+          sum of its terms is not divided.
+        - Logits reach below zero. Inputs of a loss never do, or never exceed zero, or one.
+        - The norm that clipping finds is above zero.
+        - Losses, gradients and batches are finite.
+        - A model is called at most n times to continue a sequence.
+        - The norm of the gradients is not far above its norm in the reference. It is above zero
+          unless the loss is zero. No weight has next to none of it.
+        - The first ten updates move no weight by much more than the learning rate, if the first
+          update moves some by exactly the learning rate.
+        - Most units of an activation are neither dead for a whole batch nor saturated.
+        - cross_entropy has two classes or more. Its target is n tokens ahead of the model's input
+          and ignores some labels, such as padding. Labels with padding hold the end token.
+        - The mask of a batch, and of attention, leaves out the padding. Attention weights leave out
+          later positions.
 
     Example:
-        ``In train.py, the losses that backward is given over an update add up to 1 times the mean
-        loss.`` It breaks when the loss is not divided by the number of micro-batches.
+        ``In train.py, the losses passed to backward() in one update sum to the mean loss (no
+        scaling).`` It breaks when the loss is not divided by the number of micro-batches.
 
     Evidence:
-        One example for each reading; two for a share of units, which speaks of many. Limits are no
-        closer than the program means them: a sign, an exact multiple, a number of tokens that most
-        series end with; else 1.25 times as wide as what was seen, thirty times for the norm of
-        gradients, which takes 12 readings, a thousand for the share of a weight. Gradients that
-        vanish count from the fifth time in a row, units that are off from the fourth; an update
-        with less of a loss (the last of an epoch) only when one of another iteration follows.
+        One example for each reading; two for a share of units, as it covers many. Limits are no
+        closer than the program intends them: a sign, an exact multiple, a number of tokens that
+        most series end with. Other limits are 1.25 times as wide as the readings, 30 times for the
+        norm of gradients (which takes 12 readings), 1,000 times for the share of a weight.
+        Vanishing gradients count from the fifth time in a row, dead units from the fourth. An
+        update with less of a loss (the last of an epoch) counts only when an update of another
+        iteration follows.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        How large a loss is. Anything about other programs; losses that are sums of several
-        functions, scaled for half precision, or searched with (LBFGS); logits that are all one
-        number; labels of batches without padding, where padding is what is left out.
+    Not claimed:
+        - How large a loss is.
+        - Anything about other programs.
+        - Losses that are sums of several functions, scaled for half precision, or searched with
+          (LBFGS).
+        - Logits that are all one number.
+        - Labels of batches without padding, if the ignored labels are padding.
     """
 
     name = "bounded"
@@ -106,7 +112,7 @@ class Bounded(RelationBase):
         return needs_of(claim.params)
 
     def text(self, claim: Hypothesis) -> str:
-        return in_program(claim.params, f"{what(claim.params)} {limits_text(claim.params)}")
+        return in_program(claim.params, clause_of(claim.params))
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Narrower limits of the same numbers imply wider ones."""
@@ -236,7 +242,7 @@ def _negative(params: Mapping[str, Any], reading: ScalarReading) -> Example:
     return counterexample(
         event,
         subject,
-        f"{what(params)} {limits_text(params)}",
+        clause_of(params),
         observed_text(params, reading.value, reading.backwards),
         SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
         stage=event.stage,

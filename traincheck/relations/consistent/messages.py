@@ -20,16 +20,16 @@ def text_of(params: Mapping[str, Any]) -> str:
     """The claim as a sentence."""
     of = params.get("of")
     if of == SHAPES:
-        return "All ranks give tensors of one shape and dtype to what they do together"
+        return "All ranks pass tensors of one shape and dtype to each collective"
     if of == RECEIVED:
-        return "What one rank gets is what the other has sent, or holds after the same call"
+        return "Each rank receives what another rank sent, or holds after the same collective"
     if "copy" in params:
         text = f"Whenever {params['copy']} changes, it is a copy of {params['source']}"
     elif of == CALLS:
         call = display_name(COUNTED[params["call"]])
         text = f"All ranks call {call} equally often in every step"
     elif of == NORMS:
-        text = "All ranks find the same norm of the gradients when they clip them"
+        text = "All ranks clip gradients by the same norm"
     else:
         who = "parameter of a model in DistributedDataParallel"
         if of != WRAPPED:
@@ -46,7 +46,7 @@ def ranks_differ(name: str, others: Sequence[int], step: RunStep) -> Example:
         step.end,
         Subject(variable=name),
         f"{name} is the same on all ranks",
-        f"rank {who} holds another content than rank {first}",
+        f"the content on rank {who} differs from rank {first}",
         Symptom.RANKS_DIFFER,
     ).replace(rank=others[0])
 
@@ -56,7 +56,7 @@ def norms_differ(norms: Mapping[int, float], step: RunStep) -> Example:
     return counterexample(
         step.end,
         Subject(api=Families.CLIP_NORM),
-        "all ranks find the same norm",
+        "all ranks clip by the same norm",
         ", ".join(f"rank {rank}: {norm:.6g}" for rank, norm in norms.items()),
         Symptom.RANKS_DIFFER,
     ).replace(rank=max(norms))
@@ -68,7 +68,7 @@ def exchange_differs(of: str, pair: Pair, values: Sequence[str]) -> Example:
     steps = [event.step for event in (first, other) if event.step is not None]
     shown = [value.rpartition(":")[2][:8] if of == RECEIVED else value for value in values]
     is_shape = of == SHAPES
-    verb, what = ("give", "shape") if is_shape else ("get", "content")
+    verb, what = ("pass", "shape") if is_shape else ("receive", "content")
     return counterexample(
         receiver,
         Subject(api=f"torch.distributed.{receiver.op}", variable=receiver.variable),

@@ -26,32 +26,36 @@ from traincheck.schema.claims import Hypothesis, Needs, some
 
 
 class Consistent(RelationBase):
-    """Equal on all ranks after a step, or equal to what was copied.
+    """Equal on all ranks after a step, or equal to the copied model.
 
-    What it says:
-        After every training step, all parameters (or buffers, or optimizer state) under a place of
-        a model have the same content on all ranks. So do, in any program, the parameters that
-        DistributedDataParallel keeps; and all ranks step optimizers equally often in every step,
-        give tensors of one shape to what they do together, and get what was sent. In programs that
-        were seen they run backward equally often, too. All ranks clip gradients by the same norm.
-        Whenever a model that no optimizer holds changes, it is a copy of another.
+    Claims:
+        - After every training step, all parameters (or buffers, or optimizer state) under a place
+          of a model have the same content on all ranks.
+        - In any program, the parameters of a model in DistributedDataParallel do so.
+        - In any program, all ranks step optimizers equally often in every step, pass tensors of one
+          shape to collectives, and receive the tensors that were sent.
+        - All ranks run backward equally often, and clip gradients by the same norm.
+        - Whenever a model that no optimizer holds changes, it is a copy of another model.
 
     Example:
         ``In train.py, every parameter under Net.norm is the same on all ranks after every step.``
         It breaks in the first step in which one rank clips, and the other does not.
 
     Evidence:
-        One example for each step that every rank has ended and each variable that changed in it,
-        eight a step at most, by exact fingerprints; a counterexample for each that differs. Shards,
-        and variables that one rank does not know, are not compared. A copy may be of what the other
-        held when the step began, and counts when it was made three times.
+        One example for each step that every rank has ended and each variable that changed in it (at
+        most eight a step), by exact fingerprints, and one counterexample for each variable that
+        differs. Shards, and variables that a rank does not know, are not compared. A copy may hold
+        the content that the other model had when the step began. A model is a copy if it was copied
+        three times.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        Which rank is right. Anything of a run of one rank; of ranks that are meant to go apart
-        between two averagings, nothing is proposed. How large a rank's part is.
+    Not claimed:
+        - Which rank is right.
+        - Anything of a run with one rank.
+        - Anything of ranks that are meant to diverge between two averagings.
+        - How large a rank's part is.
     """
 
     name = "consistent"

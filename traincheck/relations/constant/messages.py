@@ -46,28 +46,28 @@ _OF_ITSELF = {
 # Texts of findings, where those of the symptom are not specific enough.
 OWN_WORDS: Mapping[str, Mapping[str, str]] = {
     USED: {
-        "headline": "With gradients on, {variables} {is|are} given to no model and no loss",
+        "headline": "No model and no loss uses {variables} with gradients on",
         "likely_cause": (
-            "Another variable is used in its place: of another loader, another part of the batch, "
-            "or of an earlier step. Or what it is given to is called under no_grad()."
+            "Another variable is used instead: from another loader, another part of the batch, or "
+            "an earlier step. Or the call that uses it is under no_grad()."
         ),
-        "fix": "Look at what the model and the loss are called with at step {step}.",
+        "fix": "Check the arguments of the model and the loss in step {step}.",
     },
     SAMPLES: {
         "headline": "{subject} is trained on {observed}",
         "likely_cause": (
-            "Batches are larger or smaller than at first, or {subject} is called more or less "
-            "often for an update: {observed}."
+            "The batch size changed, or {subject} is called more or less often per update: "
+            "{observed}."
         ),
-        "fix": "Compare what {subject} is called with in step {step} and in the first steps.",
+        "fix": "Compare the inputs of {subject} in step {step} with those of the first steps.",
     },
     BATCH: {
-        "headline": "Batches are made of other parts: {observed}",
+        "headline": "Batches have other parts: {observed}",
         "likely_cause": (
-            "The dataset, a transform or the collate function gives other parts than in every "
-            "reference run: {expected}. Here: {observed}."
+            "The dataset, a transform or the collate function returns other parts than in every "
+            "reference run: {expected}. In this run: {observed}."
         ),
-        "fix": "Look at what the dataset and the collate function of this loader return.",
+        "fix": "Check what the dataset and the collate function of this loader return.",
     },
 }
 
@@ -80,19 +80,19 @@ def text_of(params: Mapping[str, Any]) -> str:
         other = {key: value for key, value in evaluation.items() if values.get(key) != value}
         parts = [values_text(values)] if values else []
         parts += [f"{values_text(other)} in evaluation mode"] if other else []
-        return f"{display_name(name)} is given {', and '.join(parts)}"
+        return f"{display_name(name)} gets {', and '.join(parts)}"
     if kind == EVALUATED:
         return f"{name} is in evaluation mode whenever it is called with gradients off"
     if kind == BETWEEN:
-        return f"nothing but {name} writes to the parameters that it updates"
+        return f"only {name} writes to the parameters that it updates"
     if kind == BATCH:
         leaves = ", ".join(f"{path}: {what}" for path, what in params["values"].items())
         return f"batches of {name} hold {leaves}"
     if kind == USED:
-        return f"a model or a loss is given {', '.join(params['values'])} of {name}"
+        return f"a model or a loss uses {', '.join(params['values'])} of {name}"
     if kind == EQUAL:
         pairs = ", ".join(params["values"])
-        return f"{display_name(name)} is given the same numbers as its arguments {pairs}"
+        return f"{display_name(name)} gets the same values for its arguments {pairs}"
     if kind == HYPER:
         cls = params["class"].rpartition(".")[2]
         return f"{cls} as {name} has {values_text(params['values'])}"
@@ -101,7 +101,7 @@ def text_of(params: Mapping[str, Any]) -> str:
     if kind == MODES:
         still = params["eval"]
         outermost = [path for path in still if path.rpartition(".")[0] not in still]
-        but = f", but for {', '.join(outermost)}" if still else ""
+        but = f", except {', '.join(outermost)}" if still else ""
         return f"all modules of a model that trains are in training mode{but}"
     return f"{name} is trained on the same number of rows in every step"
 
@@ -113,7 +113,7 @@ def values_text(values: Mapping[str, Any]) -> str:
         for name, value in values.items()
         if name != TENSORS
     }
-    tensors = f"tensors as {', '.join(values[TENSORS])}" if values.get(TENSORS) else ""
+    tensors = f"the tensors {', '.join(values[TENSORS])}" if values.get(TENSORS) else ""
     return " and ".join(part for part in (format_args(plain), tensors) if part)
 
 
@@ -153,8 +153,8 @@ def negative(params: Mapping[str, Any], setting: Setting, wanted: Mapping[str, A
     ):
         symptom = Symptom.SETTING
     elif params["of"] == BETWEEN:
-        expected = f"{subject.variable} as {first} left it when {first} steps again"
-        observed, symptom = "it is another one", Symptom.OVERWRITTEN
+        expected = f"{subject.variable} does not change between two steps of {first}"
+        observed, symptom = "something else changed it", Symptom.OVERWRITTEN
     elif params["of"] == BATCH:
         lacking = [name for name in wanted if name not in setting.values]
         expected = f"{first}: {wanted[first]}"
@@ -165,11 +165,11 @@ def negative(params: Mapping[str, Any], setting: Setting, wanted: Mapping[str, A
             observed = f"{joined(lacking)} {are} missing from batches of {setting.key.name}"
     elif params["of"] == USED:
         subject = Subject(variable=f"{setting.key.name} {first}")
-        expected, observed = "given to a model or a loss", "fetched, and given to neither"
+        expected, observed = "used by a model or a loss", "fetched, and not used"
     elif params["of"] == EQUAL:
-        expected, observed = "the same numbers", f"{', '.join(wanted)} differ"
+        expected, observed = "the same values", f"{', '.join(wanted)} differ"
     elif params["of"] == KEPT:
-        expected, observed = "the values that they began with", f"{', '.join(wanted)} changed"
+        expected, observed = "the initial values", f"{', '.join(wanted)} changed"
     elif params["of"] == SAMPLES:
         expected = "as many rows as in the first steps"
         observed = f"{setting.values[first]:g} times as many rows as in the first steps of this run"

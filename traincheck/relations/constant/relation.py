@@ -48,39 +48,42 @@ _STEPS = frozenset({"mark", "step"})
 
 
 class Constant(RelationBase):
-    """A program gives the same values again and again.
+    """A program uses the same values again and again.
 
-    What it says:
-        One of: a function that the program calls itself is given these numbers and these tensors;
-        batches have parts of these dtypes and numbers of dims; a model is given the same whole
-        numbers twice, as inputs and as labels perhaps;
-        these modules, and no others, are in evaluation mode while the model around them trains; a
-        model is in evaluation mode whenever gradients are off;
-        these hyper-parameters of an optimizer never change, or have these values; a model is
-        trained on as many rows in every step as in the first; nothing but an optimizer writes to
-        the parameters that it updates, but for loads; a model or a loss is given these parts of
-        the batches of a loader.
+    Claims:
+        - A function that the program calls itself gets these numbers and these tensors.
+        - Batches have parts of these dtypes and numbers of dims.
+        - A model gets the same whole numbers twice, such as inputs that are also the labels.
+        - These modules, and no others, are in evaluation mode while the model around them trains.
+        - A model is in evaluation mode whenever gradients are off.
+        - These hyper-parameters of an optimizer never change, or have these values.
+        - A model is trained on as many rows in every step as in the first.
+        - Only an optimizer, and loads, write to the parameters that it updates.
+        - A model or a loss uses these parts of the batches of a loader.
 
     Example:
-        ``In train.py, functional.scaled_dot_product_attention is given dropout_p=0.0 in evaluation
-        mode.`` It breaks when dropout goes on in evaluation, a mask is forgotten, an encoder is
-        left in evaluation mode, weight decay is switched off in mid-run.
+        ``In train.py, functional.scaled_dot_product_attention gets dropout_p=0.0 in evaluation
+        mode.`` Claims break when dropout stays on in evaluation, a mask is forgotten, an encoder
+        stays in evaluation mode, or weight decay is switched off during a run.
 
     Evidence:
         One example for each call of the function or module, or for each step. A step with fewer
-        rows (the last of an epoch) counts only when one of another iteration follows it; one with
-        more, by forwards that no backward follows, does not: an iteration was left before its end.
-        That a part of a batch reaches no model and no loss is an example only where all that they
-        are given is of batches: else the loop may have made it of that part.
+        rows (the last of an epoch) counts only when a step of another iteration follows it. A step
+        with more rows does not count if they come from forwards that no backward follows: an
+        iteration was left before its end. An unused part of a batch is an example only if all
+        inputs of the models and losses come from batches: else the loop may have made them of that
+        part.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        Anything about other programs. Learning rates: *schedule* speaks of them. How many rows
-        there are, or any other size. Values that vary. That hyper-parameters, or numbers that users
-        tune (the p of dropout, max_norm), have other values is told, but is no more than advice,
-        unless they are switched on or off.
+    Not claimed:
+        - Anything about other programs.
+        - Learning rates: *schedule* covers them.
+        - How many rows there are, or any other size.
+        - Values that vary.
+        - Other values of hyper-parameters, or of numbers that users tune (the p of dropout,
+          max_norm), are reported as advice, unless they are switched on or off.
     """
 
     name = "constant"

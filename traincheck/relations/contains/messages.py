@@ -49,7 +49,7 @@ def _change_text(params: Mapping[str, Any]) -> str:
     if "within" in params:
         return f"Every {owner} gets a gradient within its first {params['within']} training steps"
     if role == "gradient":
-        what = "appears or changes" if change == "changes" else "is cleared, as zero_grad does"
+        what = "appears or changes" if change == "changes" else "is cleared (as by zero_grad)"
         return f"In every training step, the gradient of every {owner} {what}"
     return f"In every training step, every {who} changes"
 
@@ -62,12 +62,12 @@ def call_expected(params: Mapping[str, Any], outer: str) -> str:
 
 def call_observed(module: str | None) -> str:
     """What a call of ``module`` held instead."""
-    return "there was no such call" + (f" in {module}" if module else "")
+    return "no such call" + (f" in {module}" if module else "")
 
 
 def mode_broken(root: str) -> tuple[str, str]:
     """What was expected of a root module, and observed."""
-    observed = "it is in evaluation mode, and gradients are computed from its result"
+    observed = "in evaluation mode, and backward() computes gradients from its result"
     return f"{root} is in training mode", observed
 
 
@@ -86,7 +86,7 @@ def change_broken(
     """What was expected of a variable, what was observed, and its symptom."""
     _, role, change = template_of(params)
     if change == "cleared":
-        expected = f"the gradient of {variable.name} is cleared, as zero_grad does"
+        expected = f"the gradient of {variable.name} is cleared (as by zero_grad)"
         observed = "the gradient of an earlier step is still there"
         symptom = Symptom.MISSING_ZERO_GRAD if is_held else Symptom.NOT_IN_OPTIMIZER
     else:

@@ -31,11 +31,12 @@ _OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
 class Contains(RelationBase):
     """During A, B happens.
 
-    What it says:
-        A is a call, or a training step from one boundary to the next. B is a call, perhaps with
-        given flags (``is_causal=True``), or a change: *every* variable of a kind changes. A kind is
-        a role (parameter, gradient, buffer, optimizer state), perhaps narrowed to a leaf
-        (``running_mean``) and the class of its module.
+    Claims:
+        - A is a call, or a training step from one boundary to the next.
+        - B is a call, perhaps with given flags (``is_causal=True``), or a change: *every* variable
+          of a kind changes.
+        - A kind is a role (parameter, gradient, buffer, optimizer state). It may be narrowed to a
+          leaf (``running_mean``) and the class of its module.
 
     Example:
         ``In every training step, every parameter changes, if requires_grad is true.`` It breaks
@@ -43,23 +44,25 @@ class Contains(RelationBase):
 
     Evidence:
         One example for each call of A, or for each window and variable. Steps that are unfinished,
-        were not recorded, or did not train give none. A parameter that stayed as it was is no
-        counterexample when its gradient or its learning rate is zero, when training has converged
-        (it has moved, and its gradient has fallen below a thousandth), when a gradient scaler
-        skipped the step, when it is the turn of another optimizer, or when the view cannot tell;
-        nor is an expert that gets no gradient, while others like it come and go. Context of a
-        variable: requires_grad, in_optimizer, has_gradient, has_step, training, ndim, sharded,
-        leaf, module_class, model; of a call: training, autocast; of the mode of a model: frozen.
+        were not recorded, or did not train give none. A parameter that did not change is no
+        counterexample in these cases: its gradient or learning rate is zero; training has converged
+        (the parameter has moved, and its gradient has fallen below a thousandth); a gradient scaler
+        skipped the step; another optimizer steps now; the view cannot show the change; it belongs
+        to an expert that gets no gradient, while others like it come and go. Context of a variable:
+        requires_grad, in_optimizer, has_gradient, has_step, training, ndim, sharded, leaf,
+        module_class, model. Context of a call: training, autocast. Context of the mode of a model:
+        frozen.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        How often B happens. What else A holds. In which of several backward calls a gradient
-        arrives: programs with several losses differ in that. How the library does its own work
-        (``Linear.forward`` calls ``functional.linear``, an update changes ``exp_avg``); claims of
-        earlier versions about it are still decided. Claims about a class defined in the
-        script itself are kept to scripts of that name.
+    Not claimed:
+        - How often B happens, and what else A holds.
+        - In which of several backward calls a gradient arrives: programs with several losses differ
+          in that.
+        - How the library does its own work (``Linear.forward`` calls ``functional.linear``, an
+          update changes ``exp_avg``). Claims of earlier versions about it are still decided.
+        - Anything of other scripts, for a class that is defined in a script.
     """
 
     name = "contains"

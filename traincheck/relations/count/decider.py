@@ -243,7 +243,7 @@ class CountDecider:
         other = None if count else self._handover.of(params.get("owner"))
         if other is not None and params["api"] == Families.OPTIMIZER_STEP:
             symptom, evidence = Symptom.MADE_ANEW, (window.event, other)
-            observed = f"{label(other)} steps in its place"
+            observed = f"{label(other)} steps instead"
         return Example(
             holds=False,
             context=NO_CONTEXT,

@@ -11,10 +11,10 @@ from traincheck.schema.words import counted
 # How often ``detach`` is called is a habit that says where gradients go.
 CUT: Mapping[str, str] = {
     "likely_cause": (
-        "A tensor is detached that is not in the reference, or no longer is: gradients go another "
-        "way{where}."
+        "A tensor is detached that is not detached in the reference, or the other way round: "
+        "gradients take another path{where}."
     ),
-    "fix": "Find the detach() that the reference does not have, or that is missing here{where}.",
+    "fix": "Find the detach() call that was added or removed{where}.",
 }
 
 

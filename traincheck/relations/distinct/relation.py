@@ -30,34 +30,36 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 
 class Distinct(RelationBase):
-    """Batches and random draws that do not come twice.
+    """Batches and random draws that do not repeat.
 
-    What it says:
-        The batches of a loader that feeds training are pairwise different within an epoch, from one
-        epoch to the next, or on different ranks, or are not in the order of the dataset; their rows
-        are not all one sample, and ranks share the samples of an epoch out among them. An epoch
-        that is resumed in the middle gives none of the samples that it was trained on before. The
-        generators that workers draw from begin in states of their own, in each worker and epoch. A
-        generator is not in the state that it had after an earlier step.
+    Claims:
+        - The batches of a training loader differ from each other within an epoch, from one epoch to
+          the next, or between ranks.
+        - Batches are not in the order of the dataset, and their rows are not all one sample.
+        - Ranks divide the samples of an epoch among them.
+        - An epoch that is resumed repeats none of the samples that were used before.
+        - The generators of loader workers begin in different states, in each worker and epoch.
+        - A generator is not in the state that it had after an earlier step.
 
     Example:
-        ``In train.py, the batches of loader0 are others than in the epoch before.`` It breaks when
-        ``set_epoch`` is not called, with the first batch of the second epoch.
+        ``In train.py, the batches of loader0 differ from those of the epoch before.`` It breaks
+        when ``set_epoch`` is not called, with the first batch of the second epoch.
 
     Evidence:
-        One example for each batch, worker or step that has one to be compared with, by the exact
-        fingerprints of all tensors of a batch; within an epoch also by its indices. Batches of
-        fewer than four samples are not compared, nor is the order of fewer than eight. Of each
-        batch of a resumed epoch, eight samples count at most; and a resumption only if as many
-        batches are left out as were done. What ranks share, and where an epoch goes on, is told by
-        indices. A step in which nothing is drawn is none that repeats.
+        One example for each batch, worker or step that can be compared, by the exact fingerprints
+        of all tensors of a batch; within an epoch also by its indices. Batches of fewer than four
+        samples are not compared, nor is the order of fewer than eight. Of each batch of a resumed
+        epoch, at most eight samples count. A resumption counts only if as many batches are skipped
+        as were done. Ranks and resumptions are compared by indices. A step that draws nothing
+        repeats nothing.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        Anything of another program, where drawing with replacement, or giving each rank the same
-        batch, may be right; or of loaders for evaluation.
+    Not claimed:
+        - Anything of another program: drawing with replacement, or the same batch on each rank, may
+          be right there.
+        - Anything of loaders for evaluation.
     """
 
     name = "distinct"
@@ -178,7 +180,7 @@ def _negative(one: Comparison) -> Example:
     return counterexample(
         one.event,
         Subject(variable=one.name),
-        f"what {one.name} gives does not come twice",
+        f"{one.name} does not repeat",
         one.how,
         Symptom.REPEATED_DATA,
     ).replace(step=one.step, rank=one.rank)  # a worker is compared after its first batch

@@ -155,7 +155,7 @@ class RepeatTracker:
             yield _of_batch(event, DATASET, how, holds)
         yield from self._on_parts(event)
         if len(event.samples) >= _MIN_ROWS and len(event.samples) == len(set(event.indices)):
-            how = "all its samples are one and the same, at different indices"
+            how = "all its samples are equal, at different indices"
             yield _of_batch(event, ROWS, how, len(set(event.samples)) > 1)
         digest, rows = _content(event)
         indices = ",".join(map(str, event.indices))
@@ -170,7 +170,7 @@ class RepeatTracker:
         tables = [(t, k) for t, k in ((loader.seen, digest), (loader.drawn, indices)) if k]
         if 0 < max(len(table) for table, _ in tables) < _MOST_KEPT:
             first = next((table[key] for table, key in tables if key in table), None)
-            yield _of_batch(event, EPOCH, f"it is batch {first} of this epoch again", first is None)
+            yield _of_batch(event, EPOCH, f"it repeats batch {first} of this epoch", first is None)
         for table, key in tables:
             table.setdefault(key, event.index)
         if digest is None:
@@ -179,7 +179,9 @@ class RepeatTracker:
             before = loader.before.get(event.index)
             loader.now[event.index] = digest
             if before is not None and rows >= _MIN_ORDER:
-                how = f"epoch {event.epoch} begins with the batches of the one before, in its order"
+                how = (
+                    f"epoch {event.epoch} repeats the batches of the one before, in the same order"
+                )
                 yield _of_batch(event, EPOCHS, how, before != digest)
         yield from self._on_ranks(event, digest)
 

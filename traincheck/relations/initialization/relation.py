@@ -25,28 +25,29 @@ from traincheck.schema.words import listed
 
 
 class Initialization(RelationBase):
-    """Parameters are filled by the functions of torch.nn.init that they are meant to be filled by.
+    """Functions of torch.nn.init fill the parameters as in the reference.
 
-    What it says:
-        One of two, for a program as a whole: which functions are called before the first step; or,
-        for each kind of parameter (a name in a class of modules), which of them fill it, in order.
+    Claims:
+        One of two, for a program as a whole: which functions are called before the first step; or
+        which of them fill each kind of parameter (a name in a class of modules), in order.
 
     Example:
         ``In train.py, torch.nn.init fills dt_bias of Mixer with uniform_, weight of Linear with
-        kaiming_uniform_.`` It breaks when another function is called, or the initialization walks
-        past some parameters.
+        kaiming_uniform_.`` It breaks when another function is called, or when the initialization
+        misses some parameters.
 
     Evidence:
-        One example for each call that fills a parameter, when the first step ends. A parameter
-        that no function of torch.nn.init filled counts only if others of the run were.
+        One example for each call that fills a parameter, when the first step ends. A parameter that
+        no function of torch.nn.init filled counts only if others of the run were filled.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        With which numbers they are filled. Anything about other programs. Kinds of which some
-        parameters are filled in one way and some in another, or that are filled by other means.
-        What is filled after the first step.
+    Not claimed:
+        - The numbers that fill them.
+        - Anything about other programs.
+        - Kinds whose parameters are filled in different ways, or by other means.
+        - Parameters that are filled after the first step.
     """
 
     name = "initialization"
@@ -87,9 +88,9 @@ class Initialization(RelationBase):
             code=self.name,
             severity="warning",
             title=text,
-            headline="Initial values of {variables} come from elsewhere than in the reference",
+            headline="{variables} {is|are} initialized in another way than in the reference",
             likely_cause="The initialization was changed, or does not reach {variables}.",
-            fix="Compare what fills {variables} before the first step with the reference.",
+            fix="Compare the initialization of {variables} with the reference.",
         )
 
 

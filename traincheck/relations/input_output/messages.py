@@ -19,14 +19,13 @@ WORDS = {
 }
 _AND = " and "
 DETACHED: Mapping[str, str] = {
-    "headline": "No gradient flows back through what {subject} is given",
+    "headline": "No gradient flows back through the arguments of {subject}",
     "likely_cause": (
-        "An argument of {subject}{where} was detached, made of numbers, computed where gradients "
-        "are off, or comes from a frozen model, as both arguments may: what it comes from is not "
-        "trained by this way."
+        "An argument of {subject}{where} was detached, built from numbers, computed with gradients "
+        "off, or comes from a frozen model. The modules that computed it are not trained."
     ),
-    "fix": "Remove detach(), .data, torch.tensor() and no_grad() on the way to {subject}{where}; "
-    "call requires_grad_(True) on a model that is to be trained; a distribution passes gradients "
+    "fix": "Remove detach(), .data, torch.tensor() and no_grad() on the way to {subject}{where}. "
+    "Call requires_grad_(True) on a model that should train. A distribution passes gradients "
     "through rsample(), not through sample().",
 }
 _NAMED = 2  # modules that are named in a sentence

@@ -36,27 +36,30 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 class InputOutput(RelationBase):
     """The result and the arguments of an API fit each other.
 
-    What it says:
-        One of three: two tensors among result and arguments have an equal dtype, device or shape,
-        or an equal first or last dim; the result has a fixed dtype or number of dims, or requires
-        grad, and so does each tensor where a module returns several, and what modules in training
-        are given by others; flags are always given the same value.
+    Claims:
+        - Two tensors among result and arguments have an equal dtype, device or shape, or an equal
+          first or last dim.
+        - The result has a fixed dtype or number of dims, or requires grad. So does each tensor of a
+          module that returns several, and each tensor that other modules pass to a module in
+          training.
+        - Flags always have the same value.
 
     Example:
         ``The result of Linear.forward has the dtype of its argument 0.`` A kernel that falls back
         to another precision breaks it. ``cross_entropy is called with reduction='mean'.``
 
     Evidence:
-        One example for each call of the API outside autocast, or under the dtype of autocast that
-        the claim names. Equal dims count only where the dim took several values: a batch size is
-        never pinned, and a square layer proves nothing. Context: training, grad_enabled.
+        One example for each call of the API, outside autocast or under the autocast dtype that the
+        claim names. Equal dims count only if the dim took several values: a batch size is never
+        pinned, and a square layer proves nothing. Context: training, grad_enabled.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        Any size or number. Functions inside other modules: *contains* speaks of their flags. What
-        only this program does (flags, dtype or grad of its modules) is kept to scripts of its name.
+    Not claimed:
+        - Any size or number.
+        - Anything of functions inside other modules: *contains* covers their flags.
+        - Anything of other scripts, for flags, and for dtype or grad of a script's own modules.
     """
 
     name = "input_output"

@@ -24,16 +24,16 @@ from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Top
 _NEAR = 1e-2  # relative: a smaller difference satisfies the claim
 _COMPARED = 8  # tokens that one answer compares, at least
 _TEXTS = {
-    BACKWARDS: "The losses of several backwards add up to one mean loss before an update",
-    RANKS: "The losses of all ranks of DistributedDataParallel add up to a mean loss for each",
-    TOKENS: "The target of a loss that is made of tokens holds the next one at each position",
+    BACKWARDS: "The losses of several backwards sum to one mean loss before an update",
+    RANKS: "The losses of all ranks of DistributedDataParallel sum to one mean loss for each rank",
+    TOKENS: "The target of a loss over tokens holds the next token at each position",
 }
 _CAUSES = {
-    BACKWARDS: "The loss is not divided by the number of micro-batches: the gradient is as many "
-    "times too large.",
-    RANKS: "The loss is divided by what all ranks have together, and DistributedDataParallel "
-    "divides the gradient by the number of ranks once more.",
-    TOKENS: "The labels were shifted before, and the model shifts them again.",
+    BACKWARDS: "The loss is not divided by the number of micro-batches, so the gradient is too "
+    "large by that factor.",
+    RANKS: "The loss is divided by a count over all ranks, and DistributedDataParallel divides "
+    "the gradient by the number of ranks again.",
+    TOKENS: "The labels are already shifted, and the model shifts them again.",
 }
 _FIXES = {
     BACKWARDS: "Divide the loss by the number of batches for each optimizer step.",
@@ -43,31 +43,33 @@ _FIXES = {
 
 
 class Loss(RelationBase):
-    """What backward is given is one mean loss, of targets that are one token ahead.
+    """backward() gets one mean loss, of targets that are one token ahead.
 
-    What it says:
-        One of three, of any program. The losses of several backwards of one line of code, with a
-        forward each, add up to one mean loss before an optimizer steps. Those of all ranks of
-        DistributedDataParallel add up to one mean loss for each rank. The target of a loss over
-        classes that is made of the tokens of its batch is one position ahead of them.
+    Claims:
+        One of three, in any program:
+        - The losses of several backwards from one line of code, with a forward each, sum to one
+          mean loss before an optimizer steps.
+        - The losses of all ranks of DistributedDataParallel sum to one mean loss for each rank.
+        - The target of a loss over classes is one position ahead of the tokens of its batch.
 
     Example:
-        ``The losses of several backwards add up to one mean loss before an update.`` It breaks when
+        ``The losses of several backwards sum to one mean loss before an update.`` It breaks when
         the loss is not divided by the number of micro-batches.
 
     Evidence:
-        One example for each update; for targets eight for each step, as many tokens are compared at
-        least. A sum is taken as its mean over valid labels. A counterexample is the mistake and
-        nothing else: as many mean losses as backwards, one among all ranks, tokens two ahead. What
-        is weighted in another way says nothing.
+        One example for each update; for targets eight for each step, as at least eight tokens are
+        compared. A sum is read as its mean over valid labels. A counterexample is exactly the
+        mistake: as many mean losses as backwards, one among all ranks, tokens two ahead. A loss
+        with other weights proves nothing.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        How large a loss is, or what it is of. Anything of updates with several losses for one
-        backward, with backwards of several lines (other losses), with zero_grad between them, or
-        scaled for half precision; of ranks that exchange gradients in a way of their own.
+    Not claimed:
+        - How large a loss is, or which function it is.
+        - Updates with several losses for one backward, with backwards from several lines (other
+          losses), with zero_grad between them, or scaled for half precision.
+        - Ranks that exchange gradients in their own way.
     """
 
     name = "loss"
@@ -170,12 +172,12 @@ def _negative(share: LossShare) -> Example:
     event, call = share.event, share.call
     expected, observed = {
         BACKWARDS: (
-            f"the losses of {share.parts} backwards add up to one mean loss",
-            f"they add up to {share.value:.4g}: the mean loss of each batch is given as it is",
+            f"the losses of {share.parts} backwards sum to one mean loss",
+            f"they sum to {share.value:.4g}: the mean loss of each batch is not divided",
         ),
         RANKS: (
-            f"the losses of {share.parts} ranks add up to {share.parts} mean losses",
-            f"they add up to {share.value * share.parts:.4g}: the gradient is {share.value:.4g} "
+            f"the losses of {share.parts} ranks sum to {share.parts} mean losses",
+            f"they sum to {share.value * share.parts:.4g}: the gradient is {share.value:.4g} "
             "times that of the mean loss",
         ),
         TOKENS: (

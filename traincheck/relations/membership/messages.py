@@ -31,25 +31,25 @@ _TEXTS = {
     HELD: "Every parameter under {under} is held by an optimizer",
     FREE: "No optimizer holds a parameter under {under}",
     SPARSE: "Every embedding under {under} has sparse gradients",
-    DTYPE: "Every {role} under {under} is of dtype {dtype}",
-    ONCE: "No step of training updates a parameter under {under} by two optimizers",
+    DTYPE: "Every {role} under {under} has dtype {dtype}",
+    ONCE: "No training step updates a parameter under {under} with two optimizers",
 }
 # What breaks it: symptom, expected, observed
 _BROKEN = {
     TRAINABLE: (Symptom.FROZEN, "requires_grad of {name} is True", "requires_grad is False"),
     FROZEN: (Symptom.UNFROZEN, "requires_grad of {name} is False", "requires_grad is True"),
-    STILL: (Symptom.SILENT_WRITE, "no step changes {name}", "this step makes a change"),
+    STILL: (Symptom.SILENT_WRITE, "no step changes {name}", "this step changes it"),
     HELD: (Symptom.NOT_IN_OPTIMIZER, "an optimizer holds {name}", "held by no optimizer"),
     FREE: (Symptom.UNFROZEN, "no optimizer holds {name}", "held by an optimizer"),
     ONCE: (
         Symptom.APPLIED_TWICE,
         "one optimizer updates {name}",
-        "several optimizers make an update",
+        "several optimizers update it",
     ),
     SPARSE: (
         Symptom.WRONG_VALUE,
-        "the gradient of {name} is sparse, so that other rows stay as they are",
-        "a dense gradient: momentum and weight decay move rows that were not looked up",
+        "the gradient of {name} is sparse, so that unused rows do not change",
+        "a dense gradient: momentum and weight decay change unused rows",
     ),
     UNMOVED: (
         Symptom.SILENT_WRITE,
@@ -59,7 +59,7 @@ _BROKEN = {
     DTYPE: (Symptom.PRECISION, "dtype {dtype} for {name}", ""),
     REACHED: (
         Symptom.NOT_IN_OPTIMIZER,
-        "an optimizer holds {name}, as of all that gets a gradient",
+        "an optimizer holds {name}, which gets a gradient",
         "held by no optimizer",
     ),
 }

@@ -26,35 +26,39 @@ from traincheck.schema.findings import CheckInfo
 
 
 class Membership(RelationBase):
-    """Which variables a model has, which of them are trained, and which an optimizer holds.
+    """Which variables a model has, which are trained, and which an optimizer holds.
 
-    What it says:
-        Every parameter under a place of a model is trained (requires_grad), is frozen, is never
-        changed by a training step, is held by an optimizer, by none, or is not updated by two. Its
-        embeddings have sparse gradients. Parameters, or buffers, are kept in a dtype. A model has
-        parameters, or buffers, of these names. And of any program: a parameter that gets a gradient
-        is held by an optimizer, and no optimizer changes one that is frozen.
+    Claims:
+        - Every parameter under a place of a model is trained (requires_grad), or is frozen, or is
+          never changed by a training step.
+        - Every parameter under a place is held by an optimizer, or by none, or is not updated by
+          two.
+        - The embeddings under a place have sparse gradients.
+        - The parameters, or buffers, under a place have a dtype.
+        - A model has parameters, or buffers, of these names.
+        - In any program, an optimizer holds every parameter that gets a gradient, and no optimizer
+          changes a frozen parameter.
 
     Example:
         ``In train.py, every parameter under Classifier.backbone.stages.[0-1] is frozen.`` It breaks
         when the function that freezes them is not called, in the first step that trains them.
 
     Evidence:
-        One example for each place and training step, or for each frozen variable, eight a step at
-        most; a counterexample for each variable of the
-        place that is otherwise. Places are the widest whose variables all are alike, so a large
-        model gives few. Of a model whose flags, or whose optimizer, change in the course of
-        training nothing is claimed. Loss networks, and averages that no optimizer holds, are left
-        out; so is a parameter whose model is not the one that trains. One that is frozen in a step
-        counts as such in it where the next does not train it again. Of a model that is cast
-        while it trains no dtype is claimed, nor is one of whole numbers.
+        One example for each place and training step, or for each frozen variable (at most eight a
+        step), and one counterexample for each variable that breaks the claim. Places are as wide as
+        possible, so a large model gives few. Left out are:
+        - models whose flags or optimizer change during training;
+        - loss networks, averages that no optimizer holds, and parameters of a model that is not
+          trained;
+        - the dtype of a model that is cast while it trains, and whole numbers;
+        - a parameter that is frozen in one step only: the next step trains it again.
 
     Chance:
         A coin for each step.
 
-    Not said:
-        In which group, or with which options, an optimizer holds a parameter. All but the last two
-        claims are kept to programs of the same name.
+    Not claimed:
+        - The group or the options with which an optimizer holds a parameter.
+        - Anything about other programs, except the last claim.
     """
 
     name = "membership"

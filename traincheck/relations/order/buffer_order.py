@@ -152,8 +152,8 @@ def _early(buffer: Variable, call: CallEvent) -> Example:
     return counterexample(
         call,
         Subject(variable=buffer.name, module=buffer.name.rpartition(".")[0]),
-        f"a pass in training mode computes {buffer.name} first",
-        f"{call.module} is called in {mode} mode, and it holds what it began with",
+        f"a forward in training mode computes {buffer.name} first",
+        f"{call.module} is called in {mode} mode, and the buffer has its initial value",
         Symptom.WRONG_ORDER,
         stage=call.stage,
     )

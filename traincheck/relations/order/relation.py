@@ -39,35 +39,36 @@ _F = Families
 class Order(RelationBase):
     """After A, B comes before the next C.
 
-    What it says:
-        A, B and C are landmarks of a training loop: zero_grad, the forward of the model, backward,
-        unscale_, clipping, the steps of optimizer, scaler and scheduler, train and eval. A may
-        equal C: between two of them there is a B. Claims about two calls of optimizers are kept
-        for each optimizer by itself. Or: what buffers hold is computed by a pass in training mode
-        before another pass uses it.
+    Claims:
+        - A, B and C are landmarks of a training loop: zero_grad, the forward of the model,
+          backward, unscale_, clipping, the steps of optimizer, scaler and scheduler, train and
+          eval. A may equal C: then there is a B between two of them.
+        - Claims about two calls of optimizers apply to each optimizer separately.
+        - A forward in training mode computes the buffers of a kind before another forward uses
+          them.
 
     Example:
         ``After Optimizer.step, zero_grad comes before the next backward.`` It breaks when zero_grad
         is missing, in the step whose backward adds to gradients that were used before.
 
     Evidence:
-        One example for the first C after each A. The first C of a run has no A before it and is
-        no example, so that it does not matter whether a loop clears gradients at its head or its
-        end. What is still awaited when the run ends is not judged. Nothing is known across steps
-        that were not recorded. Context: stage. Of buffers, one example for each pass of a model
-        that has them; what is loaded need not be computed.
+        One example for the first C after each A. The first C of a run has no A before it and is no
+        example: a loop may clear gradients at its start or at its end. Calls that are still awaited
+        when the run ends are not judged. Nothing is known across steps that were not recorded.
+        Context: stage. For buffers, one example for each forward of a model that has them; loaded
+        buffers need not be computed.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        How often anything is called. That evaluation, a schedule, or accumulation takes place.
-        With several optimizers, that each loss is of a new forward. Anything of gradients that are
-        cleared before a step applies them.
-        ``train`` after ``eval`` is asked for only where the same module was in training mode
-        before, and is given when its mode was set in another way. That a program clips gradients,
-        and what it says of buffers, is kept to scripts of the same name. Nothing of BatchNorm: its
-        statistics begin where they change nothing.
+    Not claimed:
+        - How often anything is called, or that evaluation, a schedule or accumulation takes place.
+        - With several optimizers, that each loss comes from a new forward.
+        - Anything of gradients that are cleared before a step applies them.
+        - ``train`` after ``eval``, unless the same module was in training mode before. Setting the
+          mode in another way counts as ``train``.
+        - Anything of other scripts, for clipping and for buffers.
+        - Anything of BatchNorm: its initial statistics change nothing.
     """
 
     name = "order"
@@ -91,8 +92,11 @@ class Order(RelationBase):
 
     def text(self, claim: Hypothesis) -> str:
         if is_of_buffers(claim):
-            text = f"Every {selector_text(claim.params)} is computed by a pass in training mode"
-            return in_program(claim.params, f"{text} before another pass uses it")
+            buffer = selector_text(claim.params)
+            text = (
+                f"Every {buffer} is computed by a forward in training mode before another uses it"
+            )
+            return in_program(claim.params, text)
         after, needed, before = triple_of(claim)
         a, b, c = map(display_name, (after, needed, before))
         text = f"After {a}, {b} comes before the next {c}"

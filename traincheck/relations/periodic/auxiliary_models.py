@@ -19,16 +19,16 @@ from traincheck.schema.findings import Example, Subject, Symptom
 ROLE = "serving model"  # in place of the role of a variable
 NEEDS = AUXILIARY | Needs(kinds=frozenset({"step"}))
 MOVES: Mapping[str, str] = {
-    "headline": "{subject} is no longer brought up to date",
+    "headline": "{subject} is no longer updated",
     "likely_cause": (
-        "What copies weights into {subject}, or averages them, is not reached, or has no effect."
+        "The code that copies or averages weights into {subject} is not reached, or has no effect."
     ),
-    "fix": "Look for what brings {subject} up to date, and for the condition it stands under.",
+    "fix": "Find the code that updates {subject}, and the condition that it depends on.",
 }
 ASKED: Mapping[str, str] = {
-    "headline": "{subject} is no longer asked",
+    "headline": "{subject} is no longer called",
     "likely_cause": "Another model is called in place of {subject}, or none.",
-    "fix": "Look for the lines that call {subject}: targets are to come from it.",
+    "fix": "Find the lines that call {subject}: targets should come from it.",
 }
 MAX_PERIOD = 10_000
 _SLACK = 3  # times the longest interval seen
@@ -171,7 +171,7 @@ def _negative(params: Mapping[str, Any], model: AuxiliaryModel, event: MarkEvent
     return counterexample(
         event,
         Subject(module=model.name),
-        f"{model.name} is brought up to date every {params['period']} steps or sooner",
+        f"{model.name} is updated at least every {params['period']} steps",
         f"its weights have been the same for {model.rest} steps",
         Symptom.STATE_UNCHANGED,
         stage=event.stage,

@@ -23,30 +23,33 @@ _LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 class Periodic(RelationBase):
     """Every variable of a kind changes every k training steps.
 
-    What it says:
-        Between two changes of a variable lie at most k training steps. A kind is a role
-        (parameter, buffer, optimizer state), perhaps narrowed to a model, or to a leaf and the
-        class of its module. Of a model that serves the training of another, and that no optimizer
-        holds, it says the same with three times the longest stretch that was seen; and that it is
-        called without grad in training steps, where it was so in nearly all of them.
+    Claims:
+        - At most k training steps lie between two changes of a variable. A kind is a role
+          (parameter, buffer, optimizer state). It may be narrowed to a model, or to a leaf and the
+          class of its module.
+        - The weights of an auxiliary model change within three times the longest interval that was
+          seen. Such a model serves the training of another, and no optimizer holds it.
+        - An auxiliary model is called without grad in training steps, if it was so in nearly all of
+          them.
 
     Example:
         ``Every parameter of Target changes at least once every 4 training steps.`` It breaks when
-        a target network is no longer brought up to date, in the step in which it was due.
+        a target network is no longer updated, in the step in which an update was due.
 
     Evidence:
-        One example for each change, and for each step in which one was due and did not come. A
-        variable is first due when it has changed once. A change that comes early is none the worse.
-        Steps that were not recorded, unfinished steps, skipped updates and looks that cannot tell
-        begin the count afresh. Context: requires_grad, in_optimizer, ndim, leaf, module_class,
-        model. A model that serves another is looked at when it is called without grad, in its first
-        steps and then in each tenth: one example for each look at which its weights are others.
+        One example for each change, and for each step in which a due change is missing. A variable
+        is first due when it has changed once. An early change is fine. The count starts again after
+        steps that were not recorded, unfinished steps, skipped updates and scans that cannot show a
+        change. Context: requires_grad, in_optimizer, ndim, leaf, module_class, model. An auxiliary
+        model is scanned when it is called without grad, in its first steps and then in every 10th
+        step. Each scan that finds other weights is one example.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        What changes in every step: *contains* speaks of that. Periods that vary.
+    Not claimed:
+        - What changes in every step: *contains* covers that.
+        - Periods that vary.
     """
 
     name = "periodic"

@@ -1,4 +1,4 @@
-"""Readings of what a loss is given: extremes, classes, shifted and ignored labels."""
+"""Readings of the arguments of a loss: extremes, classes, shifted and ignored labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What backward() is given over one update, as a multiple of the mean loss."""
+"""The losses passed to backward() over one update, as a multiple of the mean loss."""
 
 from __future__ import annotations
 

@@ -82,6 +82,8 @@ def misplaced_step(boundary: EpochBoundary) -> Example:
         update,
         Subject(api=Families.SCHEDULER_STEP),
         "a scheduler is stepped when an epoch ends, and only then",
-        "an epoch began without it" if boundary.is_new_epoch else "it came within an epoch",
+        "an epoch began without a scheduler step"
+        if boundary.is_new_epoch
+        else "a scheduler was stepped within an epoch",
         Symptom.SCHEDULE,
     )

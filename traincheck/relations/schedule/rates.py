@@ -16,12 +16,12 @@ BY_EPOCH = "by epoch"
 SHAPES = frozenset({CONSTANT, FALLS, WARM_UP, LINEAR, EXPONENTIAL, COSINE, MOVES, BY_EPOCH})
 TEXTS = {
     BY_EPOCH: "schedulers are stepped when an epoch ends, and only then",
-    CONSTANT: "learning rates never change but by a scheduler",
+    CONSTANT: "only a scheduler changes learning rates",
     COSINE: "learning rates follow a cosine",
     EXPONENTIAL: "learning rates fall by the same factor each time",
     FALLS: "learning rates never rise",
     LINEAR: "learning rates change by the same amount each time",
-    MOVES: "learning rates change with every training step until they stay at the last one",
+    MOVES: "learning rates change in every training step until they reach their final value",
     WARM_UP: "once learning rates have fallen, they do not rise again",
 }
 _TOLERANCE = 1e-5  # relative: rates are computed directly or recursively, and rounding differs

@@ -44,28 +44,32 @@ _MOVING = 2  # changes
 class Schedule(RelationBase):
     """Learning rates follow a curve of a given shape.
 
-    What it says:
-        Of all learning rates of a program: they never change; they change by the same amount or
-        factor each time; they follow a cosine; they never rise, or not after they have fallen; they
-        change with every step; or schedulers are stepped when an epoch of the training data ends,
-        and only then.
+    Claims:
+        All learning rates of a program have one of these properties:
+        - they never change;
+        - they change by the same amount or factor each time;
+        - they follow a cosine;
+        - they never rise, or not after they have fallen;
+        - they change with every step;
+        - schedulers are stepped when an epoch of the training data ends, and only then.
 
     Example:
         ``In train.py, learning rates follow a cosine.`` It breaks when a scheduler is stepped
-        twice for a batch, is never stepped, or begins anew on resume.
+        twice for a batch, is never stepped, or starts again on resume.
 
     Evidence:
-        One example for each change of the rate of a group of parameters (each step, where nothing
-        may change or may rise). Steps that a gradient scaler skipped say nothing. A rate that
-        stays what it is counts as still only if it moves later, or never moved.
+        One example for each change of the rate of a parameter group (for each step, if nothing may
+        change or rise). Steps that a gradient scaler skipped give none. An unchanged rate counts
+        only if it moves later, or never moved.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        How large a rate is, where a curve ends, how long it takes. Curves of schedulers that may
-        do anything (a LambdaLR) but for a rise after a fall, and of runs with a scheduler of
-        another class. Anything about other programs.
+    Not claimed:
+        - How large a rate is, where a curve ends, how long it takes.
+        - Curves of schedulers that may do anything (a LambdaLR), except a rise after a fall.
+        - Curves of runs with a scheduler of another class.
+        - Anything about other programs.
     """
 
     name = "schedule"
@@ -189,7 +193,7 @@ class ScheduleDecider:
             event,
             Subject(api=calls[-1].api if calls else Families.SCHEDULER_STEP),
             TEXTS[shape],
-            f"the rate of {sample.rate.group} {seen} {sample.value:.6g}",
+            f"the learning rate of {sample.rate.group} {seen} {sample.value:.6g}",
             Symptom.SCHEDULE,
             evidence=(*calls[-1:], event),
         )

@@ -106,8 +106,8 @@ class SharingDecider:
         ]
         foreign = [(name, optimizer) for name, key, optimizer in updated if key not in owned]
         for name, optimizer in foreign:
-            expected = f"the optimizer updates {name} as the model has it"
-            found = _negative(event, name, expected, "it updates a tensor that no model has")
+            expected = f"the optimizer updates the {name} of the model"
+            found = _negative(event, name, expected, "it updates a tensor that belongs to no model")
             if is_loose(name):  # no model ever had it
                 evidence = (event, optimizer)
                 yield found.replace(symptom=Symptom.HOLDS_OTHERS, evidence=evidence)

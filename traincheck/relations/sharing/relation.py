@@ -16,33 +16,35 @@ from traincheck.schema.findings import CheckInfo
 _TIED: Mapping[str, str] = {
     "severity": "warning",
     "headline": "{variables} {is|are} one tensor with another parameter",
-    "likely_cause": "Weights are tied that every reference run keeps apart, or one layer stands in "
-    "several places: {observed}.",
-    "fix": "Make a layer for each place ([layer] * 3 is one layer), unless they are to be tied.",
+    "likely_cause": "Weights are tied that every reference run keeps apart, or one layer is used "
+    "in several places: {observed}.",
+    "fix": "Create a layer for each place ([layer] * 3 is one layer), unless weights should be "
+    "tied.",
 }
 
 
 class Sharing(RelationBase):
     """Names that stand for one tensor, and names that never do.
 
-    What it says:
-        These names stand for one parameter (tied weights). No two names of a model stand for one.
-        Every parameter that an optimizer updates is one that a model has.
+    Claims:
+        - These names stand for one parameter (tied weights).
+        - No two names of a model stand for one parameter.
+        - Every parameter that an optimizer updates belongs to a model.
 
     Example:
         ``In train.py, Lm.embed.weight and Lm.head.weight are one tensor.`` It breaks when loading
-        or converting puts two in its place, in the first step that ends like that.
+        or converting replaces one of them, in the first step that ends with two tensors.
 
     Evidence:
-        One example for each training step, by the identity of objects, never by content or by
-        address, which another tensor may take. A name that is gone proves nothing.
+        One example for each training step. Tensors are compared as objects, never by content or
+        address, as another tensor may take an address. A name that no longer exists proves nothing.
 
     Chance:
         A coin for each step.
 
-    Not said:
-        That buffers, gradients or views share memory. Anything of another program, or of a second
-        model of a class.
+    Not claimed:
+        - That buffers, gradients or views share memory.
+        - Anything of another program, or of a second model of a class.
     """
 
     name = "sharing"
@@ -68,7 +70,7 @@ class Sharing(RelationBase):
         elif params["is"] == APART:
             text = f"No two parameters of {params['model']} are one tensor"
         else:
-            text = "Every parameter that an optimizer updates is one that a model has"
+            text = "Every parameter that an optimizer updates belongs to a model"
         return in_program(params, text)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
