@@ -86,14 +86,16 @@ def pages() -> dict[Path, str]:
 
 
 def relation_sections() -> str:
-    """What each relation says of itself, headings in bold."""
+    """The docstrings of relations, headings in bold."""
     parts = []
     for relation in BUILT_IN:
         summary, *sections = inspect.cleandoc(type(relation).__doc__ or "").split("\n\n")
         parts += [f"## {relation.name}", summary]
         for section in sections:
             heading, _, text = section.partition("\n")
-            parts.append(f"**{heading}** {inspect.cleandoc(text)}".replace("``", "`"))
+            text = inspect.cleandoc(text)
+            gap = "\n\n" if text.startswith("- ") else " "
+            parts.append(f"**{heading}**{gap}{text}".replace("``", "`"))
     return "\n\n".join(parts)
 
 
