@@ -362,8 +362,8 @@ def test_checkpoints_that_were_written_since_an_error_are_named(run, capsys, wor
     builder = TraceBuilder().process().model("Net", MLP).optimizer()
     for _ in range(4):
         builder.step(omit={"zero_grad"})
-        path = f"out/{builder._step}.pt"
-        builder._add(CheckpointEvent, op="save", path=path)
+        path = f"out/{builder.step_number}.pt"
+        builder.add(CheckpointEvent, op="save", path=path)
     run.events = builder.build()
     assert run(*words, "train.py") == 1
     said = " ".join(capsys.readouterr().err.split())
