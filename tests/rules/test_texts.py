@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.checking import BY_CODE, Alone
-from tests.rules.test_contract import BROKEN
+from tests.rules.broken import BROKEN
 from tests.texts import findings
 from traincheck.check.finding_builder import FindingBuilder
 from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES

@@ -13,111 +13,13 @@ from traincheck.facts.programs import program_of
 from traincheck.schema.claims import Needs, Schedule, without_sampling
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.instruments import FEEDS
 from traincheck.schema.invariant_file import needs_from_json
-from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, RESHAPES, Families
 
 _ALWAYS = frozenset({"step", "stage", "mark"})  # recorded whatever was asked for
 # Moments. Variables are recorded when they are found, whatever was asked for; what the program
 # updates itself, where gradients or parameters are recorded.
 _WITH_OTHERS = frozenset({"new", "hand"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """What one instrument records, and what is missing when it is off.
-
-    Attributes:
-        calls: beginnings of API and family names.
-        ends: ends of them.
-        roles: of the states that it records, in front of their moments.
-        kinds: of events.
-        stats: of which tensors it takes numbers; those of an API go with its calls.
-        packages: whether it records the user's own packages.
-    """
-
-    calls: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
-    roles: frozenset[str] = frozenset()
-    kinds: frozenset[str] = frozenset()
-    stats: frozenset[str] = frozenset()
-    packages: bool = False
-
-    def serves(self, needs: Needs) -> bool:
-        """Whether ``needs`` depends on it."""
-        return (
-            any(map(self.has_call, without_sampling(needs.calls)))
-            or any(map(self.has_state, needs.states))
-            or not self.kinds.isdisjoint(needs.kinds)
-            or any(map(self.has_stat, without_sampling(needs.stats)))
-            or (self.packages and bool(needs.packages))
-        )
-
-    def has_call(self, api: str) -> bool:
-        """Whether it records calls of this name."""
-        return api.startswith(self.calls) or api.endswith(self.ends)
-
-    def has_state(self, state: str) -> bool:
-        """Whether it records this ``role@moment``."""
-        return state.partition("@")[0] in self.roles
-
-    def has_stat(self, name: str) -> bool:
-        """Whether it takes these numbers."""
-        return name in self.stats or (not name.isidentifier() and self.has_call(name))
-
-
-_VARIABLES = frozenset({"parameter", "gradient", "buffer", "optimizer_state"})
-
-# Functions of torch itself that are recorded as those of torch.nn.functional are
-_OPERATORS = ("bmm", "matmul", "mm", "relu", "sigmoid", "softmax", "tanh")
-
-# Instrument -> what it feeds: analysis never imports torch, so it is said here once more. A test
-# compares it with what the instruments declare, and with what all checks need.
-FEEDS: Mapping[str, Feed] = {
-    "modules": Feed(
-        ends=(".forward",),
-        roles=_VARIABLES | {"input"},
-        stats=frozenset({"activation", "input", "parameter"}),
-    ),
-    "functional": Feed(
-        calls=(
-            "torch.nn.functional.",
-            "torch.Tensor.",
-            "torch.nn.init.",
-            *(f"torch.{name}" for name in _OPERATORS),
-        ),
-        stats=frozenset({"activation"}),
-    ),
-    "optimizers": Feed(
-        calls=("torch.optim.", "torch.nn.Module.zero_grad"),
-        roles=_VARIABLES - {"buffer"},
-        kinds=frozenset({"optimizer", "step"}),
-        stats=frozenset({"parameter", "update"}),
-    ),
-    "autograd": Feed(
-        calls=("torch.autograd.",),
-        roles=frozenset({"gradient", "loss"}),
-        stats=frozenset({"gradient"}),
-    ),
-    "amp": Feed(calls=("torch.amp.", "torch.cuda.amp.")),
-    "schedulers": Feed(calls=("torch.optim.lr_scheduler.",)),
-    "clipping": Feed(calls=("torch.nn.utils.clip_grad", Families.FSDP_CLIP)),
-    "modes": Feed(calls=(Families.TRAIN, Families.EVAL)),
-    "data": Feed(
-        roles=frozenset({"batch"}), kinds=frozenset({"batch"}), stats=frozenset({"batch"})
-    ),
-    "rng": Feed(kinds=frozenset({"rng"})),
-    "rng_state": Feed(calls=(Families.SET_RNG_STATE,)),
-    "checkpoint": Feed(kinds=frozenset({"checkpoint"}), roles=frozenset({"average"})),
-    "distributed": Feed(
-        calls=(DDP_INIT, DDP_HOOK, JOIN),
-        kinds=frozenset({"collective"}),
-        roles=frozenset({"collective"}),
-    ),
-    "warnings": Feed(kinds=frozenset({"warning"})),
-    "packages": Feed(packages=True),
-    "reshapes": Feed(calls=tuple(RESHAPES)),
-    "transforms": Feed(),
-}
 
 
 @dataclass(slots=True)

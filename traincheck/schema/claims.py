@@ -185,15 +185,7 @@ class Needs:
             ``parameter@ranks``: with exact fingerprints where there are several ranks;
             ``collective@ranks``: with exact fingerprints of what ranks send and get;
             ``batch@content``: with fingerprints of what batches hold, with ``@some`` as above;
-            ``average@loaded``: marks of models that no optimizer holds, when they change soon after
-            their load;
-            ``parameter@evaluation``: marks of the weights that models are evaluated with, and of
-            those that this writes; ``parameter@untrained``: marks of the weights of models that
-            serve the training of another in training mode, and of batch norms of theirs that are
-            evaluated with initial statistics; ``parameter@between``: marks of those
-            that are not as their optimizer left them; ``input@given``: marks of what models are
-            given; ``loss@broadcast``: marks of operations of losses that broadcast;
-            ``loss@attention``: of weights of attention.
+            and what observations need (`Observation.need`, listed in docs/trace-format.md).
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,
@@ -203,6 +195,7 @@ class Needs:
         level: at which calls of operators are to be recorded, "default" or "deep", which count
             them differently; empty where it makes no difference.
         packages: the user's own, whose functions are to be recorded.
+        marks: texts of the observations that are read, also of those that are always recorded.
     """
 
     calls: frozenset[str] = frozenset()
@@ -212,6 +205,7 @@ class Needs:
     stats: frozenset[str] = frozenset()
     level: str = ""
     packages: frozenset[str] = frozenset()
+    marks: frozenset[str] = frozenset()
 
     def asks_for(self, api: str) -> bool:
         """Whether calls of this name are needed, in all steps or in sampled ones."""
@@ -275,6 +269,7 @@ class Needs:
             stats=self.stats | other.stats,
             level=max(self.level, other.level, key=LEVELS.index),
             packages=self.packages | other.packages,
+            marks=self.marks | other.marks,
         )
 
 

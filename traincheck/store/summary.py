@@ -25,6 +25,7 @@ from traincheck.schema.events import (
     WarningEvent,
 )
 from traincheck.schema.marks import Marks
+from traincheck.schema.observations.loaded_averages import LoadedAverage
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_tensor
 
@@ -32,7 +33,7 @@ _MOST = 1000  # different texts kept of what a program may make up at will
 _MOST_PARTS = 4  # of a collection in a mark
 _FORWARD = ".forward"
 # What each run has, or is told elsewhere.
-_KNOWN_MARKS = frozenset({Marks.PROCESS, Marks.COLLECTIVE_ENTERED, Marks.LOADED_CHANGED})
+_KNOWN_MARKS = frozenset({Marks.PROCESS, Marks.COLLECTIVE_ENTERED, LoadedAverage.text})
 
 
 @dataclass(slots=True, kw_only=True)

@@ -29,7 +29,6 @@ class Amp(Instrument):
     """A scaler's step may skip the optimizer; the step counter must see it all the same."""
 
     name = "amp"
-    families = (Families.SCALER_STEP, Families.SCALER_UPDATE, Families.UNSCALE)
     always = True
 
     def install(self) -> None:

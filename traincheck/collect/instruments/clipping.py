@@ -27,7 +27,6 @@ class Clipping(Instrument):
     """The result of clipping by norm is the norm before clipping."""
 
     name = "clipping"
-    families = (Families.CLIP_NORM, Families.CLIP_VALUE, Families.FSDP_CLIP)
 
     def install(self) -> None:
         self._imports: ImportHook | None = None

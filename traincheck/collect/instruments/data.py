@@ -18,7 +18,7 @@ from torch.utils.data import _utils, dataloader
 from traincheck.collect import masking
 from traincheck.collect.context import diverged
 from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.observers.worker_rng import watched
+from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
 from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, SAMPLES, TOKENS
 from traincheck.collect.tensors.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
@@ -50,8 +50,6 @@ class Data(Instrument):
     """A batch fetched with grad enabled is a sign of a new training iteration."""
 
     name = "data"
-    kinds = ("batch",)
-    states = ("batch",)
     always = True
 
     def install(self) -> None:
@@ -78,7 +76,8 @@ class Data(Instrument):
             try:
                 session.become_worker()
                 if self._is_recorded and session.recording.on:
-                    changed = watched(session, original, self._starting, args, kwargs)
+                    observer = WorkerRngObserver(session)
+                    changed = observer.watched(original, self._starting, args, kwargs)
                     args, kwargs = changed[0], dict(changed[1])
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._wrap_worker, error)

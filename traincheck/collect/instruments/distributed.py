@@ -39,9 +39,6 @@ class Distributed(Instrument):
     """Numbers the collectives of each group, so that ranks can be compared call by call."""
 
     name = "distributed"
-    families = (DDP_INIT, DDP_HOOK, JOIN)
-    kinds = ("collective",)
-    states = ("collective",)
     always = True
 
     def install(self) -> None:

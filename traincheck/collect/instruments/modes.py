@@ -19,7 +19,6 @@ class Modes(Instrument):
     """``eval()`` calls ``train(False)``: both are recorded as ``eval``."""
 
     name = "modes"
-    families = (Families.TRAIN, Families.EVAL)
 
     def install(self) -> None:
         self._depth = [0]

@@ -44,8 +44,6 @@ class Modules(Instrument):
 
     name = "modules"
     is_seen_by_transforms = True
-    families = (Families.MODULE,)
-    states = ("parameter", "gradient", "buffer", "optimizer_state", "input")
     always = True
 
     def install(self) -> None:

@@ -25,7 +25,6 @@ class Schedulers(Instrument):
     """Wraps ``step`` where a class defines it; a constructor's own step is not the user's."""
 
     name = "schedulers"
-    families = (Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED)
 
     def install(self) -> None:
         self._stepping: set[int] = set()

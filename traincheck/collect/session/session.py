@@ -95,6 +95,7 @@ class Session:
                 continue
             try:
                 instrument.install()
+                instrument.install_observers()
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
             except Exception as error:  # another torch than we know: go without this instrument

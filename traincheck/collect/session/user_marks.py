@@ -10,7 +10,7 @@ import orjson
 from traincheck.collect import masking
 from traincheck.collect.context import Recorder, watch_for_boundary
 from traincheck.collect.tensors.reading import unseen
-from traincheck.schema.marks import MARKS
+from traincheck.schema.observations.registry import MARK_TEXTS
 
 
 class UserMarks:
@@ -37,7 +37,7 @@ class UserMarks:
         em.busy = True
         try:
             options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-            shown = f"user: {text}" if text in MARKS else masking.message(str(text))
+            shown = f"user: {text}" if text in MARK_TEXTS else masking.message(str(text))
             fields = {"text": shown, "data": masking.noted(dict(data))}
             with unseen():
                 em.write_json("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])

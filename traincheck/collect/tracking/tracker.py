@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.change_detector import ChangeDetector
 from traincheck.collect.tracking.model_structure import structure
 from traincheck.collect.tracking.module_map import ModuleMap
@@ -31,7 +32,6 @@ from traincheck.collect.tracking.tracked_model import Slot, TrackedModel, this_t
 from traincheck.collect.tracking.tracked_tensor import BUFFER, GRADIENT, PARAMETER, TrackedTensor
 from traincheck.collect.tracking.trainer_threads import TrainerThreads
 from traincheck.schema.claims import Needs
-from traincheck.schema.marks import Marks
 from traincheck.schema.parameter_names import is_unowned
 
 
@@ -121,9 +121,9 @@ class Tracker:
         self._record_removed(em, old_parameters, root.parameters)
         self._record_removed(em, old_buffers, root.buffers)
         facts = structure(top, root.name, parts)
-        for key, value in facts["tokens"].items():  # models that differ say nothing
+        for key, value in facts.tokens.items():  # models that differ say nothing
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
-        em.event("mark", {"text": Marks.MODEL, "data": facts})
+        write(em, facts)
 
     def _follow_parameter(
         self, em: Emitter, name: str, slot: Slot, cls: str | None, known: Any

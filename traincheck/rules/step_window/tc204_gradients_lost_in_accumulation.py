@@ -12,7 +12,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
 
-class GradientsLost(StepRule, code="TC204", severity="error"):
+class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
     """gradients-lost-in-accumulation: zero_grad() runs inside the accumulation window.
 
     What it checks:
