@@ -111,7 +111,7 @@ def test_steps_without_looks_are_taken_over_without_waiting(tmp_path, monkeypatc
         assert not waits
         assert its.pending
         model.bias.data.zero_()
-        its.look_all(
+        its.scan_all(
             run.session.local.em, [(TrackedTensor("new", "buffer", None), torch.ones(1))], 0
         )
         its.resolve(run.session.local.em)
