@@ -50,7 +50,7 @@ def step() -> None:
     """
     current = sys.modules.get("traincheck.collect.active_session")
     if current is not None and current.CURRENT.session is not None:
-        current.CURRENT.session.mark_step()
+        current.CURRENT.session.user_marks.mark_step()
 
 
 def mark(text: str, **data: Any) -> None:
@@ -62,7 +62,7 @@ def mark(text: str, **data: Any) -> None:
     """
     current = sys.modules.get("traincheck.collect.active_session")
     if current is not None and current.CURRENT.session is not None:
-        current.CURRENT.session.annotate(text, data)
+        current.CURRENT.session.user_marks.annotate(text, data)
 
 
 def annotate_stage(stage_name: str) -> None:

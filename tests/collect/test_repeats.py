@@ -71,7 +71,7 @@ class Loop:
             return False
         if expected == token:
             return True
-        self.counter.differs()
+        self.counter.catch_up(unmatched=1)
         return False
 
     def _sign(self, token, count, *given):
@@ -92,7 +92,7 @@ class Loop:
             self.is_idle = False
         elif expected is not LEFT:
             if expected is not None:
-                self.counter.differs()
+                self.counter.catch_up(unmatched=1)
             self.counted += 1
             self.counter.exit_optimizer(name)
             if not self.is_on:

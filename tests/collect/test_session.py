@@ -222,7 +222,7 @@ def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, room
         with monkeypatch.context() as patch:
             patch.setattr(event_file, "_write", full)
             assert [p.tolist() for p in seeded_training().parameters()] == plain
-            assert run.session.switch.on is False
+            assert run.session.recording.on is False
         train(3)  # there is room again, but what would follow the gap is no use
     (mark,) = run.marks("dropped")
     assert mark.data["records"] > 0

@@ -247,9 +247,9 @@ def test_numbers_on_a_device_are_read_when_the_records_are_written(tmp_path):
     with recording(tmp_path / "run") as run:
         em = run.session.local.em or run.session.emitter()
         em.event("mark", {"text": "before"})
-        place = em.later(lambda numbers: orjson.dumps({"sum": sum(numbers)}), torch.ones(3))
+        place = em.defer(lambda numbers: orjson.dumps({"sum": sum(numbers)}), torch.ones(3))
         line = b'{"k":"mark","n":%d,"t":1,"s":0,"g":"init","text":"late","data":%b}'
-        em.line(line % (em.seq, place), em.seq)
+        em.append(line % (em.seq, place), em.seq)
         assert not any(b"late" in p.read_bytes() for p in run.folder.glob("*.jsonl"))
     assert run.marks("late")[0].data == {"sum": 3.0}
 

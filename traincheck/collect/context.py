@@ -46,7 +46,7 @@ class Recorder(Writer, Protocol):
 
     needs: Needs | None
     local: ThreadState
-    numbers: TensorStats
+    stats: TensorStats
     tracker: Tracker
     live: LiveObjects
     hooks: Hooks
@@ -71,12 +71,6 @@ class Recorder(Writer, Protocol):
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter a stage."""
 
-    def signal(self) -> None:
-        """After a step of an optimizer: whether skipped steps must watch for the boundary."""
-
-    def differs(self) -> None:
-        """Another sign has come than the one that `StepCounter.expects` has just given."""
-
     def is_evaluating(self) -> bool:
         """Whether what is live is in eval mode, and no training is about to begin."""
 
@@ -91,3 +85,16 @@ class Recorder(Writer, Protocol):
 
     def close(self) -> None:
         """Write the last step and all that is buffered."""
+
+
+def watch_for_boundary(recorder: Recorder) -> None:
+    """After an optimizer step: let unrecorded steps watch for the boundary, if it may be near."""
+    recorder.recording.idle = not recorder.recording.on and not recorder.steps.is_between
+
+
+def diverged(recorder: Recorder) -> None:
+    """Another sign has come than the one that `StepCounter.expects` has just given."""
+    try:
+        recorder.steps.catch_up(unmatched=1)
+    except Exception as error:  # training must go on whatever we got wrong
+        recorder.fault(diverged, error)

@@ -355,7 +355,7 @@ class _Running:
         self._skipped = 0
         try:
             self.session.start()
-            self._is_recording = self.session.switch.on
+            self._is_recording = self.session.recording.on
             attach(self.session, subjects)
         except BaseException:
             self.session.stop()
@@ -395,7 +395,7 @@ class _Running:
         _logger.log(_LEVELS[finding.severity], "%s", text)
 
     def _after_step(self) -> None:
-        was_recorded, self._is_recording = self._is_recording, self.session.switch.on
+        was_recorded, self._is_recording = self._is_recording, self.session.recording.on
         self._skipped = 0 if was_recorded else self._skipped + 1
         if self._skipped % _SKIPPED_STEPS:
             return  # it left nothing but its end

@@ -22,7 +22,7 @@ from traincheck.schema.hidden import MASK
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
-    from traincheck.collect.stats.tensor_stats import TensorStats
+    from traincheck.collect.stats.call_results import ResultStats
 
 _dumps = orjson.dumps
 
@@ -62,7 +62,7 @@ def span_wrapper(  # noqa: C901
             ten times as long.
         counted: the same after the call.
     """
-    switch, local, clock = session.switch, session.local, session.clock
+    recording, local, clock = session.recording, session.local, session.clock
 
     # One function: each call on the way costs a microsecond or more
     def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: C901, PLR0912
@@ -70,10 +70,10 @@ def span_wrapper(  # noqa: C901
             return function(*args, **kwargs)
         if count is not None:
             try:
-                count(args, kwargs)  # may end the step, and so turn the switch
+                count(args, kwargs)  # may end the step, and so turn the recording
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(count, error)
-        if not switch.on:
+        if not recording.on:
             result = function(*args, **kwargs)
             if counted is not None:
                 _tell(session, counted, args, kwargs)
@@ -83,7 +83,7 @@ def span_wrapper(  # noqa: C901
             return function(*args, **kwargs)
         if count is not None and clock.stage != "train":
             guarded(em, session.stage, "train")
-        if before is not None and (switch.looks or not looks):
+        if before is not None and (recording.scans or not looks):
             guarded(em, before, args)
         span = em.next_span
         em.next_span = span + 1
@@ -99,9 +99,9 @@ def span_wrapper(  # noqa: C901
         em.top = parent
         if counted is not None:
             _tell(session, counted, args, kwargs)
-        if after is not None and switch.on and (switch.looks or not looks):
+        if after is not None and recording.on and (recording.scans or not looks):
             guarded(em, after, span, args, kwargs, result)
-        if switch.on:
+        if recording.on:
             em.busy = True
             try:
                 with unseen():
@@ -147,7 +147,7 @@ def _failed(
     error: BaseException,
 ) -> None:
     """Record a call that ended with an exception."""
-    if em.session.switch.on:
+    if em.session.recording.on:
         fields = describe(em, args, kwargs, None)
         body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
         em.call(*span, WITH_EXCEPTION % (body, type(error).__name__.encode()))
@@ -162,7 +162,7 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
     is_rare: bool = False,
     argument: Callable[[Emitter], Callable[[Any], bytes]] | None = None,
     outcome: Encode | None = None,
-    sampled: TensorStats | None = None,
+    sampled: ResultStats | None = None,
 ) -> Callable[..., Any]:
     """Wrap a stateless function: `span_wrapper` inlined, as nine calls in ten pass here.
 
@@ -170,14 +170,14 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
     some steps only. argument: gives what encodes arguments, where `encode` is not enough. outcome:
     encodes the result; if ``sampled`` is given, only while these are due.
     """
-    switch, local = session.switch, session.local
+    recording, local = session.recording, session.local
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915
         if (
             is_traced()
-            or not switch.on
+            or not recording.on
             or state._is_compiling_flag
-            or (is_rare and not switch.inner)
+            or (is_rare and not recording.inner_calls)
         ):
             return function(*args, **kwargs) if kwargs else function(*args)
         em = local.em or session.emitter()
@@ -197,7 +197,7 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
         em.top, em.inner = parent, inner
         em.busy, guard = True, None
         try:
-            if switch.modes and has_mode():  # else only subclasses would see us: `encode` knows
+            if recording.modes and has_mode():  # else only subclasses would see us: `encode` knows
                 guard = unseen()
                 guard.__enter__()
             if argument is None and len(args) == 1 and not kwargs:  # every other call
@@ -211,19 +211,19 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
                 told = encode(result)
             else:
                 told = outcome(em, result)
-            tail = b"" if is_grad_enabled() and not switch.autocast else context()
+            tail = b"" if is_grad_enabled() and not recording.autocast else context()
             seq, now, place = em.seq, monotonic_ns(), em.clock.fields
             if parent is None:
                 line = outside % (seq, now, place, span, start, given, told, tail)
             else:
                 line = inside % (seq, now, place, span, parent, start, given, told, tail)
             if em.seq != seq:  # a signal handler of the program has recorded meanwhile
-                em.line(line, seq)
+                em.append(line, seq)
             else:  # `line`, inlined
                 em.seq = seq + 1
                 em.buffer.append(line)
                 if len(em.buffer) >= BATCH:
-                    em.full()
+                    em.flush_if_full()
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(templates, error)
         finally:
@@ -237,10 +237,10 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
 
 def hiding(function: Callable[..., Any], session: Recorder) -> Callable[..., Any]:
     """Wrap a function whose own calls may not be recorded: what it calls is left out, too."""
-    switch, local = session.switch, session.local
+    recording, local = session.recording, session.local
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if is_traced() or not switch.on or state._is_compiling_flag:
+        if is_traced() or not recording.on or state._is_compiling_flag:
             return function(*args, **kwargs)
         em = local.em or session.emitter()
         if em.inner is not None:

@@ -160,12 +160,12 @@ def _unbound(
     So ``act = torch.relu`` in a class, and in an Enum, is what it is without us. With ``session``
     a call of which nothing is recorded costs one frame in place of two: `Instrument.replace`.
     """
-    switch = session.switch if session is not None else None
+    recording = session.recording if session is not None else None
     local = session.local if session is not None and skip_inner else None
 
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not is_traced() and switch is not None:
-            if not switch.on or (is_rare and not switch.inner):
+        if not is_traced() and recording is not None:
+            if not recording.on or (is_rare and not recording.inner_calls):
                 return original(*args, **kwargs) if kwargs else original(*args)
             if local is not None:
                 em = local.em

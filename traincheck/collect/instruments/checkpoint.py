@@ -80,8 +80,8 @@ class Checkpoint(Instrument):
         self.replace(torch, "load", lambda f: self._wrap(f, _describe_load))
         module, optimizer = torch.nn.Module, torch.optim.Optimizer
         self.replace(module, "load_state_dict", lambda f: self._wrap(f, self._describe_module))
-        switch = self.session.switch
-        self.replace(module, "state_dict", lambda f: self._made.wrap(f, lambda: switch.on))
+        recording = self.session.recording
+        self.replace(module, "state_dict", lambda f: self._made.wrap(f, lambda: recording.on))
         self.replace(
             optimizer, "load_state_dict", lambda f: self._wrap(f, self._describe_optimizer)
         )
@@ -121,7 +121,7 @@ class Checkpoint(Instrument):
 
         def operation(*args: Any, **kwargs: Any) -> Any:
             em = session.local.em or session.emitter()
-            if not session.switch.on or em.busy or self._nested:
+            if not session.recording.on or em.busy or self._nested:
                 return original(*args, **kwargs)
             stage, before = session.clock.stage, _Before()
             nested, self._nested = self._nested, True

@@ -44,10 +44,10 @@ class Transforms(Instrument):
 
     def _wrap_push(self, original: Callable[..., None]) -> Callable[..., None]:
         """From now on it is worth asking whether a mode would see what we read."""
-        switch = self.session.switch
+        recording = self.session.recording
 
         def _push_mode(mode: Any) -> None:
-            switch.modes = True
+            recording.modes = True
             original(mode)
 
         return hidden(_push_mode)

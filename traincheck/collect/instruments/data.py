@@ -16,6 +16,7 @@ from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
 from traincheck.collect import masking
+from traincheck.collect.context import diverged
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
@@ -74,7 +75,7 @@ class Data(Instrument):
         def _worker_loop(*args: Any, **kwargs: Any) -> None:
             try:
                 session.become_worker()
-                if self._is_recorded and session.switch.on:
+                if self._is_recorded and session.recording.on:
                     observer = WorkerRngObserver(session)
                     changed = observer.watched(original, self._starting, args, kwargs)
                     args, kwargs = changed[0], dict(changed[1])
@@ -166,7 +167,7 @@ class Data(Instrument):
                     except Exception as error:  # training must go on whatever we got wrong
                         session.fault(_take, error)
                     return batch
-                session.differs()
+                diverged(session)
             if not session.is_worker:
                 em = session.local.em or session.emitter()
                 if not em.busy:
@@ -201,13 +202,13 @@ class Data(Instrument):
         )
         if is_training:
             session.steps.batch(known[0])
-        if not session.switch.on:
+        if not session.recording.on:
             _take(iterator)
             return
         if is_training and session.clock.stage != "train":
             session.stage(em, "train")
         if self._is_recorded:
-            em.ready("batch", self._body(em, known, iterator, batch))
+            em.write_json("batch", self._body(em, known, iterator, batch))
 
     def _body(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> bytes:
         """What is told of a batch."""
@@ -216,9 +217,9 @@ class Data(Instrument):
         leaves = _leaves_of(batch)
         has_samples = needs is None or needs.exact or may_repeat
         drawn = _drawn(iterator)  # in other steps these tell what comes again
-        is_due = self._has_content and (session.switch.looks or not self._is_rare or not drawn)
-        has_content = has_samples or is_due or session.numbers.follows_batches
-        numbers = session.numbers.of_leaves(em, leaves) if session.numbers.batch else {}
+        is_due = self._has_content and (session.recording.scans or not self._is_rare or not drawn)
+        has_content = has_samples or is_due or session.stats.arguments.follows_batches
+        numbers = session.stats.for_batch(em, leaves) if session.stats.batch else {}
         texts = [
             b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))
             for path, leaf in leaves.items()

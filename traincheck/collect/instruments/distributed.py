@@ -68,7 +68,7 @@ class Distributed(Instrument):
 
     def _compare_ranks(self) -> None:
         self.session.tracker.compare_ranks()
-        self.session.numbers.compares_ranks = True
+        self.session.stats.arguments.compares_ranks = True
 
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self.session
@@ -142,7 +142,7 @@ class Distributed(Instrument):
         session = self.session
 
         def collective(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not session.switch.on:
+            if torch.compiler.is_compiling() or not session.recording.on:
                 return original(*args, **kwargs)
             em = session.local.em or session.emitter()
             if em.busy:

@@ -125,7 +125,7 @@ class Functional(Instrument):
         for holder, attribute, api in targets:
             original = getattr(holder, attribute)
             hides = self._hides(holder, api, inner & _named_in(original))
-            if self.wants_call(api) or self.session.numbers.wants_api(api):
+            if self.wants_call(api) or self.session.stats.wants_api(api):
                 self._replace_function(holder, attribute, api, hides=hides)
             elif hides:
                 self.replace(holder, attribute, lambda f: hiding(f, self.session))
@@ -168,14 +168,14 @@ class Functional(Instrument):
     def _replace_function(self, holder: Any, attribute: str, api: str, *, hides: bool) -> None:
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
-        needs, numbers = self.session.needs, self.session.numbers
+        needs, numbers = self.session.needs, self.session.stats
         outcome: Callable[[Emitter, Any], bytes] | None = None
         sampled = None
         if numbers.activation and api in FUNCTIONS:
-            sampled = numbers
+            sampled = numbers.results
             outcome = functools.partial(_outcome, numbers, FUNCTIONS[api])
-        elif api in SCORED and api in numbers.asked:
-            outcome = numbers.of_scores
+        elif api in SCORED and api in numbers.requested:
+            outcome = numbers.results.for_softmax
         elif api in MODAL:
             outcome = functools.partial(_placed, self.session.tracker)
         elif holder is init:
@@ -220,20 +220,20 @@ class Functional(Instrument):
 
 def _argument(numbers: TensorStats, api: str) -> Callable[[Emitter], Callable[[Any], bytes]] | None:
     """What gives how arguments of ``api`` are encoded, if not plainly."""
-    if api not in numbers.asked or api in SCORED:
+    if api not in numbers.requested or api in SCORED:
         return None
     if api in FED:
-        return lambda em: functools.partial(numbers.of_tokens, em)
+        return lambda em: functools.partial(numbers.arguments.for_tokens, em)
     if api in MASKED:
-        return lambda em: functools.partial(numbers.of_mask, em, hides=api == MULTI_HEAD)
-    told = numbers.of_argument
-    if numbers.is_always_asked(api):
+        return lambda em: functools.partial(numbers.arguments.for_mask, em, hides=api == MULTI_HEAD)
+    told = numbers.arguments.for_argument
+    if numbers.is_always_requested(api):
         return lambda em: functools.partial(told, em)
     return lambda em: functools.partial(told, em) if numbers.is_sampled else encode
 
 
 def _outcome(numbers: TensorStats, activation: Activation, em: Emitter, result: Any) -> bytes:
-    return numbers.of_function(em, result, activation)
+    return numbers.results.for_function(em, result, activation)
 
 
 def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:

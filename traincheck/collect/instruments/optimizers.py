@@ -18,6 +18,7 @@ import orjson
 import torch
 from torch.optim import Optimizer
 
+from traincheck.collect.context import diverged, watch_for_boundary
 from traincheck.collect.instruments._wrap import Count, Describe, guarded, span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
@@ -85,7 +86,7 @@ class Optimizers(Instrument):
     def _wrap_add_group(self, original: Callable[..., None]) -> Callable[..., None]:
         def add_param_group(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            if id(optimizer) in self._ids and self.session.switch.on:
+            if id(optimizer) in self._ids and self.session.recording.on:
                 em = self.session.local.em or self.session.emitter()
                 guarded(em, self._joined, optimizer)
 
@@ -94,7 +95,7 @@ class Optimizers(Instrument):
     def _joined(self, em: Emitter, optimizer: Optimizer) -> None:
         owner = self.owner(optimizer)
         if owner is not None:  # else it is being made, where one that is dead was
-            self.session.tracker.adopt(em, optimizer.param_groups[-1]["params"])
+            self.session.tracker.name_parameters(em, optimizer.param_groups[-1]["params"])
             self._groups.update(em, owner, optimizer)
 
     def _created(self, optimizer: Optimizer, frame: FrameType | None) -> None:
@@ -111,7 +112,9 @@ class Optimizers(Instrument):
                     optimizer, lambda _: dead.append((owner, key))
                 )
                 self._ids[key] = owner
-                session.tracker.adopt(em, [p for g in optimizer.param_groups for p in g["params"]])
+                session.tracker.name_parameters(
+                    em, [p for g in optimizer.param_groups for p in g["params"]]
+                )
                 self._groups.write(em, owner, optimizer, "created", outside(frame))
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._created, error)
@@ -188,19 +191,19 @@ class Optimizers(Instrument):
             after=self._after_step,
         )
         session, stepping, owner_of = self.session, self._stepping, self.owner
-        steps, switch, enter, left = session.steps, session.switch, self._enter, self._left
+        steps, recording, enter, left = session.steps, session.recording, self._enter, self._left
 
         def step(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> Any:
             owner = owner_of(optimizer)
             key, inside = id(optimizer), steps.inside
             # A subclass that calls its parent's step: one step, not two
             if key in stepping or owner is None:
-                steps.surprised()
+                steps.mark_irregular()
                 return original(optimizer, *args, **kwargs)
             try:  # around all that is undone: a signal handler may raise in any call
                 stepping.add(key)
                 enter(owner, key)
-                if switch.on:
+                if recording.on:
                     return recorded(optimizer, *args, **kwargs)
                 return original(optimizer, *args, **kwargs)
             finally:
@@ -224,8 +227,8 @@ class Optimizers(Instrument):
         session = self.session
         try:
             session.steps.exit_optimizer(owner)
-            if not session.switch.on:
-                session.signal()
+            if not session.recording.on:
+                watch_for_boundary(session)
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._left, error)
 
@@ -233,7 +236,7 @@ class Optimizers(Instrument):
         self, original: Callable[..., Any], counted: Callable[..., Any]
     ) -> Callable[..., Any]:
         """A step that is only compared while it is the one expected. counted: else."""
-        session, steps, switch = self.session, self.session.steps, self.session.switch
+        session, steps, recording = self.session, self.session.steps, self.session.recording
         if not isinstance(steps, PatternStepCounter):
             return counted
 
@@ -241,7 +244,7 @@ class Optimizers(Instrument):
             if is_traced() or (expected := steps.expects()) is None:
                 return counted(optimizer, *args, **kwargs)
             if expected != id(optimizer):
-                session.differs()
+                diverged(session)
                 return counted(optimizer, *args, **kwargs)
             steps.tick(monotonic_ns())
             try:
@@ -250,10 +253,10 @@ class Optimizers(Instrument):
                 return original(optimizer, *args, **kwargs)
             finally:
                 if (expected := steps.expects()) is LAST:
-                    switch.idle = False  # what comes next may be the boundary
+                    recording.idle = False  # what comes next may be the boundary
                 elif expected is not LEFT:
                     if expected is not None:
-                        session.differs()
+                        diverged(session)
                     self._left(self._ids.get(id(optimizer), ""))
 
         return hidden(step)
@@ -268,14 +271,14 @@ class Optimizers(Instrument):
         if owner in self._loose:
             self._loose[owner] = not _has_gradient(optimizer)
         session.live.used_rates[owner] = rates_of(optimizer)
-        session.tracker.updates(optimizer)
-        if session.switch.looks and session.tracker.scans.has_other_gradients():
+        session.tracker.note_update(optimizer)
+        if session.recording.scans and session.tracker.scans.has_other_gradients():
             write(em, ReplacedGradients(owner))
         if owner in self._between.seen:
             self._between.before_step(em, owner, optimizer)
         if not self._groups.are_unchanged(owner, optimizer):
             self._groups.update(em, owner, optimizer)
-        if session.numbers.moves.is_due:
+        if session.stats.moves.is_due:
             session.tracker.scans.before_update(em, self._trains(owner, optimizer))
 
     def _after_step(
@@ -286,11 +289,11 @@ class Optimizers(Instrument):
         if self._awaits_update:
             self._awaits_update = False
             self._by_hand.stop()
-        if session.switch.looks:
+        if session.recording.scans:
             if self._looks_at_parameters:
-                session.tracker.scans.look_parameters(em, span, self._trains(owner, optimizer))
+                session.tracker.scans.scan_parameters(em, span, self._trains(owner, optimizer))
             if self._looks_at_state:
-                session.tracker.scans.look_optimizer(em, span, owner, optimizer)
+                session.tracker.scans.scan_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
             self._between.after_step(owner, optimizer)
         for look in session.hooks.after_optimizer:
@@ -304,7 +307,9 @@ class Optimizers(Instrument):
         key = tracker.names_version, sum(len(group["params"]) for group in optimizer.param_groups)
         known = self._trained.get(owner)
         if known is None or known[0] != key:
-            names = (name.partition(".")[0] for name, _ in tracker.held(owner, optimizer))
+            names = (
+                name.partition(".")[0] for name, _ in tracker.named_parameters(owner, optimizer)
+            )
             known = self._trained[owner] = key, frozenset(names)
         return known[1]
 
@@ -392,7 +397,7 @@ class Optimizers(Instrument):
                 return counted(*args, **kwargs)
             if args and expected == -id(args[0]):
                 return original(*args, **kwargs) if kwargs else original(*args)
-            session.differs()
+            diverged(session)
             return counted(*args, **kwargs)
 
         return hidden(zero_grad)
@@ -406,7 +411,7 @@ class Optimizers(Instrument):
         else:
             owner = self.owner(cleared) or self._owner_inside(cleared)
             names = NO_ROOTS if owner is None else self._trains(owner, cleared)
-        tracker.scans.look_gradients(em, span, names)
+        tracker.scans.scan_gradients(em, span, names)
 
 
 def _has_gradient(optimizer: Optimizer) -> bool:

@@ -76,7 +76,7 @@ class PythonWarnings(Instrument):
         session = self.session
         em = session.local.em
         self._count += 1
-        if not session.switch.on or self._count > _MAX_WARNINGS or (em is not None and em.busy):
+        if not session.recording.on or self._count > _MAX_WARNINGS or (em is not None and em.busy):
             return
         try:
             em = em or session.emitter()

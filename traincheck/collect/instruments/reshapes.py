@@ -41,11 +41,11 @@ class Reshapes(Instrument):
 
     def _wrap(self, api: str, function: Callable[..., Any]) -> Callable[..., Any]:
         session = self.session
-        switch, local = session.switch, session.local
+        recording, local = session.recording, session.local
         known: dict[tuple[torch.Size, torch.Size], bool] = {}
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if is_traced() or not switch.on or state._is_compiling_flag:
+            if is_traced() or not recording.on or state._is_compiling_flag:
                 return function(*args, **kwargs)
             result = function(*args, **kwargs)
             em = local.em or session.emitter()
@@ -56,7 +56,7 @@ class Reshapes(Instrument):
             if type(given) is not torch.Tensor or type(result) is not torch.Tensor:
                 return result
             try:
-                if switch.modes and has_mode():  # which would see the shapes being read
+                if recording.modes and has_mode():  # which would see the shapes being read
                     with unseen():
                         shapes = given.shape, result.shape
                 else:

@@ -75,7 +75,7 @@ class ExternalWriteObserver(Observer):
         )
         found: dict[str, str | None] = {}
         left = _LARGEST
-        for name, parameter in session.tracker.held(owner, optimizer):
+        for name, parameter in session.tracker.named_parameters(owner, optimizer):
             if holders[id(parameter)] != 1 or not is_at_hand(parameter):
                 continue
             if parameter.is_leaf and parameter.grad is None:  # an average, say, kept by hand

@@ -79,7 +79,7 @@ class ManualUpdateObserver:
         try:
             before = em.seq
             with unseen():
-                session.tracker.scans.look_last(em, em.next_span - 1, root)
+                session.tracker.scans.scan_last(em, em.next_span - 1, root)
             self._last = session.steps.step, self._died() + em.seq - before
         except Exception as error:  # raised in a finalizer, it would be shown on stderr
             session.fault(self.died, error)
@@ -91,8 +91,8 @@ class ManualUpdateObserver:
         return bool(
             self._left
             and session.steps.counters["backward"]
-            and session.switch.on
-            and session.switch.looks
+            and session.recording.on
+            and session.recording.scans
         )
 
     def _died(self) -> int:
@@ -102,7 +102,7 @@ class ManualUpdateObserver:
     def _changes(self, em: Emitter) -> int:
         """How many variables were found to differ."""
         tracker, before = self._session.tracker, em.seq
-        tracker.scans.look_parameters(em, em.next_span - 1, NO_ROOTS)
-        if tracker.looker.pending:  # on a device: the step is about to be written
-            tracker.looker.resolve(em)
+        tracker.scans.scan_parameters(em, em.next_span - 1, NO_ROOTS)
+        if tracker.detector.pending:  # on a device: the step is about to be written
+            tracker.detector.resolve(em)
         return em.seq - before

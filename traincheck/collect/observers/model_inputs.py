@@ -52,10 +52,10 @@ class ModelInputObserver(Observer):
         found: list[bytes] = []
         for name, value in (*enumerate(args), *kwargs.items()):
             if type(value) is torch.Tensor and len(found) < _MOST:
-                text = self._session.numbers.of_given(em, value)
+                text = self._session.stats.arguments.for_model_input(em, value)
                 if text:
                     found.append(b"%b:%b" % (orjson.dumps(str(name)), text))
         if found:
             head = orjson.dumps({"model": model, "training": training})[:-1]
             data = b'%b,"inputs":{%b}}' % (head, b",".join(found))
-            em.ready("mark", MARK % (ModelInputs.text.encode(), data))
+            em.write_json("mark", MARK % (ModelInputs.text.encode(), data))

@@ -123,7 +123,7 @@ class RecomputationObserver(Observer):
         """Whether to compare. Not where the program itself chooses what is recomputed."""
         session = self._session
         return (
-            session.switch.on
+            session.recording.on
             and not is_traced()
             and torch.is_grad_enabled()
             and "context_fn" not in kwargs

@@ -97,7 +97,7 @@ class Emitters:
             "instruments": session.instruments,
             "recorded": None if session.needs is None else needs_json(session.needs),
             "some": [self._schedule.first, self._schedule.every],
-            "stats": sorted(session.numbers.asked),
+            "stats": sorted(session.stats.requested),
             "worker": session.is_worker,
             "world_size": _world_size(),
         }

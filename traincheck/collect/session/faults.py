@@ -68,7 +68,7 @@ class Faults:
             if is_ours:
                 self._count(source, error)
             else:
-                self._tell_of_gap()
+                self._record_gap()
         except Exception as other:  # an error that cannot be shown, say; or the stack is full
             give_back(other)
             logger.debug("could not count a fault", exc_info=True)
@@ -83,7 +83,7 @@ class Faults:
         self.lost += records
         # Steps recorded behind a gap would look as if they lacked calls
         self.is_storage_lost = True
-        self._session.switch.on, self._session.switch.idle = False, True
+        self._session.recording.on, self._session.recording.idle = False, True
         logger.debug("trace storage failed", exc_info=error)
         # The file may end exactly behind a record. An empty file needs no room of its own, and to
         # make one without opening it no descriptor, of which there may be none left either
@@ -100,7 +100,7 @@ class Faults:
         name = str(getattr(source, "api", getattr(source, "__qualname__", type(source).__name__)))
         self._counts[name] += 1
         logger.debug("recording failed in %s", name, exc_info=error)
-        self._tell_of_gap()
+        self._record_gap()
         instrument = self._instrument_of(source)
         if self._counts[name] == MAX_FAULTS and instrument is not None:
             instrument.remove()
@@ -123,7 +123,7 @@ class Faults:
         known: list[Instrument] = self._session.installed
         return next((found for found in known if type(found).__module__ == module), None)
 
-    def _tell_of_gap(self) -> None:
+    def _record_gap(self) -> None:
         """What is absent from this step proves nothing."""
         self._session.steps.catch_up()
         step = self._session.clock.step

@@ -10,14 +10,11 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from os import getpid
 from typing import Any
 
-import orjson
-
-from traincheck.collect import masking
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.context import Hooks
 from traincheck.collect.instruments.registry import INSTRUMENTS
@@ -26,6 +23,7 @@ from traincheck.collect.session.emitters import Emitters
 from traincheck.collect.session.faults import Faults, leave_mark
 from traincheck.collect.session.process_exit import ProcessExit
 from traincheck.collect.session.step_boundary import StepBoundary
+from traincheck.collect.session.user_marks import UserMarks
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.tensors.reading import unseen
@@ -39,7 +37,6 @@ from traincheck.handlers import give_back
 from traincheck.schema.claims import SAMPLED_STEPS, Schedule
 from traincheck.schema.layout import unused_file_name
 from traincheck.schema.marks import Marks
-from traincheck.schema.observations.registry import MARK_TEXTS
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +46,7 @@ class Session:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.switch = RecordingFlags()
+        self.recording = RecordingFlags()
         self.clock = Clock()
         self.local = ThreadState()
         self.rank = int(os.environ.get("RANK", "0") or 0)
@@ -61,8 +58,8 @@ class Session:
             needs = needs.resolve(sample_calls=thins_calls, sample_scans=thins_looks)
         self.needs = needs
         schedule = SAMPLED_STEPS if thins_calls or thins_looks else Schedule()
-        self.numbers = TensorStats(needs, self.clock, every=settings.every)
-        self.tracker = Tracker(needs, numbers=self.numbers)
+        self.stats = TensorStats(needs, self.clock, every=settings.every)
+        self.tracker = Tracker(needs, stats=self.stats)
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.live = LiveObjects()
         self.hooks = Hooks()
@@ -85,6 +82,7 @@ class Session:
             thins_looks=thins_looks,
         )
         self.steps = self._boundary.steps
+        self.user_marks = UserMarks(self)
         self._is_closed = False
 
     # -- life
@@ -123,7 +121,7 @@ class Session:
             instrument.remove()
         self.installed.clear()
         self._leaving.remove()
-        self.switch.on, self.switch.idle = False, True
+        self.recording.on, self.recording.idle = False, True
 
     def close(self) -> None:
         """Write the last, unfinished step and all that is buffered."""
@@ -135,18 +133,18 @@ class Session:
                 self.steps.catch_up()
                 em = self.local.em
                 if em is not None and not self.is_worker and not self.faults.is_storage_lost:
-                    self.tracker.looker.resolve(em)
+                    self.tracker.detector.resolve(em)
                     if any(self.steps.counters.values()):
                         is_over = self.steps.is_between or self.hooks.is_last_over(em)
                         self._boundary.write_step(em, complete=is_over)
                 if self.faults.lost and em is not None:
                     em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})
                 self.faults.leave_note()
-                if em is not None and self.numbers.compares_ranks and not self.is_worker:
-                    self.ending.tell(em)
-                self._tell_unused()
+                if em is not None and self.stats.arguments.compares_ranks and not self.is_worker:
+                    self.ending.record(em)
+                self._note_unused_packages()
                 self.flush()
-                self.switch.on, self.switch.idle = False, True
+                self.recording.on, self.recording.idle = False, True
         except Exception as error:  # at exit nothing may go wrong any more
             give_back(error)
             logger.debug("closing the trace failed", exc_info=True)
@@ -164,7 +162,7 @@ class Session:
         except Exception as error:  # training must go on whatever we got wrong
             self.fault(self.prepare_for_exec, error)
 
-    def _tell_unused(self) -> None:
+    def _note_unused_packages(self) -> None:
         """Most likely a package that was named wrongly."""
         unused = [name for name in self.settings.packages if name not in sys.modules]
         if unused:
@@ -232,42 +230,6 @@ class Session:
         """Enter a stage; recorded when it is another one."""
         if stage != self.clock.stage:  # asked at each call of a model
             self._boundary.stage(em, stage)
-
-    def signal(self) -> None:
-        """After a step of an optimizer: whether skipped steps must watch for the boundary."""
-        self.switch.idle = not self.switch.on and not self.steps.is_between
-
-    def mark_step(self) -> None:
-        """The user's own word on where a step ends; from the first one on the only one."""
-        self.steps.catch_up()
-        self.steps.manual = True
-        if any(self.steps.counters.values()):
-            self.steps.end()
-            self.signal()
-
-    def annotate(self, text: str, data: Mapping[str, Any]) -> None:
-        """The user's own mark. What is no JSON becomes text."""
-        em = self.local.em or self.emitter()
-        if not self.switch.on or em.busy:
-            return
-        em.busy = True
-        try:
-            options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-            told = f"user: {text}" if text in MARK_TEXTS else masking.message(str(text))
-            fields = {"text": told, "data": masking.noted(dict(data))}
-            with unseen():
-                em.ready("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])
-        except Exception as error:  # training must go on whatever we got wrong
-            self.fault(self.annotate, error)
-        finally:
-            em.busy = False
-
-    def differs(self) -> None:
-        """Another sign has come than the one that `StepCounter.expects` has just given."""
-        try:
-            self.steps.differs()
-        except Exception as error:  # training must go on whatever we got wrong
-            self.fault(self.differs, error)
 
 
 def _call(function: Callable[[], None] | None) -> None:

@@ -5,6 +5,7 @@ For whoever must know what a step has shown before the loop goes on, such as bef
 
 from __future__ import annotations
 
+from traincheck.collect.context import watch_for_boundary
 from traincheck.collect.session.session import Session
 
 
@@ -14,9 +15,9 @@ def settle(session: Session) -> None:
     What the loop does until the next iteration, such as an evaluation, then belongs to the next
     step. Steps that are not recorded are left alone: they show nothing.
     """
-    if not session.switch.on:
+    if not session.recording.on:
         return
     session.steps.catch_up()
     if session.steps.is_between:
         session.steps.end()
-        session.signal()
+        watch_for_boundary(session)

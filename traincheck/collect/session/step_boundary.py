@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from traincheck.collect.context import watch_for_boundary
 from traincheck.collect.steps.pattern_counter import PatternStepCounter, RepeatedSteps
 from traincheck.collect.steps.step_counter import StepCounter
 from traincheck.collect.templates import (
@@ -70,46 +71,46 @@ class StepBoundary:
 
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter another stage than the present one."""
-        clock, switch = self._session.clock, self._session.switch
+        clock, recording = self._session.clock, self._session.recording
         previous = clock.stage
         clock.set(clock.step, stage)
         if self._thins_calls:
-            switch.inner = self._schedule.is_full(clock.step, stage)
-        if switch.on:
+            recording.inner_calls = self._schedule.is_full(clock.step, stage)
+        if recording.on:
             em.event("stage", {"previous": previous})
 
     def apply_sampling(self) -> None:
         """Record the step that begins, or not."""
-        session, clock, switch = self._session, self._session.clock, self._session.switch
+        session, clock, recording = self._session, self._session.clock, self._session.recording
         if session.is_worker or clock.step is None or self._faults.is_storage_lost:
             return
         wanted = session.sampling.wants(clock.step)
-        if wanted is switch.on and wanted is not switch.idle:
+        if wanted is recording.on and wanted is not recording.idle:
             return
-        if wanted and not switch.on:  # what was not looked at may have changed
+        if wanted and not recording.on:  # what was not looked at may have changed
             session.tracker.scans.rebaseline(session.live.live_optimizers())
             session.applied = self.steps.applied
         if not wanted:  # what a stage is in steps that are not recorded is not looked at
             clock.set(clock.step, "train")
-        switch.on = wanted
-        switch.idle = not wanted
+        recording.on = wanted
+        recording.idle = not wanted
 
     def begin_step(self) -> None:
         """A recorded step begins, or one behind it."""
-        session, clock, switch = self._session, self._session.clock, self._session.switch
+        session, clock, recording = self._session, self._session.clock, self._session.recording
         is_taken = self._schedule.includes(clock.step)
-        session.numbers.turn(is_taken=is_taken)
+        session.stats.begin_step(is_taken=is_taken)
         if self._thins_calls:
-            switch.inner = is_taken or clock.stage == EVAL_STAGE
+            recording.inner_calls = is_taken or clock.stage == EVAL_STAGE
         if self._thins_looks:
-            looked, switch.looks = switch.looks, is_taken
+            looked, recording.scans = recording.scans, is_taken
             if is_taken and not looked:
                 session.tracker.scans.rebaseline(session.live.live_optimizers())
 
     def write_step(self, em: Emitter, *, complete: bool) -> None:
         """Write the record of the step that ends. complete: whether all of it was seen."""
         session = self._session
-        if not session.switch.on:
+        if not session.recording.on:
             self._write_skipped(em)
             return
         fields = session.live.take_step()
@@ -119,12 +120,12 @@ class StepBoundary:
         body = STEP % (self._counters(self.steps.counters), self._last_fields_json)
         if self._faults.gap == session.clock.step:
             body += NOT_RECORDED
-        em.ready("step", body if complete else body + NOT_COMPLETE)
+        em.write_json("step", body if complete else body + NOT_COMPLETE)
 
     def _end(self) -> None:
         session = self._session
         em = session.local.em or session.emitter()
-        was_on = session.switch.on
+        was_on = session.recording.on
         busy, em.busy = em.busy, True
         try:
             self._close(em)
@@ -147,15 +148,15 @@ class StepBoundary:
         with unseen():
             if not session.sampling.is_all:
                 self.apply_sampling()
-            if was_on or session.switch.on:
+            if was_on or session.recording.on:
                 self.begin_step()
 
     def _close(self, em: Emitter) -> None:
         with unseen():
-            looker = self._session.tracker.looker
-            if looker.pending:
-                looker.resolve(em)
-            if self._session.switch.on:
+            detector = self._session.tracker.detector
+            if detector.pending:
+                detector.resolve(em)
+            if self._session.recording.on:
                 self._write_whole(em)
             else:
                 self._write_skipped(em)
@@ -185,7 +186,7 @@ class StepBoundary:
     def _skipped(self) -> int:
         """How many steps leave nothing but a record that they were, from the current one on."""
         session = self._session
-        is_asked = session.switch.on or session.hooks.after_step or session.is_worker
+        is_asked = session.recording.on or session.hooks.after_step or session.is_worker
         if is_asked or self._faults.is_storage_lost:
             return 0
         return session.sampling.skipped(self.steps.step)
@@ -199,7 +200,7 @@ class StepBoundary:
                 clock.set(step, clock.stage)
                 self._put_skipped(em, time_ns, found.counters)
         clock.set(self.steps.step, clock.stage)
-        session.signal()
+        watch_for_boundary(session)
 
     def _write_skipped(self, em: Emitter) -> None:
         now = monotonic_ns()
@@ -210,7 +211,7 @@ class StepBoundary:
 
     def _put_skipped(self, em: Emitter, time_ns: int, counters: Mapping[str, int]) -> None:
         text, seq = self._counters(counters), em.seq
-        em.line(SKIPPED_STEP % (seq, time_ns, self._session.clock.fields, text), seq)
+        em.append(SKIPPED_STEP % (seq, time_ns, self._session.clock.fields, text), seq)
 
     def _counters(self, counters: Mapping[str, int]) -> bytes:
         """Counters of a step, serialized once: one step is like the other."""

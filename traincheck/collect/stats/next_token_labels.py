@@ -59,7 +59,7 @@ class NextTokenMatcher:
         self._fed.clear()
         self._cut = None
 
-    def look(self, values: Iterable[Any]) -> None:
+    def scan(self, values: Iterable[Any]) -> None:
         """Remember tokens, and labels among them: of a batch, or the arguments of a model."""
         by_shape: dict[torch.Size, list[torch.Tensor]] = {}
         for value in values:
@@ -78,7 +78,7 @@ class NextTokenMatcher:
                 if not any(tensor is labels for labels in found)
             )
 
-    def feed(self, ids: Any) -> None:
+    def note_embedded(self, ids: Any) -> None:
         """Remember tokens that a model embeds."""
         if type(ids) in _PLAIN and _may_be_tokens(ids):
             self._fed.append(ids.clone())
@@ -87,7 +87,7 @@ class NextTokenMatcher:
         """Whether these labels are remembered."""
         return any(ref() is value for ref, _ in self._labels)
 
-    def are_hidden(self, mask: torch.Tensor, *, hides: bool) -> bool | None:
+    def mask_hides_all_tokens(self, mask: torch.Tensor, *, hides: bool) -> bool | None:
         """Whether a mask over keys lets attention see the padding of tokens, and nothing else.
 
         None where it is of no tokens that are known.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import orjson
 import torch
 
-from traincheck.collect.stats.argument_stats import std
+from traincheck.collect.stats.argument_stats import Taken, std
 from traincheck.collect.templates import WITH_FINGERPRINT
 from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.trace_writer.emitter import Emitter
 
 
 def finish(names: Sequence[str], numbers: Sequence[float]) -> bytes:
@@ -56,3 +58,15 @@ def exact(tensor: torch.Tensor) -> dict[str, float]:
             "std": float(std(finite, mean)),
         }
     return found
+
+
+def stats_text(em: Emitter, tensor: torch.Tensor, taken: Taken) -> bytes:
+    """Statistics of a tensor, serialized. Those on a device are read at the end of the step."""
+    names, values = tuple(taken), list(taken.values())
+    if not tensor.is_cpu:
+        device = torch.stack([v.detach().to(torch.float32) for v in values])
+        return em.defer(partial(finish, names), device)
+    found = finished(names, [value.item() for value in values])
+    if found.get("nonfinite"):
+        found = exact(tensor)
+    return orjson.dumps(found)

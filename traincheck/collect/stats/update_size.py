@@ -20,18 +20,18 @@ _EXACT = frozenset({torch.float32, torch.float64})  # in others an update is los
 class UpdateSize:
     """Keeps samples from before an update until the looks after it. On the CPU only.
 
-    is_asked: whether updates are still to be looked at. is_due: whether those of this step are.
+    is_requested: whether updates are still to be looked at. is_due: whether those of this step are.
     """
 
-    def __init__(self, *, is_asked: bool) -> None:
+    def __init__(self, *, is_requested: bool) -> None:
         self.is_due = False
-        self.is_asked = is_asked
+        self.is_requested = is_requested
         self._before: dict[int, torch.Tensor] = {}
 
-    def turn(self, step: int | None) -> None:
+    def begin_step(self, step: int | None) -> None:
         """A step begins."""
-        self.is_asked &= step is None or step < STEPS
-        self.is_due = self.is_asked and step is not None
+        self.is_requested &= step is None or step < STEPS
+        self.is_due = self.is_requested and step is not None
         self._before.clear()
 
     def before(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -116,34 +116,34 @@ class PatternStepCounter(StepCounter):
         self._is_odd, self._pattern = True, None  # it may be where one was that the pattern knows
 
     def batch(self, token: object = None) -> None:
-        self._meet(_Sign(token, StepCounter.batch))
+        self._sign(_Sign(token, StepCounter.batch))
 
     def forward(self) -> None:
         if self._left is not None:
             self.catch_up()
             if not self.is_between:  # nobody waits for one
                 return
-        self._meet(_Sign(None, StepCounter.forward))
+        self._sign(_Sign(None, StepCounter.forward))
 
     def backward(self, token: object = None) -> None:
-        self._meet(_Sign(token, StepCounter.backward))
+        self._sign(_Sign(token, StepCounter.backward))
 
     def zero_grad(self, optimizer: str | None, token: object = None) -> None:
-        self._meet(_Sign(token, StepCounter.zero_grad, (optimizer,)))
+        self._sign(_Sign(token, StepCounter.zero_grad, (optimizer,)))
 
     def enter_optimizer(self, optimizer: str, token: object = None) -> None:
-        self._meet(_Sign(token, _ENTER, (optimizer,)))
+        self._sign(_Sign(token, _ENTER, (optimizer,)))
 
     def exit_optimizer(self, optimizer: str) -> None:
-        self._meet(_Sign(LEFT, _EXIT, (optimizer,)))
+        self._sign(_Sign(LEFT, _EXIT, (optimizer,)))
 
     def scaler_step(self, optimizer: str) -> None:
-        self._meet(_Sign(None, StepCounter.scaler_step, (optimizer,)))
+        self._sign(_Sign(None, StepCounter.scaler_step, (optimizer,)))
 
-    def surprised(self) -> None:
+    def mark_irregular(self) -> None:
         self._is_odd = True
 
-    def _meet(self, sign: _Sign) -> None:
+    def _sign(self, sign: _Sign) -> None:
         self.catch_up()
         step = self.step
         if len(self._signs) < _MOST_SIGNS:
@@ -215,20 +215,14 @@ class PatternStepCounter(StepCounter):
         self._size, self._left = len(expected), iter(expected)
         self.expects = chain(self._left, repeat(None)).__next__
 
-    def differs(self) -> None:
-        self._catch_up(asked=1)
-
-    def catch_up(self) -> None:
-        self._catch_up(asked=0)
-
-    def _catch_up(self, *, asked: int) -> None:
-        """Count what was compared. asked: how many tokens were given for what did not come."""
+    def catch_up(self, *, unmatched: int = 0) -> None:
+        """Count what was compared. unmatched: tokens given for signs that did not come."""
         left, pattern = self._left, self._pattern
         if left is None or pattern is None:
             return
         self._left, self.expects = None, NOTHING
         signs, _, counters, updates, _ = pattern
-        ended, last = divmod(self._size - length_hint(left) - asked, len(signs))
+        ended, last = divmod(self._size - length_hint(left) - unmatched, len(signs))
         times = self._ticks[updates - 1 :: updates][:ended]
         self._ticks.clear()
         if times:

@@ -207,13 +207,13 @@ class StepCounter:
         self._ever_stepped = True
         self.counters["scaler_step"] += 1
 
-    def catch_up(self) -> None:
-        """Count what was only compared so far."""
+    def catch_up(self, *, unmatched: int = 0) -> None:
+        """Count what was only compared so far.
 
-    def differs(self) -> None:
-        """Another sign has come than the one that `expects` has just given."""
+        unmatched: 1 where another sign has come than the one that `expects` has just given.
+        """
 
-    def surprised(self) -> None:
+    def mark_irregular(self) -> None:
         """What is no sign matters: this step cannot be known by its signs."""
 
     def end(self) -> None:

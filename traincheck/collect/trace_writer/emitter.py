@@ -65,11 +65,11 @@ class RecordingFlags:
     modes: it has been on, or function modes have, so that it is worth asking whether it is now.
     """
 
-    __slots__ = ("autocast", "idle", "inner", "looks", "modes", "on")
+    __slots__ = ("autocast", "idle", "inner_calls", "modes", "on", "scans")
 
     def __init__(self) -> None:
         self.on = True
-        self.inner = self.looks = True
+        self.inner_calls = self.scans = True
         self.idle = False
         self.autocast = any_autocast()
         self.modes = has_mode()
@@ -96,11 +96,11 @@ class Clock:
 class Writer(Protocol):
     """The recording that an emitter is of.
 
-    switch, clock: of the process. rank: of the process in its job; 0 for the only one.
+    recording, clock: of the process. rank: of the process in its job; 0 for the only one.
     """
 
     settings: Settings
-    switch: RecordingFlags
+    recording: RecordingFlags
     clock: Clock
     rank: int
 
@@ -156,33 +156,33 @@ class Emitter:
         else:
             line = INNER_CALL % (seq, now, place, span, parent, start_ns, body)
         if self.seq != seq:
-            self.line(line, seq)
-        else:  # `line`, inlined
+            self.append(line, seq)
+        else:  # `append`, inlined
             self.seq = seq + 1
             self.buffer.append(line)
             if len(self.buffer) >= BATCH:
-                self.full()
+                self.flush_if_full()
 
     def state(self, time_ns: int, body: bytes) -> None:
         """Record a state change whose own fields are already JSON."""
         seq = self.seq
-        self.line(STATE % (seq, time_ns, self.clock.fields, body), seq)
+        self.append(STATE % (seq, time_ns, self.clock.fields, body), seq)
 
     def event(self, kind: str, fields: dict[str, Any]) -> None:
         """Record any other event."""
-        self.ready(kind, dumps(fields)[1:-1])
+        self.write_json(kind, dumps(fields)[1:-1])
 
-    def ready(self, kind: str, body: bytes) -> None:
+    def write_json(self, kind: str, body: bytes) -> None:
         """Record an event whose own fields are already JSON."""
         seq = self.seq
         head = (kind.encode(), seq, monotonic_ns(), self.clock.fields)
-        self.line(EVENT % (*head, b"," if body else b"", body), seq)
+        self.append(EVENT % (*head, b"," if body else b"", body), seq)
 
     def now(self) -> bytes:
         """Time and common fields of a record."""
         return b"%d,%b" % (monotonic_ns(), self.clock.fields)
 
-    def line(self, line: bytes, seq: int) -> None:
+    def append(self, line: bytes, seq: int) -> None:
         """Buffer a complete record that was given the number ``seq``, as it was read from here.
 
         A signal handler of the program may record meanwhile: the number is taken as the record is
@@ -193,10 +193,10 @@ class Emitter:
         self.seq = seq + 1
         self.buffer.append(line)
         if len(self.buffer) >= BATCH:
-            self.full()
+            self.flush_if_full()
 
-    def put(self, lines: list[bytes], seq: int) -> None:
-        """As `line` with many, the first of which was given the number ``seq``."""
+    def append_many(self, lines: list[bytes], seq: int) -> None:
+        """As `append` with many, the first of which was given the number ``seq``."""
         count = len(lines)
         while self.seq != seq:
             now = self.seq
@@ -205,14 +205,14 @@ class Emitter:
         self.seq = seq + count
         self.buffer += lines
         if len(self.buffer) >= BATCH:
-            self.full()
+            self.flush_if_full()
 
-    def full(self) -> None:
+    def flush_if_full(self) -> None:
         """Write, unless records wait for numbers from a device."""
         if not self._late.waiting or len(self.buffer) >= MOST_HELD:
             self.flush()
 
-    def later(self, finish: Finish, numbers: torch.Tensor) -> bytes:
+    def defer(self, finish: Finish, numbers: torch.Tensor) -> bytes:
         """A place in a record for what ``finish`` makes of numbers that are on a device.
 
         The record is held back until the step ends, when all are read at once.

@@ -24,6 +24,6 @@ class ProcessEnd:
             traceback = traceback.tb_next
         self._data = {"exception": kind.__name__, "where": where}
 
-    def tell(self, em: Emitter) -> None:
+    def record(self, em: Emitter) -> None:
         """Write the mark of the end."""
         em.event("mark", {"text": Marks.ENDED, "data": self._data})

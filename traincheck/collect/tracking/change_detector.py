@@ -58,8 +58,8 @@ class ChangeDetector:
         self.write = StateWriter(exact=exact).write
         self.compares_ranks = False
         self.pending = DeferredScans()
-        self.still: set[int] = set()
-        self.kept_after, self.kept = 0, list[str]()
+        self.unchanged: set[int] = set()
+        self.kept_after, self.uncleared = 0, list[str]()
         self._is_glance = False
 
     def baseline(self, variable: TrackedTensor, tensor: torch.Tensor) -> None:
@@ -73,7 +73,7 @@ class ChangeDetector:
         if variable.is_gradient:
             variable.zero = variable.digest == variable.zero_digest
 
-    def first(
+    def start(
         self,
         em: Emitter,
         variable: TrackedTensor,
@@ -104,7 +104,7 @@ class ChangeDetector:
         variable.exact_only = True
         self.pending.add(DeferredScan(variable=variable, after=None, is_told=False), tensor)
 
-    def look_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
+    def scan_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
         self, em: Emitter, found: Iterable[tuple[TrackedTensor, torch.Tensor | None]], after: int
     ) -> None:
         """Record which of many differ from the last look; None for gradients that are not there.
@@ -113,7 +113,7 @@ class ChangeDetector:
         that appear and are not zero, or vanish: the records of these are made here, with one time
         for all.
         """
-        exact, still, waiting = self.exact, self.still, self.pending.variables
+        exact, still, waiting = self.exact, self.unchanged, self.pending.variables
         lines: list[bytes] = []
         first, when, span = em.seq, em.now(), b"%d" % after
         seq = first
@@ -173,17 +173,17 @@ class ChangeDetector:
                         still.add(id(variable))
                         continue
                 if lines:
-                    em.put(lines, first)
+                    em.append_many(lines, first)
                     lines = []
-                (self._look_gradient if is_gradient else self.look)(em, variable, tensor, after)
+                (self._scan_gradient if is_gradient else self.scan)(em, variable, tensor, after)
                 first = seq = em.seq
                 when = em.now()
         finally:
             if lines:
-                em.put(lines, first)
+                em.append_many(lines, first)
             self.pending.begin()
 
-    def glance(
+    def scan_before_backward(
         self, em: Emitter, found: list[tuple[TrackedTensor, torch.Tensor | None]], after: int
     ) -> None:
         """`look_all` at gradients before a backward pass: which are not as the last one left them.
@@ -193,14 +193,14 @@ class ChangeDetector:
         before = [(v.identity, v.probe, v.digest) for v, _ in found]
         self._is_glance = True
         try:
-            self.look_all(em, found, after)
+            self.scan_all(em, found, after)
         finally:
             self._is_glance = False
-        _tell_written(
+        _record_written(
             em, after, [v.name for (v, _), known in zip(found, before) if _is_written(v, *known)]
         )
 
-    def holds(self, variable: TrackedTensor, tensor: torch.Tensor) -> bool:
+    def is_unchanged(self, variable: TrackedTensor, tensor: torch.Tensor) -> bool:
         """Whether a tensor that is not a gradient is just as it was: a look records nothing."""
         is_exact = self.exact or variable.exact_only
         if (
@@ -216,13 +216,13 @@ class ChangeDetector:
         else:
             is_same = variable.probed(tensor) == variable.probe
         if is_same:
-            self.still.add(id(variable))
+            self.unchanged.add(id(variable))
         return is_same
 
-    def look(self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int) -> None:
+    def scan(self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int) -> None:
         """Record the tensor when it differs from the last look."""
         if not variable.fits(tensor):
-            self._look_odd(em, variable, tensor, after)
+            self._scan_nonstandard(em, variable, tensor, after)
             return
         if self.exact or variable.exact_only:
             digest = variable.exact_digest(tensor)
@@ -233,14 +233,14 @@ class ChangeDetector:
             return
         found = variable.probed(tensor)
         if found == variable.probe:
-            self._look_closer(em, variable, tensor, after)
+            self._scan_closely(em, variable, tensor, after)
             return
         variable.probe = found  # it differs; what it is exactly is not taken, but for zeros
         is_zero = variable.is_gradient and found == variable.zero_probe
         exact = variable.exact_digest(tensor) if is_zero else None
         self._changed(em, variable, tensor, exact, after)
 
-    def _look_closer(
+    def _scan_closely(
         self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int
     ) -> None:
         """A probe found nothing: if it did not read all, the exact fingerprint decides."""
@@ -259,11 +259,11 @@ class ChangeDetector:
     def _unchanged(
         self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int
     ) -> None:
-        self.still.add(id(variable))
+        self.unchanged.add(id(variable))
         if tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
             self.flags(em, variable, tensor, after)
 
-    def _look_odd(
+    def _scan_nonstandard(
         self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int
     ) -> None:
         if is_on_device(tensor):
@@ -271,7 +271,7 @@ class ChangeDetector:
             return
         digest = fingerprint(tensor)
         if digest is None:  # its memory is given back for now: nothing is known of it
-            self.still.add(id(variable))
+            self.unchanged.add(id(variable))
             return
         variable.exact_only = True
         if digest != variable.digest:
@@ -294,7 +294,7 @@ class ChangeDetector:
             )
         self.write(em, variable, "content", digest, after)
 
-    def explain(
+    def record_why_unchanged(
         self, em: Emitter, gradient: TrackedTensor, tensor: torch.Tensor | None, after: int
     ) -> None:
         """Record why an update had no effect: a gradient taken away by hand, or one of zeros.
@@ -303,7 +303,7 @@ class ChangeDetector:
         another gradient when backward ended was lost on the way: that explains nothing.
         """
         if tensor is None:
-            self.look_all(em, [(gradient, None)], after)
+            self.scan_all(em, [(gradient, None)], after)
         elif gradient.zero is False and tensor.is_cpu and holds_zeros(tensor):
             if gradient.digest not in (None, fingerprint(tensor)):
                 return
@@ -321,7 +321,7 @@ class ChangeDetector:
 
     # -- gradients: they come and go
 
-    def _look_gradient(
+    def _scan_gradient(
         self, em: Emitter, variable: TrackedTensor, gradient: torch.Tensor, after: int
     ) -> None:
         if is_on_device(gradient):
@@ -338,7 +338,7 @@ class ChangeDetector:
         else:
             if variable.identity != id(gradient):  # another object: nothing of it was seen before
                 variable.identity, variable.digest, variable.probe = id(gradient), None, None
-            self.look(em, variable, gradient, after)
+            self.scan(em, variable, gradient, after)
 
     def _appeared(
         self, em: Emitter, variable: TrackedTensor, gradient: torch.Tensor, after: int
@@ -383,9 +383,9 @@ class ChangeDetector:
                 if look.is_glance and look.after is not None and not (is_set or is_zero):
                     written.setdefault(look.after, []).append(variable.name)
             elif look.after == self.kept_after and not is_zero:
-                self.kept.append(variable.name)
+                self.uncleared.append(variable.name)
         for after, names in written.items():
-            _tell_written(em, after, names)
+            _record_written(em, after, names)
 
 
 def _is_written(
@@ -398,7 +398,7 @@ def _is_written(
     return variable.identity != identity or variable.probe != probe or is_other
 
 
-def _tell_written(em: Emitter, after: int, names: list[str]) -> None:
+def _record_written(em: Emitter, after: int, names: list[str]) -> None:
     if names:
         write(em, WrittenGradients(after, tuple(sorted(names))))
 

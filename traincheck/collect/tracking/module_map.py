@@ -126,4 +126,4 @@ class ModuleMap:
                 modules[id(module)] = (weakref.ref(module), name, root)
             holders += (table(module._modules), table(module._parameters))
         root.holders = holders
-        root.seen = root.look()
+        root.seen = root.snapshot()

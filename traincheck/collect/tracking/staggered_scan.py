@@ -42,9 +42,9 @@ class StaggeredScan:
     def __init__(self) -> None:
         self._has_large = False
         self._step: int | None = None
-        self._turn = 0  # counts steps in which there were looks
+        self._round = 0  # counts steps in which there were looks
 
-    def meet(self, tensor: torch.Tensor) -> None:
+    def register(self, tensor: torch.Tensor) -> None:
         """A tensor will be followed."""
         self._has_large = self._has_large or _size(tensor) >= _LARGE
 
@@ -53,11 +53,11 @@ class StaggeredScan:
         if not self._has_large:
             return found
         if step != self._step:
-            self._step, self._turn = step, self._turn + 1
-        left_out = self._left_out([pair for pair in found if self.rests(*pair)])
+            self._step, self._round = step, self._round + 1
+        left_out = self._left_out([pair for pair in found if self.is_stable(*pair)])
         return [pair for pair in found if id(pair[0]) not in left_out]
 
-    def rests(self, variable: TrackedTensor, tensor: torch.Tensor) -> bool:
+    def is_stable(self, variable: TrackedTensor, tensor: torch.Tensor) -> bool:
         """Whether a large tensor has been as it is for so long that a look may be left out."""
         if not self._has_large or not _is_left_alone(variable, tensor):
             return False
@@ -71,10 +71,10 @@ class StaggeredScan:
             or known.digest != variable.digest
             or known.hints != hints
         ):
-            variable.rested = LargeTensor(hints, variable.digest, self._turn)
+            variable.rested = LargeTensor(hints, variable.digest, self._round)
             return False
-        if known.turn != self._turn and known.steps < _CALM:
-            known.turn, known.steps = self._turn, known.steps + 1
+        if known.turn != self._round and known.steps < _CALM:
+            known.turn, known.steps = self._round, known.steps + 1
         return known.steps >= _CALM
 
     def _left_out(self, resting: Found) -> set[int]:
@@ -83,11 +83,11 @@ class StaggeredScan:
         shares = sum(sizes) // _SHARE + 1
         left_out, before = set(), 0
         for (variable, _), size in zip(resting, sizes):
-            is_theirs = before // _SHARE % shares == self._turn % shares
-            if not is_theirs or variable.rested.turn == self._turn:
+            is_theirs = before // _SHARE % shares == self._round % shares
+            if not is_theirs or variable.rested.turn == self._round:
                 left_out.add(id(variable))
             else:
-                variable.rested.turn = self._turn
+                variable.rested.turn = self._round
             before += size
         return left_out
 

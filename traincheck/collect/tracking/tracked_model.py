@@ -35,7 +35,7 @@ class TrackedModel:
         is_unowned: no module owns the variables.
         on_death: called when the module is about to go, while its tensors are still there.
 
-    is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
+    has_functional_params: other tensors replace its parameters for one call. thread: that trains
     it: of the last forward with gradients, or update. size: elements of its parameters.
     first_gradient: which parameter has one, and its identity. checks: how often calls of modules
     that are not known may still ask whether they are below it by now.
@@ -57,7 +57,7 @@ class TrackedModel:
         self.is_unowned = is_unowned
         self.thread = this_thread()
         self.is_tracked = False
-        self.is_lent = False
+        self.has_functional_params = False
         self.rest = IdleState()
         self.checks = _MOST_CHECKS
         self.size = 0
@@ -80,9 +80,9 @@ class TrackedModel:
 
         All dicts are compared at once in C: a fifth of the time that a look at each entry takes.
         """
-        return self.seen == self.look()
+        return self.seen == self.snapshot()
 
-    def look(self) -> tuple[list[int], list[str], list[int]]:
+    def snapshot(self) -> tuple[list[int], list[str], list[int]]:
         """What is in the dicts now."""
         holders = self.holders
         objects = chain.from_iterable(map(_values, holders))

@@ -1,4 +1,4 @@
-"""One tracked tensor and what was last seen of it. How a look tells that it changed: looker.py."""
+"""One tracked tensor and its last known state. change_detector.py finds its changes."""
 
 from __future__ import annotations
 
