@@ -13,6 +13,7 @@ import click
 from traincheck.errors import OutputError
 from traincheck.schema.events import KINDS
 
+from . import _completion
 from .cmd_check import progress
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def trace() -> None:
 
 
 @trace.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
 @click.option(
     "--format",
     "form",
@@ -86,8 +87,15 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
 
 
 @trace.command()
-@click.argument("directory", metavar="DIR")
-@click.option("-o", "--output", metavar="DIR", required=True, help="Folder for the files.")
+@click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    shell_complete=_completion.folders,
+    required=True,
+    help="Folder for the files.",
+)
 @click.option(
     "--format",
     "form",
@@ -139,8 +147,8 @@ def _chosen(
             event.kind in kinds
             and (step is None or event.step == step)
             and (rank is None or event.rank == rank)
-            and (event.kind != "call" or _matches(api, event.api, event.family))  # type: ignore[union-attr]
-            and (event.kind != "state" or _matches(variable, event.name))  # type: ignore[union-attr]
+            and (event.kind != "call" or _matches(api, event.api, event.family))
+            and (event.kind != "state" or _matches(variable, event.name))
         ):
             yield event
 

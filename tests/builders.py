@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -31,6 +30,7 @@ from traincheck.schema.events import (
     StepEvent,
     WarningEvent,
 )
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 LINEAR = "torch.nn.modules.linear.Linear"

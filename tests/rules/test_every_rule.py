@@ -45,6 +45,20 @@ def test_tables_and_folders_agree() -> None:
 
 
 @rules
+def test_file_class_and_documentation_have_one_name(rule: Rule) -> None:
+    docs = docs_of(rule)
+    module = type(rule).__module__.rpartition(".")[2]
+    assert module == f"{rule.info.code.lower()}_{docs.name.replace('-', '_')}"
+    assert type(rule).__name__.lower() == docs.name.replace("-", "")
+
+
+def test_names_and_earlier_names_are_unique() -> None:
+    docs = [docs_of(rule) for rule in RULES]
+    names = [name for each in docs for name in (each.name, *each.aliases)]
+    assert len(names) == len(set(names))
+
+
+@rules
 def test_a_broken_run_is_here_for_it(rule: Rule) -> None:
     assert [f.code for f in findings(BROKEN[rule.info.code], rule)] == [rule.info.code]
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from traincheck.rules.base.model_rule import MODELS, Model, about, model_of
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 
 _STEPS = 3
 
 
-class FullPrecision(BuiltInRule, code="TC903", severity="info"):
+class FullPrecisionOnGpu(BuiltInRule, code="TC903", severity="info"):
     """full-precision-on-gpu: training on a GPU in float32 throughout.
 
     What it checks:
