@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 # Ids of release 0.3.0: what each is about.
 RELEASE = {
-    "TA000": "a check of its own failed",
+    "TA000": "an internal check failed",
     "TA100": "NaN or infinity in parameters or gradients",
     "TA102": "the norm of all gradients is large",
     "TA103": "the gradient of a parameter is zero",

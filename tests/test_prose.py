@@ -50,7 +50,7 @@ _FENCE = re.compile(r"^ *```.*?^ *```$|^    .*?$", re.MULTILINE | re.DOTALL)
 _MADE = re.compile(r"<!-- begin generated.*?end generated: \w+ -->", re.DOTALL)
 _CODE = re.compile(r"(`+).+?\1")
 _LINK = re.compile(r"\]\([^)]*\)")
-_BLOCK = re.compile(r"\n\s*\n|\n\s*(?=[-*|#>]|\d+\. )|\|")
+_BLOCK = re.compile(r"\n\s*\n|^\s*(?:[-*|#>]+|\d+\.)\s+|\||·", re.MULTILINE)
 _SENTENCE = re.compile(r"(?<=[.?!:])[\"*)]*\s+(?=\W*[A-Z0-9_])")
 
 
@@ -99,8 +99,7 @@ def banned(texts: Iterator[str]) -> list[str]:
 
 @pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in pages()])
 def test_a_page_has_no_banned_word(page: str) -> None:
-    text = _CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
-    assert not banned(sentences(text))
+    assert not banned(sentences(prose((ROOT / page).read_text(encoding="utf-8"))))
 
 
 @pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in pages()])
@@ -128,4 +127,4 @@ def test_a_banned_word_and_an_endless_sentence_are_found() -> None:
     assert banned(spoken(source)) == ["Speaks of steps.", "in vain", "it is made anew"]
     assert not banned(iter(["optimizer-made-anew", "tc223_made_anew"]))
     text = prose("One `two three` four. Five\nsix.\n\n```sh\nlong\n```\n- seven; eight\n")
-    assert list(sentences(text)) == ["One _code four.", "Five six.", "", "seven; eight"] or True
+    assert list(filter(None, sentences(text))) == ["One _code four.", "Five six.", "seven; eight"]
